@@ -1,0 +1,192 @@
+"""Backends: what configuration says about a Triton, and its runtime record.
+
+A `BackendSpec` is frozen and comes from a source. A `Backend` is the one mutable record of a
+running backend; it survives reloads while its name lives. The relay counts on it, the pickers
+read it, telemetry renders it at scrape time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final
+
+LATENCY_BOUNDS_S: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+"""Upper bounds of the latency histograms in seconds: 0.5 ms (a cached answer) to one minute."""
+
+
+class AppProtocol(IntEnum):
+    """The two protocols that are relayed; also the index of `Backend.ports`."""
+
+    HTTP = 0
+    GRPC = 1
+
+    @property
+    def label(self) -> str:
+        """The value of the `protocol` label and log field."""
+        return ("http", "grpc")[self]
+
+
+class BackendKind(Enum):
+    """Which server a backend runs: decides its probes and treatments."""
+
+    TRITON = "triton"
+    KSERVE = "kserve"
+    TFSERVING = "tfserving"
+    GENERIC = "generic"
+
+
+class Health(Enum):
+    """What the probes of one port say."""
+
+    UNKNOWN = "unknown"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+class AdminState(Enum):
+    """What the operator says. A draining backend finishes what it has and gets nothing new."""
+
+    ENABLED = "enabled"
+    DRAINING = "draining"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen or connect: a host and port, or a Unix socket path."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    """Path of a Unix socket; empty for TCP."""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Parse `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
+
+    Raises:
+        ValueError: with a message that says what is wrong.
+    """
+    if text.startswith("unix:"):
+        path = text[len("unix:") :]
+        if not path:
+            raise ValueError("a Unix socket needs a path: unix:/run/name.sock")
+        return Address(path=path)
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"expected HOST:PORT, [IPV6]:PORT or unix:PATH, got {text!r}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"an IPv6 address needs brackets: [{host}]:{port}")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"port must be 0 to 65535, got {port!r}")
+    return Address(host=host, port=int(port))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """What configuration or discovery says about one backend."""
+
+    name: str
+    http: Address | None = None
+    grpc: Address | None = None
+    metrics: Address | None = None
+    kind: BackendKind = BackendKind.TRITON
+    weight: float = 1.0
+    max_in_flight: int = 0
+    """Requests at once, both protocols together; 0 is no limit."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Added to probes and to calls of our own, never to relayed requests."""
+
+    def address(self, protocol: AppProtocol) -> Address | None:
+        """The address of one protocol's port, None where the backend does not serve it."""
+        return self.http if protocol is AppProtocol.HTTP else self.grpc
+
+
+class Histogram:
+    """Latency counts by bucket; plain integers, rendered at scrape time."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        """Counts per bucket, not cumulative; the last one is everything above."""
+        self.sum = 0.0
+        """Sum of all observations in seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Port:
+    """Counters of one protocol port of one backend. Only ever grow, except the gauges."""
+
+    address: Address
+    in_flight: int = 0
+    """Gauge: attempts under way."""
+    connections: int = 0
+    """Gauge: open connections, idle ones included."""
+    attempts: int = 0
+    """Attempts started; more than requests when there are retries."""
+    codes: dict[int, int] = field(default_factory=dict)
+    """Attempts that ended, by HTTP status or gRPC status; 0 to 16 for gRPC."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """Attempts that ended without an answer of the backend, by reason."""
+    latency: Histogram = field(default_factory=Histogram)
+    """From the start of the attempt to its end, in seconds."""
+    bytes_sent: int = 0
+    """Payload bytes toward the backend."""
+    bytes_received: int = 0
+    """Payload bytes from the backend."""
+    connects: int = 0
+    connect_failures: int = 0
+    last_byte_at: float = 0.0
+    """Monotonic time at which live traffic last brought a byte: a probe's time-out counts only
+    when this is older than the probe."""
+
+
+class Backend:
+    """The runtime record of one backend. Written by the relay and the directory."""
+
+    __slots__ = (
+        "in_flight", "inverse_weight", "last_pick", "max_in_flight", "name", "ports", "spec",
+    )  # fmt: skip
+
+    def __init__(self, spec: BackendSpec) -> None:
+        self.in_flight = 0
+        self.last_pick = 0
+        """Sequence number of the last pick: ties go to whoever waited longest."""
+        self.apply(spec)
+        self.ports: tuple[Port | None, Port | None] = (
+            Port(spec.http) if spec.http else None,
+            Port(spec.grpc) if spec.grpc else None,
+        )
+
+    def apply(self, spec: BackendSpec) -> None:
+        """Take over a changed specification; addresses never change under one record."""
+        self.spec = spec
+        self.name = spec.name
+        self.inverse_weight = 1.0 / spec.weight
+        self.max_in_flight = spec.max_in_flight
+
+    def port(self, protocol: AppProtocol) -> Port:
+        """The counters of a port that exists; asking for one that does not is a bug."""
+        port = self.ports[protocol]
+        if port is None:
+            raise LookupError(f"backend {self.name} has no {protocol.label} port")
+        return port
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `max_in_flight` admits one more request."""
+        return not self.max_in_flight or self.in_flight < self.max_in_flight
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name} in_flight={self.in_flight}>"

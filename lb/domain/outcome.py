@@ -1,0 +1,77 @@
+"""How an attempt ended, and the reasons we give for answers that we made ourselves."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Outcome(Enum):
+    """How one attempt at one backend ended."""
+
+    ANSWERED = "answered"
+    """The backend gave a complete answer, whatever its status."""
+    CONNECT_REFUSED = "connect_refused"
+    """Refused or reset while connecting: nothing was sent, and the port is closed."""
+    CONNECT_TIMEOUT = "connect_timeout"
+    CONNECT_FAILED = "connect_failed"
+    """Any other failure to connect: no route, name not found, handshake."""
+    REFUSED = "refused"
+    """The backend says that it did not process it: REFUSED_STREAM, or above GOAWAY's last id."""
+    STALE = "stale"
+    """A reused connection closed before any byte of the answer: the keep-alive race."""
+    LOST = "lost"
+    """The connection was lost after the request was sent, before the answer was complete."""
+    RESET = "reset"
+    """The backend reset the stream after it began to process it."""
+    PROTOCOL_ERROR = "protocol_error"
+    """The backend broke HTTP framing."""
+    DEADLINE = "deadline"
+    """The client's deadline passed."""
+    CANCELLED = "cancelled"
+    """The client went away or cancelled."""
+
+
+class Reason(Enum):
+    """Why we answered ourselves, or cut an exchange short: log field and metric label.
+
+    In the style of Envoy's response flags: nobody should take our errors for Triton's.
+    """
+
+    NO_BACKEND = "no_backend"
+    BACKENDS_FULL = "backends_full"
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_TIMEOUT = "connect_timeout"
+    CONNECT_FAILED = "connect_failed"
+    UPSTREAM_REFUSED = "upstream_refused"
+    UPSTREAM_LOST = "upstream_lost"
+    UPSTREAM_RESET = "upstream_reset"
+    UPSTREAM_PROTOCOL = "upstream_protocol"
+    DEADLINE = "deadline"
+    CLIENT_GONE = "client_gone"
+    BAD_REQUEST = "bad_request"
+    HEAD_TOO_LARGE = "head_too_large"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED = "unsupported"
+    HEAD_TIMEOUT = "head_timeout"
+    BODY_TIMEOUT = "body_timeout"
+    CLIENT_STALLED = "client_stalled"
+    """The client did not take its answer within the body progress limit."""
+    MEMORY = "memory"
+    """The process-wide ceiling on bytes held was reached."""
+    DRAINING = "draining"
+    INTERNAL = "internal"
+
+
+OUTCOME_REASONS = {
+    Outcome.CONNECT_REFUSED: Reason.CONNECT_REFUSED,
+    Outcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
+    Outcome.CONNECT_FAILED: Reason.CONNECT_FAILED,
+    Outcome.REFUSED: Reason.UPSTREAM_REFUSED,
+    Outcome.STALE: Reason.UPSTREAM_LOST,
+    Outcome.LOST: Reason.UPSTREAM_LOST,
+    Outcome.RESET: Reason.UPSTREAM_RESET,
+    Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
+    Outcome.DEADLINE: Reason.DEADLINE,
+    Outcome.CANCELLED: Reason.CLIENT_GONE,
+}
+"""The reason of the answer that we make when an attempt ends so and is not repeated."""

@@ -1,0 +1,61 @@
+"""What is known of one request when it ends: the source of the access log and of metrics."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.operation import Operation
+from lb.domain.outcome import Reason
+
+
+class RequestRecord:
+    """Facts of one request. The relay's exchanges extend it, so a request costs one object.
+
+    Times are monotonic seconds; 0.0 means that it did not happen. Byte counts are payload.
+    """
+
+    __slots__ = (
+        "attempts", "backend", "bytes_in", "bytes_out", "client", "connected_at", "ended_at",
+        "first_byte_at", "grpc_status", "method", "model", "operation", "path", "placed_at",
+        "protocol", "reason", "request_id", "started_at", "status",
+    )  # fmt: skip
+
+    protocol: AppProtocol
+    operation: Operation
+    method: bytes
+    path: bytes
+    model: bytes
+    """Name of the ML model as it stands on the wire; empty where there is none."""
+    backend: Backend | None
+    """The backend of the last attempt."""
+    attempts: int
+    client: str
+    """Address of the peer."""
+    request_id: bytes
+    """The client's `x-request-id`; empty when it sent none."""
+    started_at: float
+    """The head was complete."""
+    placed_at: float
+    """A backend was chosen; what lies before is queueing."""
+    connected_at: float
+    """The attempt had a connection."""
+    first_byte_at: float
+    """The head of the response arrived."""
+    ended_at: float
+    bytes_in: int
+    bytes_out: int
+    status: int
+    """HTTP status sent to the client; 0 when none was."""
+    grpc_status: int
+    """gRPC status; -1 for HTTP, and where the call ended without one."""
+    reason: Reason | None
+    """Set when we answered ourselves or cut the exchange short."""
+
+
+class RequestSink(Protocol):
+    """Takes finished requests: counts them, logs them."""
+
+    def finished(self, record: RequestRecord) -> None:
+        """One request ended. Hot: called once per request; must not keep the record."""
+        ...
