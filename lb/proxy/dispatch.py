@@ -1,0 +1,156 @@
+"""Admission, placement and the accounts of every attempt: the one place that counts in flight.
+
+Invariant: between `place` and `attempt_ended` an attempt is counted exactly once on its backend
+and port, whatever happens to the client meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final
+
+from lb.domain.backend import LATENCY_BOUNDS_S, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
+from lb.domain.retry import Verdict, decide
+from lb.proxy.exchange import Exchange
+from lb.telemetry.record import RequestSink
+
+_ANSWERED: Final = Outcome.ANSWERED
+_SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
+"""What a fresh connection to the same backend mends, where there is no other."""
+
+
+class Dispatcher:
+    """Places exchanges on backends and keeps their accounts."""
+
+    def __init__(
+        self,
+        ref: PoolRef,
+        outcomes: OutcomeSink,
+        requests: RequestSink,
+        *,
+        clock: Callable[[], float],
+        max_attempts: int,
+    ) -> None:
+        self._ref = ref
+        self._outcomes = outcomes
+        self._requests = requests
+        self.clock = clock
+        self._max_attempts = max_attempts
+        self.open_exchanges = 0
+        """Gauge: exchanges begun and not finished."""
+        self.shedding = False
+        """Set while the memory ceiling is reached: new requests are refused."""
+
+    @property
+    def pool(self) -> PoolRef:
+        """The published pool, for answers about readiness."""
+        return self._ref
+
+    # Attempts
+
+    def place(self, exchange: Exchange) -> Backend:
+        """Choose a backend and count the attempt as in flight there.
+
+        Raises:
+            RequestRefused: no backend is eligible, all are full, or memory is short.
+        """
+        # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
+        # Backend and Port: two calls fewer per request.
+        if self.shedding:
+            raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
+        placement = self._ref.current.placements[exchange.protocol]
+        picker = placement.picker if not exchange.tried else self._retry_picker(placement, exchange)
+        if picker is None:
+            raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
+        backend = picker.pick()
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their request limit")
+        port = backend.port(exchange.protocol)
+        backend.in_flight += 1
+        port.in_flight += 1
+        port.attempts += 1
+        exchange.backend = backend
+        exchange.port = port
+        exchange.attempts += 1
+        now = self.clock()
+        exchange.attempt_at = now
+        if not exchange.placed_at:
+            exchange.placed_at = now
+        return backend
+
+    def _retry_picker(self, placement: Placement, exchange: Exchange) -> Picker | None:
+        rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+        if not rest:
+            # `may_retry` let it through: the same backend will do on a fresh connection.
+            rest = placement.eligible
+        return placement.policy.build(rest) if rest else None
+
+    def attempt_ended(self, exchange: Exchange, outcome: Outcome, code: int = 0) -> None:
+        """Take the attempt off its backend and count how it ended. Idempotent.
+
+        Args:
+            exchange: whose attempt it is.
+            outcome: how it ended.
+            code: HTTP or gRPC status when it was answered.
+        """
+        # HOT PATH (benchmarks/load). Same reason as `place`.
+        port = exchange.port
+        backend = exchange.backend
+        if port is None or backend is None:
+            return
+        exchange.port = None
+        backend.in_flight -= 1
+        port.in_flight -= 1
+        now = self.clock()
+        if outcome is _ANSWERED:
+            codes = port.codes
+            codes[code] = codes.get(code, 0) + 1
+            took = now - exchange.attempt_at
+            latency = port.latency
+            latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
+            latency.sum += took
+            return
+        label = OUTCOME_REASONS[outcome].value
+        port.failures[label] = port.failures.get(label, 0) + 1
+        exchange.tried = (*exchange.tried, backend)
+        self._outcomes.report(backend, exchange.protocol, outcome, now)
+
+    def may_retry(
+        self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
+    ) -> bool:
+        """Whether an exchange whose attempt just ended may be placed again."""
+        if exchange.attempts >= self._max_attempts:
+            return False
+        verdict = decide(
+            outcome, exchange.operation, body_retained=body_retained, response_begun=response_begun
+        )
+        if verdict is Verdict.FAIL:
+            return False
+        if outcome in _SAME_BACKEND_WILL_DO:
+            return True
+        eligible = self._ref.current.placements[exchange.protocol].eligible
+        return any(backend not in exchange.tried for backend in eligible)
+
+    # Requests
+
+    def begin(self, exchange: Exchange) -> None:
+        """Count an exchange as open. Its head is complete."""
+        self.open_exchanges += 1
+
+    def finish(self, exchange: Exchange, reason: Reason | None = None) -> None:
+        """The client's side of an exchange is over: log and count it. Idempotent.
+
+        The attempt may go on (a Triton computes although its client left) and ends by itself.
+        """
+        if exchange.finished:
+            return
+        exchange.finished = True
+        self.open_exchanges -= 1
+        if reason is not None:
+            exchange.reason = reason
+        exchange.ended_at = self.clock()
+        self._requests.finished(exchange)

@@ -1,0 +1,43 @@
+"""One request and its response, as the relay holds it. The only object a request allocates
+besides its heads and pipes."""
+
+from __future__ import annotations
+
+from lb.domain.backend import AppProtocol, Backend, Port
+from lb.domain.operation import Operation
+from lb.domain.outcome import Reason
+from lb.telemetry.record import RequestRecord
+
+
+class Exchange(RequestRecord):
+    """A request from its head to its end. Protocol relays extend it.
+
+    `Dispatcher` owns `backend`, `port`, `attempts`, `tried`, `attempt_at` and `finished`.
+    """
+
+    __slots__ = ("attempt_at", "finished", "port", "tried")
+
+    def __init__(
+        self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
+    ) -> None:
+        self.protocol = protocol
+        self.operation = operation
+        self.client = client
+        self.started_at = started_at
+        self.method = self.path = self.model = self.request_id = b""
+        self.backend: Backend | None = None
+        self.port: Port | None = None
+        """The port of the attempt under way; None between attempts."""
+        self.attempts = 0
+        self.attempt_at = 0.0
+        self.tried: tuple[Backend, ...] = ()
+        """Backends of the attempts that failed."""
+        self.placed_at = self.connected_at = self.first_byte_at = self.ended_at = 0.0
+        self.bytes_in = self.bytes_out = self.status = 0
+        self.grpc_status = -1
+        self.reason: Reason | None = None
+        self.finished = False
+
+    def __repr__(self) -> str:
+        backend = self.backend.name if self.backend else "-"
+        return f"<{type(self).__name__} {self.operation.name} backend={backend}>"

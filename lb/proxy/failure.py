@@ -1,0 +1,72 @@
+"""Our own errors as clients see them: the only place that knows their HTTP and gRPC codes."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Outcome, Reason
+from lb.wire.grpc.status import GrpcStatus
+
+_CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
+    Reason.NO_BACKEND: (503, GrpcStatus.UNAVAILABLE),
+    Reason.BACKENDS_FULL: (503, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.CONNECT_REFUSED: (503, GrpcStatus.UNAVAILABLE),
+    Reason.CONNECT_TIMEOUT: (503, GrpcStatus.UNAVAILABLE),
+    Reason.CONNECT_FAILED: (503, GrpcStatus.UNAVAILABLE),
+    Reason.UPSTREAM_REFUSED: (503, GrpcStatus.UNAVAILABLE),
+    Reason.UPSTREAM_LOST: (502, GrpcStatus.UNAVAILABLE),
+    Reason.UPSTREAM_RESET: (502, GrpcStatus.INTERNAL),
+    Reason.UPSTREAM_PROTOCOL: (502, GrpcStatus.INTERNAL),
+    Reason.DEADLINE: (504, GrpcStatus.DEADLINE_EXCEEDED),
+    Reason.CLIENT_GONE: (499, GrpcStatus.CANCELLED),
+    Reason.BAD_REQUEST: (400, GrpcStatus.INTERNAL),
+    Reason.HEAD_TOO_LARGE: (431, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.BODY_TOO_LARGE: (413, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.UNSUPPORTED: (501, GrpcStatus.UNIMPLEMENTED),
+    Reason.HEAD_TIMEOUT: (408, GrpcStatus.CANCELLED),
+    Reason.BODY_TIMEOUT: (408, GrpcStatus.CANCELLED),
+    Reason.CLIENT_STALLED: (499, GrpcStatus.CANCELLED),
+    Reason.MEMORY: (503, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.DRAINING: (503, GrpcStatus.UNAVAILABLE),
+    Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
+}
+
+RETRY_AFTER: Final = frozenset({Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.MEMORY})
+"""HTTP answers with `Retry-After: 1`: the state passes by itself."""
+
+
+def http_status(reason: Reason) -> int:
+    """HTTP status of an error of ours."""
+    return _CODES[reason][0]
+
+
+def grpc_status(reason: Reason) -> GrpcStatus:
+    """gRPC status of an error of ours."""
+    return _CODES[reason][1]
+
+
+def http_body(detail: str) -> bytes:
+    """The JSON body, in the shape that Triton writes its errors in."""
+    return json.dumps({"error": detail}).encode()
+
+
+_TEXTS: Final = {
+    Outcome.CONNECT_REFUSED: "refused the connection",
+    Outcome.CONNECT_TIMEOUT: "did not accept a connection in time",
+    Outcome.CONNECT_FAILED: "could not be connected to",
+    Outcome.REFUSED: "refused the request",
+    Outcome.STALE: "closed the connection before it answered",
+    Outcome.LOST: "closed the connection before its answer was complete",
+    Outcome.RESET: "reset the request",
+    Outcome.PROTOCOL_ERROR: "broke the protocol",
+    Outcome.DEADLINE: "did not answer in time",
+    Outcome.CANCELLED: "was cancelled",
+    Outcome.ANSWERED: "answered",
+}
+
+
+def upstream_detail(name: str, protocol: AppProtocol, outcome: Outcome) -> str:
+    """What to tell a client when the attempt at backend `name` failed."""
+    return f"backend {name} ({protocol.label}) {_TEXTS[outcome]}"

@@ -1,0 +1,69 @@
+"""One account of all payload bytes that the process holds, with a ceiling.
+
+Invariant: `held` never passes `ceiling`. A holder that asks for more than there is makes the
+largest holder give way, itself if it is the largest; so one client cannot starve the others.
+Transport write buffers are not counted: they are bounded by their water marks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Holder(Protocol):
+    """Something that holds bytes and can be told to let go of them all."""
+
+    held: int
+    """Bytes on this holder's account; written by the ledger only."""
+
+    def evict(self) -> None:
+        """End the work that needs these bytes and release them (`Ledger.release`)."""
+        ...
+
+
+class Ledger:
+    """Counts bytes held. Callers `take` before they keep payload and `release` after."""
+
+    __slots__ = ("_holders", "ceiling", "evictions", "held")
+
+    def __init__(self, ceiling: int) -> None:
+        self.ceiling = ceiling
+        self.held = 0
+        self.evictions = 0
+        """How often a holder had to give way."""
+        self._holders: dict[Holder, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether new work should be refused and credit withheld: seven eighths are taken."""
+        return self.held * 8 >= self.ceiling * 7
+
+    def take(self, holder: Holder, size: int) -> bool:
+        """Put `size` bytes on the holder's account. False when it was evicted instead."""
+        while self.held + size > self.ceiling:
+            largest = max(self._holders, key=_held, default=holder)
+            if largest.held < holder.held + size:
+                largest = holder
+            self.evictions += 1
+            largest.evict()
+            if largest is holder:
+                return False
+        self.held += size
+        if not holder.held:
+            self._holders[holder] = None
+        holder.held += size
+        return True
+
+    def release(self, holder: Holder, size: int) -> None:
+        """Take `size` bytes off the holder's account."""
+        holder.held -= size
+        self.held -= size
+        if not holder.held:
+            self._holders.pop(holder, None)
+
+
+def _held(holder: Holder) -> int:
+    return holder.held
