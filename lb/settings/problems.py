@@ -1,0 +1,53 @@
+"""What is wrong with a configuration: one problem, and the error that carries them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lb.domain.errors import LoadBalancerError
+
+Path = tuple[str | int, ...]
+"""Where a value stands: keys of mappings and indexes of lists, from the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that an operator has to change."""
+
+    path: str
+    """`backends[2].grpc`; empty for the file as a whole."""
+    message: str
+    line: int = 0
+    """Line of the file, from 1; 0 where there is none."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class SettingsError(LoadBalancerError):
+    """A configuration that cannot be used; its text is one line per problem."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def format_path(path: Path) -> str:
+    """Write a path as operators read it: `backends[2].grpc`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def show(value: object) -> str:
+    """Write a value for a message, as it would stand in the file and at most 60 characters."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,116 @@
+"""Field types of the settings that need more than a range: addresses, counts, headers, paths."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+
+from lb.domain.backend import Address, parse_address
+from lb.settings.problems import show
+
+_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})", re.ASCII)
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
+_FIELD_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?|", re.ASCII)
+_PATH: Final = re.compile(r"/[!-~]*", re.ASCII)
+
+
+def read_address(value: object) -> Address:
+    """Check and parse an address to listen on; port 0 lets the system choose a free one.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    if isinstance(value, Address):
+        return value
+    expected = f"expected HOST:PORT, [IPV6]:PORT or unix:PATH, got {show(value)}"
+    if not isinstance(value, str) or "://" in value:
+        raise ValueError(expected)
+    address = parse_address(value)
+    if address.path:
+        return address
+    if value.startswith("["):
+        try:
+            IPv6Address(address.host)
+        except ValueError as error:
+            raise ValueError(f"{address.host!r} is not an IPv6 address") from error
+    elif not _HOST.fullmatch(address.host):
+        raise ValueError(expected)
+    return address
+
+
+def read_target(value: object) -> Address:
+    """Check and parse an address to connect to.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    address = read_address(value)
+    if not address.path and address.port == 0:
+        raise ValueError("a backend's port must be 1 to 65535, got 0")
+    return address
+
+
+def address_as_mapping(value: object) -> object:
+    """Let a plain address stand for a mapping with nothing but `address`.
+
+    Raises:
+        ValueError: when it is neither.
+    """
+    return value if isinstance(value, dict) else {"address": read_address(value)}
+
+
+def _refuse_boolean(value: object) -> object:
+    # Python's True is an int, so pydantic would read `weight: true` as 1.
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {show(value)}")
+    return value
+
+
+def _check_header_name(name: str) -> str:
+    if not _FIELD_NAME.fullmatch(name):
+        raise ValueError("not a valid header name")
+    return name.lower()
+
+
+def _check_header_value(value: str) -> str:
+    # The value is not shown: it may be a secret.
+    if not _FIELD_VALUE.fullmatch(value):
+        raise ValueError("a header value is one line of visible ASCII, without spaces around it")
+    return value
+
+
+def _check_path(path: str) -> str:
+    if not _PATH.fullmatch(path):
+        raise ValueError(
+            f"expected a path such as /v2/health/ready, got {show(path)}"
+        )
+    return path
+
+
+def _check_name(name: str) -> str:
+    if not name.isprintable() or not name or "/" in name or name != name.strip():
+        raise ValueError(f"expected a printable name without slashes, got {show(name)}")
+    return name
+
+
+ListenAddress = Annotated[Address, PlainValidator(read_address)]
+"""`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
+TargetAddress = Annotated[Address, PlainValidator(read_target)]
+"""`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
+Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=(1 << 31) - 1)]
+"""A whole number, zero or more."""
+PositiveCount = Annotated[Count, Field(ge=1)]
+"""A whole number, one or more."""
+Number = Annotated[float, BeforeValidator(_refuse_boolean), Field(allow_inf_nan=False)]
+"""A finite number."""
+HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+"""A field name of RFC 9110 section 5.1, in lower case as gRPC metadata needs it."""
+HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
+"""One line of visible ASCII."""
+UrlPath = Annotated[str, AfterValidator(_check_path)]
+"""The path of a URL, with or without a query."""
+BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]
+"""A name for logs, metrics and the admin API; it stands in URLs, so no slash."""
