@@ -1,0 +1,96 @@
+"""Real child processes for tests: own log file, own process group, never outliving the test run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+
+class ChildProcess:
+    """A process in a group of its own; `close` kills the group, so that nothing is left behind."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+        # setpriv: the child goes even when the test run itself is killed.
+        # The new session gives it a group: what it starts itself goes with it.
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                ("setpriv", "--pdeathsig", "KILL", *command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(env),
+                start_new_session=True,
+            )
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process alone, not to what it started."""
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for its end and return the exit code, negative for a signal."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """Kill the whole group. Harmless when it has ended already."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait(10.0)
+
+    def last_lines(self, count: int = 30) -> str:
+        """The end of its log, for messages of failing tests."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-count:])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on, all different.
+
+    They lie below the range of outgoing connections: a server that is killed and started again on
+    the same port must not find it taken by a client's socket.
+    """
+    held: list[socket.socket] = []
+    try:
+        while len(held) < count:
+            listener = socket.socket()
+            try:
+                listener.bind(("127.0.0.1", random.randint(20000, 32000)))
+            except OSError:
+                listener.close()
+                continue
+            held.append(listener)
+        return [listener.getsockname()[1] for listener in held]
+    finally:
+        for listener in held:
+            listener.close()
+
+
+def wait_until(
+    condition: Callable[[], bool], *, timeout_s: float, what: str, interval_s: float = 0.02
+) -> float:
+    """Ask until the answer is yes and return the seconds it took.
+
+    Raises:
+        TimeoutError: naming `what` did not happen.
+    """
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > timeout_s:
+            raise TimeoutError(f"not within {timeout_s} s: {what}")
+        time.sleep(interval_s)
+    return time.monotonic() - start

@@ -1,0 +1,110 @@
+"""Real Triton Inference Servers as child processes, on a CPU, with the models of this folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.triton.target import Target, http_status
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENVIRONMENT = REPOSITORY / ".venvs" / "triton"
+"""Made by tools/setup_triton.sh."""
+MODELS = Path(__file__).resolve().parent / "models"
+START_TIMEOUT_S = 60.0
+"""A start takes 2 to 5 s on two idle cores; builds may run beside the tests."""
+
+
+class RealTriton:
+    """One tritonserver with its own model repository; a restart keeps the ports."""
+
+    def __init__(self, name: str, workspace: Path, records: Path) -> None:
+        self.name = name
+        self._directory = workspace / name
+        self._records = records
+        shutil.copytree(MODELS, self._directory / "models")
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+        self._shared_memory_prefix = f"lbtest{self.http_port}"
+        self._process = self._start()
+
+    def _start(self) -> ChildProcess:
+        native = ENVIRONMENT / "native"
+        if not native.is_dir():
+            raise FileNotFoundError(f"{native} is missing: run tools/setup_triton.sh")
+        command = (
+            str(native / "tritonserver"),
+            f"--model-repository={self._directory / 'models'}",
+            f"--backend-directory={native / 'backends'}",
+            f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            "--metrics-address=127.0.0.1",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            "--exit-timeout-secs=3",
+            # Completing a configuration starts every model once more; ours are complete.
+            "--disable-auto-complete-config",
+        )
+        env = {
+            # The python backend's stub finds its standard library and numpy through PATH.
+            "PATH": f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}",
+            "VIRTUAL_ENV": str(ENVIRONMENT),
+            "LD_LIBRARY_PATH": str(native),
+            "OPENBLAS_NUM_THREADS": "1",
+            "TEST_SERVER_NAME": self.name,
+            "TEST_RECORDS": str(self._records),
+        }
+        return ChildProcess(command, log=self._directory / "triton.log", env=env)
+
+    @property
+    def target(self) -> Target:
+        """Where clients reach it."""
+        return Target(f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_running
+
+    def _is_ready(self) -> bool:
+        if not self.is_running:
+            raise RuntimeError(f"{self.name} ended at start:\n{self._process.last_lines()}")
+        metrics = f"127.0.0.1:{self.metrics_port}"
+        return (
+            http_status(self.target.http, "/v2/health/ready") == 200
+            and http_status(metrics, "/metrics") == 200
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until HTTP says ready; Triton opens its gRPC port before the HTTP one."""
+        wait_until(self._is_ready, timeout_s=START_TIMEOUT_S, what=f"{self.name} is ready")
+
+    def kill9(self) -> None:
+        """SIGKILL: the kernel closes every socket at once."""
+        self._process.signal(signal.SIGKILL)
+
+    def sigstop(self) -> None:
+        """Freeze it: connections stay open and nobody answers."""
+        self._process.signal(signal.SIGSTOP)
+
+    def sigcont(self) -> None:
+        """Let it run on after `sigstop`."""
+        self._process.signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Start it again on the same ports, whatever state it is in. Does not wait."""
+        self.close()
+        self._process = self._start()
+
+    def close(self) -> None:
+        """Kill it with its model processes and remove the shared memory they leave."""
+        self._process.close()
+        for region in Path("/dev/shm").glob(f"{self._shared_memory_prefix}*"):
+            region.unlink()
