@@ -1,0 +1,33 @@
+"""The closed list of policies, by the names that configuration uses."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from lb.balancing.least_loaded import LeastLoaded
+from lb.balancing.power_of_two import PowerOfTwo
+from lb.balancing.random_choice import RandomChoice
+from lb.balancing.round_robin import RoundRobin
+from lb.domain.pool import Policy
+
+POLICY_NAMES: Final = ("least_loaded", "round_robin", "power_of_two", "random")
+
+
+def make_policy(name: str, rng: Random) -> Policy:
+    """Make the policy called `name`.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    match name:
+        case "least_loaded":
+            return LeastLoaded(rng)
+        case "round_robin":
+            return RoundRobin()
+        case "power_of_two":
+            return PowerOfTwo(rng)
+        case "random":
+            return RandomChoice(rng)
+        case _:
+            raise ValueError(f"no policy {name!r}; there are: {', '.join(POLICY_NAMES)}")

@@ -1,0 +1,68 @@
+"""Plain versions of the pickers: what they must choose, without a thought for speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from lb.balancing.score import score
+from lb.domain.backend import Backend
+
+
+def least_loaded(backends: Sequence[Backend]) -> Backend | None:
+    """The lowest score with room; ties go to the least recently picked, then to the first."""
+    free = [backend for backend in backends if backend.has_room]
+    return min(free, key=lambda backend: (score(backend), backend.last_pick), default=None)
+
+
+def power_of_two(backends: Sequence[Backend], rng: Random) -> Backend | None:
+    """Two distinct draws, the lower score wins; when both are full, the best of all."""
+    drawn = [backends[int(rng.random() * len(backends))]]
+    if len(backends) > 1:
+        other = backends[int(rng.random() * (len(backends) - 1))]
+        drawn.append(backends[-1] if other is drawn[0] else other)
+    for pool in (drawn, backends):
+        free = [backend for backend in pool if backend.has_room]
+        if free:
+            return min(free, key=score)
+    return None
+
+
+def window(order: Sequence[Backend], runner_up: Backend, start: int, size: int) -> Backend | None:
+    """The best of `size` backends from `start` on, around the end, and of the last runner-up.
+
+    Ties go to the runner-up, then to the first in the window. When all these are full, the best
+    of all.
+    """
+    seen = [runner_up, *(order[(start + step) % len(order)] for step in range(size))]
+    for pool in (seen, order):
+        free = [backend for backend in pool if backend.has_room]
+        if free:
+            return min(free, key=score)
+    return None
+
+
+class RoundRobin:
+    """Virtual deadlines in a plain list, searched and sorted at every pick."""
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        waiting = sorted(backends, key=lambda backend: backend.last_pick)
+        self._number = len(waiting)
+        self._turns = [
+            (backend.inverse_weight * (rank + 1) / len(waiting), rank, backend)
+            for rank, backend in enumerate(waiting)
+        ]
+
+    def pick(self) -> Backend | None:
+        """The earliest with room; full ones before it lose their turn."""
+        self._turns.sort(key=lambda turn: turn[:2])
+        at = next((at for at, turn in enumerate(self._turns) if turn[2].has_room), None)
+        if at is None:
+            return None
+        for passed in range(at):
+            due, number, backend = self._turns[passed]
+            self._turns[passed] = (due + backend.inverse_weight, number, backend)
+        due, _, chosen = self._turns[at]
+        self._number += 1
+        self._turns[at] = (due + chosen.inverse_weight, self._number, chosen)
+        return chosen
