@@ -210,8 +210,7 @@ class TimeoutSettings(Section):
     connect: PositiveDuration = 1.0
     """Connecting to a backend, name resolution included. Then another backend is tried."""
     head: PositiveDuration = 10.0
-    """From the first byte of a client's request to the end of its head, then 408. Also from
-    accepting an HTTP/2 connection to its preface and first SETTINGS."""
+    """From the first byte of a client's request to the end of its head, then 408."""
     body_progress: PositiveDuration = 30.0
     """The longest pause in which a client neither sends a byte of a body that it owes nor takes
     one of an answer that waits; then the exchange is cut."""
@@ -248,7 +247,7 @@ class LimitSettings(Section):
     """All bytes held for requests and answers under way. Past it new requests are refused, then
     the largest holder is cut. 0 is a quarter of the memory limit of the container or machine, at
     most 512 MiB."""
-    concurrent_streams: PositiveCount = 1024
+    concurrent_streams: Annotated[PositiveCount, Field(le=(1 << 31) - 1)] = 1024
     """gRPC calls at once on one connection of a client; the client queues the rest itself."""
     stream_window_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 1 << 20
     """How far the sender of one gRPC stream may run ahead of its reader at first."""
@@ -284,7 +283,7 @@ class LogSettings(Section):
     """The application log, on standard error: state changes, one line each."""
 
     level: LogLevel = LogLevel.INFO
-    """`debug`, `info`, `warning` or `error`."""
+    """The least important messages to write."""
     format: LogFormat = LogFormat.TEXT
     """`text` for people, `json` for collectors."""
 
@@ -311,14 +310,14 @@ class ShutdownSettings(Section):
 
 
 class ModelSettings(Section):
-    """Settings of one ML model. There are none yet, so the mapping must be empty."""
+    """Settings of one ML model."""
 
 
 class Settings(Section):
     """A whole configuration."""
 
     listen: ListenSettings
-    backends: tuple[BackendSettings, ...]
+    backends: Annotated[tuple[BackendSettings, ...], Field(min_length=1)]
     """The servers to balance over; at least one."""
     balancing: BalancingSettings = BalancingSettings()
     health: HealthSettings = HealthSettings()
@@ -334,7 +333,7 @@ class Settings(Section):
     metrics: MetricsSettings = MetricsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Settings per ML model, by its name. There are none yet: each must be empty."""
+    """Settings per ML model, by its name. There are none yet, so each mapping must be empty."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""

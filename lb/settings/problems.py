@@ -45,6 +45,8 @@ def show(value: object) -> str:
     """Write a value for a message, as it would stand in the file and at most 60 characters."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return "nothing"
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -84,9 +84,7 @@ def _check_header_value(value: str) -> str:
 
 def _check_path(path: str) -> str:
     if not _PATH.fullmatch(path):
-        raise ValueError(
-            f"expected a path such as /v2/health/ready, got {show(path)}"
-        )
+        raise ValueError(f"expected a path such as /v2/health/ready, got {show(path)}")
     return path
 
 
@@ -100,7 +98,7 @@ ListenAddress = Annotated[Address, PlainValidator(read_address)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
 TargetAddress = Annotated[Address, PlainValidator(read_target)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
-Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0, le=(1 << 31) - 1)]
+Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""
 PositiveCount = Annotated[Count, Field(ge=1)]
 """A whole number, one or more."""

@@ -1,0 +1,68 @@
+"""Text to settings, or to a list of everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import ValidationError
+
+from lb.settings.model import Settings
+from lb.settings.problems import Problem, SettingsError, format_path
+from lb.settings.relations import Finding, check_relations
+from lb.settings.substitution import Substitution
+from lb.settings.tree import Tree, parse_tree
+from lb.settings.wording import describe
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def read_settings(
+    text: str,
+    env: Mapping[str, str],
+    read_file: Callable[[str], str],
+    listen: Mapping[str, str] = _NOTHING,
+) -> Settings:
+    """Read the text of a configuration file.
+
+    Args:
+        text: the YAML text.
+        env: the environment, for `${NAME}`.
+        read_file: returns the text of a file or raises OSError, for `${file:PATH}`.
+        listen: addresses, by listener, that replace those of the text.
+
+    Raises:
+        SettingsError: lists every problem.
+    """
+    tree = parse_tree(text, Substitution(env, read_file).apply)
+    if tree.problems and not tree.root:
+        raise SettingsError(tree.problems)
+    if listen:
+        section = tree.root.setdefault("listen", {})
+        if isinstance(section, dict):
+            section.update(listen)
+    return build_settings(tree)
+
+
+def build_settings(tree: Tree) -> Settings:
+    """Check a plain tree and build the settings from it.
+
+    Raises:
+        SettingsError: lists every problem, one per path, in the order of the file.
+    """
+    settings, findings = _validate(tree.root)
+    problems = {problem.path: problem for problem in reversed(tree.problems)}
+    for path, message in (*findings, *check_relations(tree.root)):
+        where = format_path(path)
+        problems.setdefault(where, Problem(where, message, tree.line_of(path)))
+    if settings is None or problems:
+        raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
+    return settings
+
+
+def _validate(root: Mapping[str, object]) -> tuple[Settings | None, list[Finding]]:
+    try:
+        return Settings.model_validate(root), []
+    except ValidationError as error:
+        return None, [describe(details) for details in error.errors(include_url=False)]

@@ -1,0 +1,169 @@
+"""YAML text to a plain tree of mappings, lists and scalars, with the line of every value.
+
+The tree is built from YAML's nodes, not by a YAML constructor, because operators need paths and
+lines, and because YAML 1.1 surprises: here `off` is a word and not false, `1:30` is not ninety,
+`010` is ten. Scalars follow YAML 1.2's core schema (section 10.3.2) without octal, hexadecimal,
+infinity and NaN. Refused: a key given twice, aliases (ten lines of them fill any memory), tags.
+A key without a value is as good as left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import yaml
+
+from lb.settings.problems import Path, Problem, format_path
+
+MAX_CHARACTERS: Final = 1 << 20
+"""Longest text: a thousand backends take a tenth of it, and parsing YAML is slow."""
+
+_NULL: Final = "tag:yaml.org,2002:null"
+_BOOL: Final = "tag:yaml.org,2002:bool"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+_STR: Final = "tag:yaml.org,2002:str"
+_MAP: Final = "tag:yaml.org,2002:map"
+_SEQ: Final = "tag:yaml.org,2002:seq"
+
+
+class _Loader(yaml.BaseLoader):
+    """Composes nodes without aliases. The base resolves no scalars; the schema is added below."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            # The stubs leave this one method without types.
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=mark)
+        return super().compose_node(parent, index)
+
+
+for _tag, _pattern, _first in (
+    (_NULL, r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (_BOOL, r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    (_INT, r"[-+]?[0-9]{1,18}", list("-+0123456789")),
+    (_FLOAT, r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+class Tree:
+    """The plain values of a text, where they stand, and what was wrong with the text itself."""
+
+    __slots__ = ("lines", "problems", "root")
+
+    def __init__(self) -> None:
+        self.root: dict[str, object] = {}
+        self.lines: dict[Path, int] = {}
+        """Line of every value, from 1."""
+        self.problems: list[Problem] = []
+
+    def line_of(self, path: Path) -> int:
+        """Return the line of a value or of what would hold it; 0 when there is none."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 0)
+
+
+def parse_tree(text: str, substitute: Callable[[str], str]) -> Tree:
+    """Parse YAML; `substitute` is applied to every string and raises ValueError with a message.
+
+    Never raises: problems are collected in the tree, which then holds what could be read.
+    """
+    tree = Tree()
+    node = _compose(text, tree.problems)
+    if node is None:
+        return tree
+    if not isinstance(node, yaml.MappingNode):
+        tree.problems.append(Problem("", "expected a mapping with listen and backends", 1))
+        return tree
+    tree.root = _Builder(tree, substitute).mapping(node, ())
+    return tree
+
+
+def _compose(text: str, problems: list[Problem]) -> yaml.Node | None:
+    """Return the text's one document; None when there is none, with the reason in `problems`."""
+    if len(text) > MAX_CHARACTERS:
+        problems.append(Problem("", f"the text has more than {MAX_CHARACTERS} characters"))
+        return None
+    try:
+        node = _Loader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        message = f"not valid YAML: {error.problem or error.context}"
+        problems.append(Problem("", message, mark.line + 1 if mark else 0))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problems.append(Problem("", f"not valid YAML: {error.reason}", line))
+    except RecursionError:
+        # PyYAML composes by recursion, so only the depth of its own stack stops it.
+        problems.append(Problem("", "not valid YAML: nested too deeply"))
+    else:
+        if node is None:
+            problems.append(Problem("", "the file is empty"))
+        return node
+    return None
+
+
+_SCALARS: Final[dict[str, Callable[[str], object]]] = {
+    _NULL: lambda _text: None,
+    _BOOL: lambda text: text.lower() == "true",
+    _INT: int,
+    _FLOAT: float,
+    _STR: str,
+}
+
+
+class _Builder:
+    """Turns nodes into values, and notes lines and problems on the tree."""
+
+    def __init__(self, tree: Tree, substitute: Callable[[str], str]) -> None:
+        self._tree = tree
+        self._substitute = substitute
+
+    def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        """Build a mapping; keys are the text that stands there, whatever type YAML sees."""
+        result: dict[str, object] = {}
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._note(path, line, "a key must be a word")
+                continue
+            key = key_node.value
+            here = (*path, key)
+            self._tree.lines[here] = line
+            if key in seen:
+                self._note(here, line, f"given twice, first on line {seen[key]}")
+                continue
+            seen[key] = line
+            value = self._value(value_node, here)
+            if value is not None:
+                result[key] = value
+        return result
+
+    def _value(self, node: yaml.Node, path: Path) -> object:
+        self._tree.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
+            return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _scalar(self, node: yaml.Node, path: Path) -> object:
+        line = node.start_mark.line + 1
+        if not isinstance(node, yaml.ScalarNode) or node.tag not in _SCALARS:
+            self._note(path, line, f"the tag {node.tag} is not supported")
+            return None
+        try:
+            if node.tag == _STR:
+                return self._substitute(node.value)
+            return _SCALARS[node.tag](node.value)
+        except ValueError as error:
+            self._note(path, line, str(error))
+            return node.value
+
+    def _note(self, path: Path, line: int, message: str) -> None:
+        self._tree.problems.append(Problem(format_path(path), message, line))

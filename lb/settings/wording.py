@@ -1,0 +1,64 @@
+"""Pydantic's errors in the words of an operator: what was expected, what was found."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Final
+
+from pydantic_core import ErrorDetails
+
+from lb.settings.problems import Path, show
+from lb.settings.shape import keys_at
+
+_EXPECTED: Final = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "string_type": "text (put it in quotes)",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "enum": "{expected}",
+}
+"""What was expected, by pydantic's error type."""
+
+
+def describe(error: ErrorDetails) -> tuple[Path, str]:
+    """Return the path and the message of one error."""
+    # Pydantic marks an error in a mapping's key, rather than its value, by a last part.
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return path, "is required"
+        case "extra_forbidden":
+            return path, _unknown_key(path)
+        case "too_short":
+            return path, "at least one is needed"
+        case "string_too_short":
+            return path, "must not be empty"
+        case "string_too_long":
+            return path, f"expected at most {context['max_length']} characters"
+        case "value_error":
+            return path, str(context["error"])
+    expected = _EXPECTED.get(error["type"])
+    if expected is None:
+        return path, error["msg"]
+    # A header's value may be a secret.
+    found = "" if "headers" in path else f", got {show(error['input'])}"
+    return path, f"expected {expected.format(**context)}{found}"
+
+
+def _unknown_key(path: Path) -> str:
+    known = keys_at(path[:-1])
+    close = get_close_matches(str(path[-1]), known, n=1)
+    return f"unknown key; did you mean {close[0]}?" if close else "unknown key"
