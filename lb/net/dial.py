@@ -1,0 +1,112 @@
+"""Connecting to a backend: the only place that turns connection errors into outcomes.
+
+Host names are resolved anew at every dial, because a container that was restarted keeps its
+name and changes its address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from ipaddress import ip_address
+from socket import SOCK_STREAM
+from typing import TypeVar
+
+from lb.domain.backend import Address
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+
+_ProtocolT = TypeVar("_ProtocolT", bound=asyncio.BaseProtocol)
+
+
+async def dial(
+    loop: asyncio.AbstractEventLoop,
+    address: Address,
+    protocol_factory: Callable[[], _ProtocolT],
+    timeout_s: float,
+) -> tuple[asyncio.Transport, _ProtocolT]:
+    """Connect, trying every address of a host name in the resolver's order.
+
+    Both event loops set TCP_NODELAY by themselves.
+
+    Args:
+        loop: the running loop.
+        address: of the backend's port.
+        protocol_factory: makes the protocol of the new connection.
+        timeout_s: for resolving and all attempts together; each address that is left gets an
+            equal share of what is left, so that one black hole does not hide the others.
+
+    Raises:
+        UpstreamError: with CONNECT_REFUSED when every address refused or reset the connection
+            (or the Unix socket does not exist), CONNECT_TIMEOUT, or CONNECT_FAILED.
+    """
+    give_up_at = loop.time() + timeout_s
+    if address.path:
+        return await _attempt(loop, address, None, protocol_factory, timeout_s)
+    hosts = await _resolve(loop, address, timeout_s)
+    failure: UpstreamError | None = None
+    for index, host in enumerate(hosts):
+        share_s = max(give_up_at - loop.time(), 0.0) / (len(hosts) - index)
+        try:
+            return await _attempt(loop, address, host, protocol_factory, share_s)
+        except UpstreamError as error:
+            # "Refused" means that the port is closed; one address that may live denies that.
+            if failure is None or error.outcome is not Outcome.CONNECT_REFUSED:
+                failure = error
+    if failure is None:
+        raise UpstreamError(Outcome.CONNECT_FAILED, f"{address.host} has no address")
+    raise failure
+
+
+async def _resolve(
+    loop: asyncio.AbstractEventLoop, address: Address, timeout_s: float
+) -> list[str]:
+    """The numeric addresses of a host, without repetitions."""
+    if _is_numeric(address.host):
+        return [address.host]
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(address.host, address.port, type=SOCK_STREAM)
+    except TimeoutError as error:
+        raise UpstreamError(
+            Outcome.CONNECT_TIMEOUT, f"resolving {address.host} took too long"
+        ) from error
+    except (OSError, UnicodeError) as error:
+        # UnicodeError: the name cannot be written as a host name (an empty or long label).
+        raise UpstreamError(
+            Outcome.CONNECT_FAILED, f"cannot resolve {address.host}: {error}"
+        ) from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def _attempt(
+    loop: asyncio.AbstractEventLoop,
+    address: Address,
+    host: str | None,
+    protocol_factory: Callable[[], _ProtocolT],
+    timeout_s: float,
+) -> tuple[asyncio.Transport, _ProtocolT]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            if host is None:
+                return await loop.create_unix_connection(protocol_factory, address.path)
+            return await loop.create_connection(protocol_factory, host, address.port)
+    except TimeoutError as error:
+        # The system's own ETIMEDOUT is a TimeoutError as well.
+        raise UpstreamError(
+            Outcome.CONNECT_TIMEOUT, f"{address} did not accept a connection in time"
+        ) from error
+    except (ConnectionRefusedError, ConnectionResetError, FileNotFoundError) as error:
+        raise UpstreamError(Outcome.CONNECT_REFUSED, f"{address} refused the connection") from error
+    except OSError as error:
+        raise UpstreamError(
+            Outcome.CONNECT_FAILED, f"cannot connect to {address}: {error}"
+        ) from error
