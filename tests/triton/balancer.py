@@ -1,0 +1,131 @@
+"""The balancer as users run it: `triton-lb serve` in a process of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.triton.server import REPOSITORY, RealTriton
+from tests.triton.target import Target, http_status
+
+START_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True)
+class BackendView:
+    """What the admin API says about one backend."""
+
+    name: str
+    state: str
+    in_flight: int
+
+    @property
+    def is_in_rotation(self) -> bool:
+        return self.state == "healthy"
+
+
+class RunningBalancer:
+    """One balancer before some Tritons, all four listeners on."""
+
+    def __init__(self, workspace: Path, tritons: Sequence[RealTriton]) -> None:
+        workspace.mkdir()
+        http_port, grpc_port, metrics_port, admin_port = free_ports(4)
+        self.target = Target(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
+        self.metrics = f"127.0.0.1:{metrics_port}"
+        self.admin = f"127.0.0.1:{admin_port}"
+        config = workspace / "balancer.yaml"
+        config.write_text(yaml.safe_dump(self._settings(tritons)))
+        self._process = ChildProcess(
+            (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)),
+            log=workspace / "balancer.log",
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+
+    def _settings(self, tritons: Sequence[RealTriton]) -> dict[str, Any]:
+        return {
+            "listen": {
+                "http": self.target.http,
+                "grpc": self.target.grpc,
+                "metrics": self.metrics,
+                "admin": self.admin,
+            },
+            "backends": [
+                {
+                    "name": triton.name,
+                    "http": triton.target.http,
+                    "grpc": triton.target.grpc,
+                    "metrics": f"127.0.0.1:{triton.metrics_port}",
+                }
+                for triton in tritons
+            ],
+        }
+
+    def wait_ready(self) -> None:
+        """Wait until it accepts requests and has every backend in rotation."""
+
+        def is_ready() -> bool:
+            if not self._process.is_running:
+                raise RuntimeError(f"the balancer ended:\n{self._process.last_lines()}")
+            return http_status(self.metrics, "/readyz") == 200 and self.all_in_rotation()
+
+        try:
+            wait_until(is_ready, timeout_s=START_TIMEOUT_S, what="the balancer is ready")
+        except TimeoutError as error:
+            raise RuntimeError(f"{error}:\n{self._process.last_lines()}") from error
+
+    def backends(self) -> dict[str, BackendView]:
+        """Ask the admin API; backends by name."""
+        return {
+            view["name"]: BackendView(view["name"], view["state"], view["in_flight"])
+            for view in self._admin("GET", "/api/v1/backends")
+        }
+
+    def all_in_rotation(self) -> bool:
+        return all(view.is_in_rotation for view in self.backends().values())
+
+    def in_flight(self) -> int:
+        """Attempts under way on all backends."""
+        return sum(view.in_flight for view in self.backends().values())
+
+    def command(self, backend: str, verb: str) -> None:
+        """Drain, enable or disable a backend."""
+        self._admin("POST", f"/api/v1/backends/{backend}/{verb}")
+
+    def _admin(self, method: str, path: str) -> Any:
+        connection = http.client.HTTPConnection(self.admin, timeout=10.0)
+        try:
+            connection.request(method, path)
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {body!r}")
+        return json.loads(body)
+
+    def metrics_text(self) -> str:
+        """What Prometheus would scrape."""
+        connection = http.client.HTTPConnection(self.metrics, timeout=10.0)
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
+    def open_files(self) -> int:
+        """File descriptors that its process holds."""
+        return psutil.Process(self._process.pid).num_fds()
+
+    def close(self) -> None:
+        """Kill it; its way of stopping is tested elsewhere."""
+        self._process.close()

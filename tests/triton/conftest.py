@@ -1,0 +1,120 @@
+"""Three real Tritons and the balancer in front of them, once per test run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.triton.balancer import RunningBalancer
+from tests.triton.server import RealTriton
+from tests.triton.target import Target
+
+TEST_LIMIT_S = 90
+"""No test may hang the run; the longest takes about 15 s on two idle cores."""
+
+
+@pytest.fixture(autouse=True)
+def _time_limit() -> Iterator[None]:
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test took longer than {TEST_LIMIT_S} s")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(TEST_LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where models note, by request id, what became of a request."""
+    return tmp_path_factory.mktemp("records")
+
+
+@pytest.fixture(scope="session")
+def tritons(
+    tmp_path_factory: pytest.TempPathFactory, records: Path
+) -> Iterator[tuple[RealTriton, ...]]:
+    """Three Tritons that serve the same models."""
+    workspace = tmp_path_factory.mktemp("tritons")
+    started: list[RealTriton] = []
+    try:
+        for number in range(3):
+            started.append(RealTriton(f"triton-{number}", workspace, records))  # noqa: PERF401
+        for triton in started:
+            triton.wait_ready()
+        yield tuple(started)
+    finally:
+        for triton in started:
+            triton.close()
+
+
+def _run_balancer(workspace: Path, tritons: tuple[RealTriton, ...]) -> Iterator[RunningBalancer]:
+    running = RunningBalancer(workspace, tritons)
+    try:
+        running.wait_ready()
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def balancer(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
+) -> Iterator[RunningBalancer]:
+    """The balancer before all three."""
+    yield from _run_balancer(tmp_path_factory.mktemp("balancer") / "three", tritons)
+
+
+@pytest.fixture(scope="session")
+def balancer_of_one(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
+) -> Iterator[RunningBalancer]:
+    """A balancer before the first Triton alone: for clients that compare statistics."""
+    yield from _run_balancer(tmp_path_factory.mktemp("balancer") / "one", tritons[:1])
+
+
+@pytest.fixture(params=["direct", "balanced"])
+def target(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...]) -> Target:
+    """What a flow runs against; it must not notice which of the two it is."""
+    if request.param == "direct":
+        return tritons[0].target
+    running: RunningBalancer = request.getfixturevalue("balancer")
+    return running.target
+
+
+@pytest.fixture
+def reference(tritons: tuple[RealTriton, ...]) -> Target:
+    """The Triton whose answers are the right ones."""
+    return tritons[0].target
+
+
+@pytest.fixture(params=["another_triton", "balanced"])
+def compared(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...]) -> Target:
+    """What is compared with the reference: a second Triton shows that answers are repeatable."""
+    if request.param == "another_triton":
+        return tritons[1].target
+    running: RunningBalancer = request.getfixturevalue("balancer")
+    return running.target
+
+
+@pytest.fixture
+def http_client(target: Target) -> Iterator[tritonclient.http.InferenceServerClient]:
+    """NVIDIA's HTTP client."""
+    with tritonclient.http.InferenceServerClient(
+        target.http, concurrency=16, connection_timeout=60.0, network_timeout=60.0
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def grpc_client(target: Target) -> Iterator[tritonclient.grpc.InferenceServerClient]:
+    """NVIDIA's gRPC client."""
+    with tritonclient.grpc.InferenceServerClient(target.grpc) as client:
+        yield client
