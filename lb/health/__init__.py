@@ -1,0 +1,1 @@
+"""What probes and live traffic say about a backend: pure state machines, time as an argument."""

@@ -1,0 +1,143 @@
+"""Health of one port of one backend as a state machine.
+
+    STARTING --first finding--> UP or DOWN
+    UP --refused, or `fall` misses in a row--> DOWN --`rise` good probes in a row--> UP
+    UP --owes an answer and is silent--> SUSPECTED --answer or live byte--> UP
+
+A time-out is no news while live traffic brings bytes: such a port is busy, not gone. Suspicion
+is quicker than the time-outs and takes nothing down: a process that is stopped accepts
+connections and stays silent, so others are preferred to it until it speaks.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from random import Random
+
+from lb.domain.backend import Health
+from lb.health.thresholds import REPROBE_S, Thresholds
+
+
+class Finding(Enum):
+    """What one probe found."""
+
+    READY = "ready"
+    NOT_READY = "not_ready"
+    """It answered, and said that it is not ready."""
+    REFUSED = "refused"
+    """Refused or reset the connection: the port is closed."""
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    """Any other failure: no route, a broken or foreign answer."""
+
+
+class PortState(Enum):
+    """What is said about a port in logs, metrics and the admin API."""
+
+    STARTING = "starting"
+    UP = "up"
+    SUSPECTED = "suspected"
+    DOWN = "down"
+
+
+class PortHealth:
+    """The record of one port. Methods are told what happened; `state` says what it means."""
+
+    __slots__ = (
+        "_hurried", "_rules", "_streak", "_suspected", "_unanswered_since", "health",
+        "probe_sent_at", "probes_sent",
+    )  # fmt: skip
+
+    def __init__(self, rules: Thresholds) -> None:
+        self._rules = rules
+        self.health = Health.UNKNOWN
+        self.probes_sent = 0
+        self.probe_sent_at = 0.0
+        self._streak = 0
+        """Findings in a row that contradict `health`."""
+        self._suspected = False
+        self._unanswered_since: float | None = None
+        """When the oldest probe was sent after which nothing answered; a time-out is no answer."""
+        self._hurried = False
+        """Live traffic gave a reason to look again soon."""
+
+    @property
+    def state(self) -> PortState:
+        """The state in one word."""
+        if self.health is Health.UNKNOWN:
+            return PortState.STARTING
+        if self.health is Health.UNHEALTHY:
+            return PortState.DOWN
+        return PortState.SUSPECTED if self._suspected else PortState.UP
+
+    # Probes
+
+    def probe_sent(self, now: float) -> None:
+        """A probe goes out now."""
+        self.probes_sent += 1
+        self.probe_sent_at = now
+        self._hurried = False
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+
+    def probed(self, finding: Finding, last_byte_at: float) -> None:
+        """The last probe sent came to an end.
+
+        Args:
+            finding: what it found.
+            last_byte_at: when live traffic last brought a byte from this port.
+        """
+        if finding is Finding.TIMEOUT:
+            if last_byte_at > self.probe_sent_at:
+                return
+        else:
+            self._unanswered_since = None
+            self._suspected = False
+        target = Health.HEALTHY if finding is Finding.READY else Health.UNHEALTHY
+        if self.health is target:
+            self._streak = 0
+            return
+        self._streak += 1
+        if self._streak >= self._needed(finding):
+            self._move(target)
+
+    def _needed(self, finding: Finding) -> int:
+        if self.health is Health.UNKNOWN or finding is Finding.REFUSED:
+            return 1
+        return self._rules.rise if finding is Finding.READY else self._rules.fall
+
+    def _move(self, target: Health) -> None:
+        self.health = target
+        self._streak = 0
+        self._suspected = False
+
+    def next_probe_at(self, rng: Random) -> float:
+        """When the next probe is due; in the past when the last one took longer than that."""
+        if self._hurried or self._streak:
+            return self.probe_sent_at + min(REPROBE_S, self._rules.interval_s)
+        if self.probes_sent == 1:
+            # All ports are probed together at the start; from here on they are spread.
+            return self.probe_sent_at + self._rules.interval_s * rng.random()
+        return self.probe_sent_at + self._rules.jittered_interval_s(rng)
+
+    # Silence
+
+    def look(self, last_byte_at: float, now: float) -> None:
+        """Suspect a port that owes an answer and is silent, and clear one that spoke."""
+        owing = self._unanswered_since
+        self._suspected = (
+            owing is not None
+            and self.health is Health.HEALTHY
+            and now - max(owing, last_byte_at) >= self._rules.suspect_after_s
+        )
+
+    # Live traffic
+
+    def refused(self) -> None:
+        """A live connection attempt was refused: out at once, and look again soon."""
+        self._move(Health.UNHEALTHY)
+        self._hurried = True
+
+    def doubted(self) -> None:
+        """A live attempt failed in a way that may be the backend's fault: look again soon."""
+        self._hurried = True

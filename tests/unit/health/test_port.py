@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lb.health.port import Finding, PortHealth, PortState
+from lb.health.thresholds import Thresholds
+
+READY, NOT_READY, REFUSED = Finding.READY, Finding.NOT_READY, Finding.REFUSED
+TIMEOUT, ERROR = Finding.TIMEOUT, Finding.ERROR
+STARTING, UP, SUSPECTED, DOWN = (
+    PortState.STARTING, PortState.UP, PortState.SUSPECTED, PortState.DOWN,
+)  # fmt: skip
+RULES = Thresholds()
+NEVER = 0.0
+
+
+def port_after(*findings: Finding, at: float = 100.0) -> PortHealth:
+    """A port whose probes found this, one per second, with no live traffic."""
+    port = PortHealth(RULES)
+    for step, finding in enumerate(findings):
+        port.probe_sent(at + step)
+        port.probed(finding, NEVER)
+    return port
+
+
+# Thresholds
+
+
+@pytest.mark.parametrize(
+    ("findings", "state"),
+    [
+        ((), STARTING),
+        ((READY,), UP),
+        ((NOT_READY,), DOWN),
+        ((REFUSED,), DOWN),
+        ((TIMEOUT,), DOWN),
+        ((ERROR,), DOWN),
+        ((READY, TIMEOUT, ERROR), UP),
+        ((READY, TIMEOUT, ERROR, NOT_READY), DOWN),
+        ((READY, ERROR, ERROR, READY, ERROR, ERROR), UP),
+        ((READY, REFUSED), DOWN),
+        ((READY, ERROR, REFUSED), DOWN),
+        ((REFUSED, READY), DOWN),
+        ((REFUSED, READY, READY), UP),
+        ((REFUSED, READY, ERROR, READY), DOWN),
+        ((REFUSED, READY, ERROR, READY, READY), UP),
+    ],
+)
+def test_state_after_a_row_of_findings(findings: tuple[Finding, ...], state: PortState) -> None:
+    assert port_after(*findings).state is state
+
+
+def test_a_timeout_is_no_news_while_live_traffic_brings_bytes() -> None:
+    port = port_after(READY)
+    for step in range(10):
+        port.probe_sent(200.0 + step)
+        port.probed(TIMEOUT, last_byte_at=200.5 + step)
+    assert port.state is UP
+
+
+def test_a_live_byte_from_before_the_probe_does_not_excuse_a_timeout() -> None:
+    port = port_after(READY)
+    for step in range(3):
+        port.probe_sent(200.0 + step)
+        port.probed(TIMEOUT, last_byte_at=199.9)
+    assert port.state is DOWN
+
+
+def test_live_bytes_do_not_excuse_a_wrong_answer() -> None:
+    port = port_after(READY)
+    for step in range(3):
+        port.probe_sent(200.0 + step)
+        port.probed(NOT_READY, last_byte_at=200.5 + step)
+    assert port.state is DOWN
+
+
+# Suspicion
+
+
+def test_a_port_that_owes_an_answer_for_a_second_is_suspected() -> None:
+    port = port_after(READY)
+    port.probe_sent(200.0)
+    port.look(NEVER, 200.99)
+    assert port.state is UP
+    port.look(NEVER, 201.0)
+    assert port.state is SUSPECTED
+
+
+def test_an_answer_clears_the_suspicion() -> None:
+    port = port_after(READY)
+    port.probe_sent(200.0)
+    port.look(NEVER, 201.5)
+    port.probed(READY, NEVER)
+    assert port.state is UP
+    port.look(NEVER, 300.0)
+    assert port.state is UP
+
+
+def test_a_live_byte_clears_the_suspicion_for_a_second() -> None:
+    port = port_after(READY)
+    port.probe_sent(200.0)
+    port.look(NEVER, 201.5)
+    port.look(201.6, 201.6)
+    assert port.state is UP
+    port.look(201.6, 202.6)
+    assert port.state is SUSPECTED
+
+
+def test_bytes_that_came_just_after_the_probe_do_not_hide_a_stall() -> None:
+    port = port_after(READY)
+    port.probe_sent(200.0)
+    port.look(200.05, 201.04)
+    assert port.state is UP
+    port.look(200.05, 201.05)
+    assert port.state is SUSPECTED
+
+
+def test_the_suspicion_outlives_the_timeout_and_the_next_probe() -> None:
+    port = port_after(READY)
+    port.probe_sent(200.0)
+    port.look(NEVER, 201.0)
+    port.probed(TIMEOUT, NEVER)
+    port.probe_sent(202.0)
+    port.look(NEVER, 202.1)
+    assert port.state is SUSPECTED
+
+
+def test_a_suspected_port_goes_down_after_enough_timeouts() -> None:
+    port = port_after(READY)
+    for step in range(3):
+        port.probe_sent(200.0 + step)
+        port.look(NEVER, 201.5 + step)
+        port.probed(TIMEOUT, NEVER)
+    assert port.state is DOWN
+    port.look(NEVER, 300.0)
+    assert port.state is DOWN
+
+
+def test_a_port_that_never_answered_is_starting_and_not_suspected() -> None:
+    port = PortHealth(RULES)
+    port.probe_sent(200.0)
+    port.look(NEVER, 201.9)
+    assert port.state is STARTING
+
+
+# Live traffic
+
+
+def test_a_refused_live_connection_takes_the_port_out_and_hurries_the_probe() -> None:
+    port = port_after(READY, READY)
+    port.refused()
+    assert port.state is DOWN
+    assert port.next_probe_at(Random(1)) == port.probe_sent_at + 0.1
+
+
+def test_doubt_hurries_the_probe_and_nothing_else() -> None:
+    port = port_after(READY, READY)
+    port.doubted()
+    assert port.state is UP
+    assert port.next_probe_at(Random(1)) == port.probe_sent_at + 0.1
+    port.probe_sent(200.0)
+    port.probed(READY, NEVER)
+    assert port.next_probe_at(Random(1)) > 200.8
+
+
+# Schedule
+
+
+def test_probes_come_every_100_ms_while_a_port_is_on_the_edge() -> None:
+    for findings in ((READY, ERROR), (READY, ERROR, TIMEOUT), (REFUSED, READY)):
+        port = port_after(*findings)
+        assert port.next_probe_at(Random(1)) == port.probe_sent_at + 0.1
+
+
+@pytest.mark.parametrize("findings", [(READY, READY), (REFUSED, REFUSED)])
+def test_a_settled_port_is_probed_once_per_interval(findings: tuple[Finding, ...]) -> None:
+    port = port_after(*findings)
+    wait_s = port.next_probe_at(Random(1)) - port.probe_sent_at
+    assert 0.9 <= wait_s <= 1.1
+
+
+def test_second_probes_are_spread_over_the_interval() -> None:
+    rng = Random(1)
+    waits = [port_after(READY, at=0.0).next_probe_at(rng) for _ in range(200)]
+    assert min(waits) < 0.05
+    assert max(waits) > 0.95
