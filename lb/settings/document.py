@@ -32,8 +32,8 @@ setting with its default.
 - **Sizes** are a whole number and `KiB`, `MiB`, `GiB` or `B`. A number alone is bytes.
 - **Addresses** are `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
 - **In any string** `${NAME}` stands for an environment variable, `${NAME:-DEFAULT}` for one that
-  may be missing or empty, `${file:PATH}` for the text of a file without its last line end, and
-  `$${` for a plain `${`.
+  may be missing or empty, `${file:PATH}` for the text of a file without its last line end (a
+  relative path starts at the working directory), and `$${` for a plain `${`.
 
 Without a file, `triton-lb serve --backend HOST:PORT`, once or more, balances over Tritons with
 gRPC at the next port and metrics at the one after, and listens on 127.0.0.1 at 8000 (HTTP), 8001

@@ -181,7 +181,8 @@ class BackendSettings(Section):
     common `health` section, the rest stays."""
 
     def spec(self) -> BackendSpec:
-        """Say the same as a value of the domain; the name is filled in."""
+        """Say the same as a value of the domain: the name is filled in, and the headers' names
+        are in lower case, as gRPC metadata needs them."""
         name = self.name or str(self.http or self.grpc).replace("/", "_")
         return BackendSpec(
             name=name,
@@ -191,7 +192,7 @@ class BackendSettings(Section):
             kind=self.kind,
             weight=self.weight,
             max_in_flight=self.max_in_flight,
-            headers=tuple(self.headers.items()),
+            headers=tuple((header.lower(), value) for header, value in self.headers.items()),
         )
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from lb.settings.model import Settings
-from lb.settings.problems import Problem, SettingsError, format_path
-from lb.settings.relations import Finding, check_relations
+from lb.settings.problems import Path, Problem, SettingsError, format_path
+from lb.settings.relations import check_relations
 from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
 from lb.settings.wording import describe
@@ -61,8 +61,8 @@ def build_settings(tree: Tree) -> Settings:
     return settings
 
 
-def _validate(root: Mapping[str, object]) -> tuple[Settings | None, list[Finding]]:
+def _validate(root: Mapping[str, object]) -> tuple[Settings | None, list[tuple[Path, str]]]:
     try:
         return Settings.model_validate(root), []
     except ValidationError as error:
-        return None, [describe(details) for details in error.errors(include_url=False)]
+        return None, describe(error)

@@ -23,7 +23,7 @@ _DURATION_UNITS: Final = {
 }
 _SIZE_UNITS: Final = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _DURATION: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,30})?)(h|ms|us|m|s)?", re.ASCII)
-_SIZE: Final = re.compile(r"([0-9]{1,18})(GiB|MiB|KiB|B)?", re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]{1,19})(GiB|MiB|KiB|B)?", re.ASCII)
 
 MAX_DURATION_S: Final = 366 * 86400.0
 """Longest duration: a year. Event loops count timers in 64-bit milliseconds or microseconds."""
@@ -37,7 +37,8 @@ def parse_duration(value: object) -> float:
     Raises:
         ValueError: with a message that says what was expected.
     """
-    text = repr(value) if type(value) in (int, float) else value
+    # Not repr alone: it writes small numbers as 1e-05.
+    text = f"{Decimal(repr(value)):f}" if type(value) in (int, float) else value
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"expected a duration such as 500ms, 1s or 2m, got {show(value)}")

@@ -72,7 +72,7 @@ def _refuse_boolean(value: object) -> object:
 def _check_header_name(name: str) -> str:
     if not _FIELD_NAME.fullmatch(name):
         raise ValueError("not a valid header name")
-    return name.lower()
+    return name
 
 
 def _check_header_value(value: str) -> str:
@@ -105,7 +105,7 @@ PositiveCount = Annotated[Count, Field(ge=1)]
 Number = Annotated[float, BeforeValidator(_refuse_boolean), Field(allow_inf_nan=False)]
 """A finite number."""
 HeaderName = Annotated[str, AfterValidator(_check_header_name)]
-"""A field name of RFC 9110 section 5.1, in lower case as gRPC metadata needs it."""
+"""A field name of RFC 9110 section 5.1."""
 HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 """One line of visible ASCII."""
 UrlPath = Annotated[str, AfterValidator(_check_path)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from lb.settings.problems import Path, show
@@ -32,8 +33,17 @@ _EXPECTED: Final = {
 """What was expected, by pydantic's error type."""
 
 
-def describe(error: ErrorDetails) -> tuple[Path, str]:
-    """Return the path and the message of one error."""
+def describe(error: ValidationError) -> list[tuple[Path, str]]:
+    """Return the path and the message of everything that is wrong."""
+    return [
+        _describe(details)
+        for details in error.errors(include_url=False)
+        # Pydantic also calls a list too short whose items were all refused.
+        if details["type"] != "too_short" or not details["input"]
+    ]
+
+
+def _describe(error: ErrorDetails) -> tuple[Path, str]:
     # Pydantic marks an error in a mapping's key, rather than its value, by a last part.
     path = tuple(part for part in error["loc"] if part != "[key]")
     context = error.get("ctx", {})

@@ -1,0 +1,46 @@
+"""Opens configuration files and prints what is wrong with them, for every command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TextIO
+
+from lb.settings.model import Settings
+from lb.settings.problems import Problem, SettingsError
+from lb.settings.reading import read_settings
+from lb.settings.tree import MAX_CHARACTERS
+
+
+def read_text(path: str) -> str:
+    """Return a UTF-8 file's text, cut one character past what a configuration may have.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    # Bounded, so that a mistaken path such as /dev/zero ends in a message.
+    with open(path, encoding="utf-8") as file:
+        return file.read(MAX_CHARACTERS + 1)
+
+
+def load_settings(path: str, listen: Mapping[str, str]) -> Settings:
+    """Read a configuration file; `listen` replaces addresses of its listeners.
+
+    Raises:
+        SettingsError: lists every problem, an unreadable file among them.
+    """
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise SettingsError([Problem("", f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError([Problem("", "cannot be read: it is not UTF-8 text")]) from error
+    return read_settings(text, os.environ, read_text, listen)
+
+
+def print_problems(source: str, error: SettingsError, stream: TextIO) -> None:
+    """Write one line per problem, `FILE:LINE: PATH: MESSAGE`, as editors and people like it."""
+    for problem in error.problems:
+        line = f":{problem.line}" if problem.line else ""
+        print(f"{source}{line}: {problem}", file=stream)

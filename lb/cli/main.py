@@ -1,0 +1,143 @@
+"""The command line: which subcommands there are, their arguments, and where they lead."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import metadata
+from typing import Final
+
+# Handlers import their subcommand when it is called, so that each command loads only what it
+# needs: `triton-lb drain` should not wait for the data plane, nor `check` for aiohttp.
+
+DEFAULT_ADMIN: Final = "http://127.0.0.1:8003"
+"""Where the admin API listens by default."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code; usage errors exit with 2 by themselves."""
+    arguments = build_parser().parse_args(argv)
+    handler = arguments.handler
+    try:
+        return int(handler(arguments))
+    except KeyboardInterrupt:
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe every subcommand; each sets `handler` to what runs it."""
+    parser = argparse.ArgumentParser(
+        prog="triton-lb",
+        description="Make N Triton Inference Servers look like one (HTTP and gRPC).",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands.add_parser("serve", help="balance requests until told to stop"))
+    command = commands.add_parser("check", help="print every problem of a configuration file")
+    command.add_argument("file", metavar="FILE", help="the YAML file")
+    command.set_defaults(handler=_check)
+    command = commands.add_parser("demo", help="balance over simulated Tritons and show it")
+    command.add_argument(
+        "--backends", type=_positive, default=3, metavar="N", help="how many Tritons (default 3)"
+    )
+    command.add_argument("--once", action="store_true", help="end by itself after some requests")
+    command.set_defaults(handler=_demo)
+    _add_admin(commands)
+    command = commands.add_parser("version", help="print the version")
+    command.set_defaults(handler=_version)
+    return parser
+
+
+def _add_serve(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", metavar="FILE", help="YAML file; see docs/configuration.md")
+    source.add_argument(
+        "--backend",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="HTTP port of a Triton, gRPC and metrics at the next two ports; may be repeated",
+    )
+    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002), ("admin", 8003)):
+        command.add_argument(
+            f"--{name}",
+            metavar="ADDRESS",
+            help=f"where to listen, instead of the file's or 127.0.0.1:{port}",
+        )
+    command.set_defaults(handler=_serve)
+
+
+def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands that talk to a running process."""
+    command = commands.add_parser("backends", help="list the backends of a running process")
+    _add_admin_address(command)
+    command.set_defaults(handler=_backends)
+    for action, help_text in (
+        ("drain", "let a backend finish what it has and give it nothing new"),
+        ("enable", "give a backend requests again"),
+        ("disable", "take a backend out at once"),
+    ):
+        command = commands.add_parser(action, help=help_text)
+        command.add_argument("name", metavar="NAME", help="name of the backend")
+        _add_admin_address(command)
+        command.set_defaults(handler=_change, action=action)
+
+
+def _add_admin_address(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--admin",
+        default=DEFAULT_ADMIN,
+        metavar="URL",
+        help=f"admin API of the process (default {DEFAULT_ADMIN})",
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return number
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from lb.cli.serve import serve
+
+    names = ("http", "grpc", "metrics", "admin")
+    given = {name: getattr(arguments, name) for name in names}
+    listen = {name: address for name, address in given.items() if address is not None}
+    return serve(arguments.config, arguments.backend, listen)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from lb.cli.check import check
+
+    return check(arguments.file)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from lb.cli.demo import run_demo
+
+    return run_demo(arguments.backends, arguments.once)
+
+
+def _backends(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import list_backends
+
+    return list_backends(arguments.admin)
+
+
+def _change(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import change_backend
+
+    return change_backend(arguments.admin, arguments.name, arguments.action)
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    try:
+        print(f"triton-lb {metadata.version('triton-lb')}")
+    except metadata.PackageNotFoundError:
+        print("triton-lb, run from its source tree")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
