@@ -1,0 +1,1 @@
+"""Benchmarks: micro benches of the hot paths here, the side-by-side load benches in `load`."""

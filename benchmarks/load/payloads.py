@@ -1,0 +1,142 @@
+"""Request and response bodies: valid KServe v2 messages of the sizes that the cells name.
+
+Built by hand from the public field numbers, so that the benchmark shares no code with what it
+measures. Sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+IMAGE_BYTES = 3 * 224 * 224 * 4
+"""One 3x224x224 FP32 image: the usual request of an image classifier."""
+
+LARGE_BYTES = 4 * 1024 * 1024
+SMALL_HTTP_BYTES = 130
+SMALL_GRPC_BYTES = 200
+MODELS = ("simple", "image", "large")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def grpc_message(message: bytes) -> bytes:
+    """Put the 5-byte gRPC prefix (not compressed, length) before a message."""
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def infer_request(model: str, datatype: str, shape: list[int], raw: bytes) -> bytes:
+    """A ModelInferRequest with one input in `raw_input_contents`."""
+    tensor = (
+        _field(1, b"INPUT0")
+        + _field(2, datatype.encode())
+        + _field(3, b"".join(_varint(size) for size in shape))
+    )
+    return (
+        _field(1, model.encode())
+        + _field(3, b"request-1")
+        + _field(5, tensor)
+        + _field(6, _field(1, b"OUTPUT0"))
+        + _field(7, raw)
+    )
+
+
+def infer_response(model: str, raw: bytes) -> bytes:
+    """A ModelInferResponse with one output in `raw_output_contents`."""
+    tensor = _field(1, b"OUTPUT0") + _field(2, b"INT32") + _field(3, _varint(1) + _varint(16))
+    return (
+        _field(1, model.encode())
+        + _field(2, b"1")
+        + _field(3, b"request-1")
+        + _field(5, tensor)
+        + _field(6, raw)
+    )
+
+
+def small_grpc_request() -> bytes:
+    """A prefixed ModelInferRequest whose message has exactly SMALL_GRPC_BYTES."""
+    bare = len(infer_request("simple", "INT32", [1, 16], b""))
+    return grpc_message(infer_request("simple", "INT32", [1, 16], bytes(SMALL_GRPC_BYTES - bare)))
+
+
+def image_grpc_request() -> bytes:
+    """A prefixed ModelInferRequest that carries IMAGE_BYTES of tensor."""
+    return grpc_message(infer_request("image", "FP32", [1, 3, 224, 224], bytes(IMAGE_BYTES)))
+
+
+def small_http_request() -> bytes:
+    """An infer request in JSON, SMALL_HTTP_BYTES long."""
+    head = '{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[1,16],"data":['
+    tail = "]}]}"
+    room = SMALL_HTTP_BYTES - len(head) - len(tail)
+    data = ",".join("1" for _ in range(16))
+    return (head + data.ljust(room) + tail).encode()
+
+
+def image_http_request() -> tuple[bytes, int]:
+    """An infer request with a binary tensor of IMAGE_BYTES, and the length of its JSON head."""
+    tensor = {
+        "name": "INPUT0",
+        "datatype": "FP32",
+        "shape": [1, 3, 224, 224],
+        "parameters": {"binary_data_size": IMAGE_BYTES},
+    }
+    head = json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode()
+    return head + bytes(IMAGE_BYTES), len(head)
+
+
+def small_http_response(model: str) -> str:
+    """An infer answer in JSON (about 150 B, no quotes that nginx would mind)."""
+    output = {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 16], "data": [2] * 16}
+    answer = {"model_name": model, "model_version": "1", "outputs": [output]}
+    return json.dumps(answer, separators=(",", ":"))
+
+
+def repository_index_json() -> str:
+    """The answer to POST /v2/repository/index: every model of the benchmark is ready."""
+    return json.dumps([{"name": name, "version": "1", "state": "READY"} for name in MODELS])
+
+
+def _repository_index_message() -> bytes:
+    return b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, b"1") + _field(3, b"READY"))
+        for name in MODELS
+    )
+
+
+TRUE_MESSAGE = grpc_message(b"\x08\x01")
+"""`ready = true`, `live = true` and `status = SERVING` are all field 1, varint 1."""
+
+GRPC_ANSWERS = {
+    "inference.GRPCInferenceService/ModelInfer": grpc_message(infer_response("simple", bytes(64))),
+    "inference.GRPCInferenceService/ServerReady": TRUE_MESSAGE,
+    "inference.GRPCInferenceService/ServerLive": TRUE_MESSAGE,
+    "inference.GRPCInferenceService/ModelReady": TRUE_MESSAGE,
+    "inference.GRPCInferenceService/RepositoryIndex": grpc_message(_repository_index_message()),
+    "grpc.health.v1.Health/Check": TRUE_MESSAGE,
+}
+"""Path (without the first slash) to the prefixed answer."""
+
+INFER_PATH = "/inference.GRPCInferenceService/ModelInfer"
+STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def write_requests(directory: Path) -> None:
+    """Write the request bodies to files, for the load generators."""
+    image, _ = image_http_request()
+    (directory / "http-small").write_bytes(small_http_request())
+    (directory / "http-image").write_bytes(image)
+    (directory / "grpc-small").write_bytes(small_grpc_request())
+    (directory / "grpc-image").write_bytes(image_grpc_request())

