@@ -1,0 +1,153 @@
+"""The access log: one line of JSON per finished request.
+
+Whatever a client sends, a request is exactly one line: every value from the wire is decoded with
+escapes, written as pure ASCII JSON, and cut so that a line is at most 8 KiB.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from json.encoder import encode_basestring_ascii as quoted
+from random import Random
+from typing import Final, NamedTuple
+
+from lb.domain.backend import AppProtocol
+from lb.settings.model import AccessLogMode
+from lb.telemetry.labels import code_label
+from lb.telemetry.line_writer import LineWriter
+from lb.telemetry.record import RequestRecord
+
+MAX_LINE_BYTES: Final = 8192
+BATCH_DELAY_S: Final = 0.05
+"""For the line writer: waking its thread for each line would cost more than the line."""
+
+
+class _Widths(NamedTuple):
+    """How many characters or bytes of a value are kept."""
+
+    path: int
+    other: int
+
+
+# Escaping makes at most six characters of one byte. The second set keeps any line below its limit:
+# (480 + 5 * 128) * 6 is 6,720, and keys, numbers and words of ours take less than 900.
+_USUAL_WIDTHS: Final = _Widths(path=4096, other=256)
+_SAFE_WIDTHS: Final = _Widths(path=480, other=128)
+
+
+class AccessLog:
+    """A `RequestSink` that writes lines; which ones is a matter of the mode."""
+
+    def __init__(
+        self,
+        writer: LineWriter,
+        *,
+        mode: AccessLogMode,
+        sample: float,
+        rng: Random,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Log to `writer`, which stays the caller's.
+
+        Args:
+            writer: takes the lines.
+            mode: `off`, `errors`, `sampled` (errors and a share of the rest) or `all`.
+            sample: that share, 0 to 1. Taken evenly, not at random: 0.1 is every tenth request.
+            rng: makes ids for requests that have none.
+            wall_ns: Unix time in nanoseconds.
+        """
+        self._write = writer.write
+        self._mode = mode
+        self._sample = sample
+        self._owed = 0.0
+        """Requests that the sample has coming; one is logged when it reaches 1."""
+        self._rng = rng
+        self._wall_ns = wall_ns
+        self._second = -1
+        self._second_text = ""
+
+    def finished(self, record: RequestRecord) -> None:
+        """Log one request, if the mode wants it. Never blocks, never raises."""
+        if self._wants(record):
+            self._write(self.line(record))
+
+    def _wants(self, record: RequestRecord) -> bool:
+        mode = self._mode
+        if mode is AccessLogMode.ALL:
+            return True
+        if mode is AccessLogMode.OFF:
+            return False
+        if record.reason is not None or (record.status >= 500 and record.backend is None):
+            return True
+        if mode is AccessLogMode.ERRORS:
+            return False
+        self._owed += self._sample
+        if self._owed < 1.0:
+            return False
+        self._owed -= 1.0
+        return True
+
+    def line(self, record: RequestRecord) -> bytes:
+        """The line of one request, newline included."""
+        time_text = self._time()
+        request_id = record.request_id or b"%016x" % self._rng.getrandbits(64)
+        line = _render(record, time_text, request_id, _USUAL_WIDTHS)
+        if len(line) > MAX_LINE_BYTES:
+            line = _render(record, time_text, request_id, _SAFE_WIDTHS)
+        return line.encode("ascii")
+
+    def _time(self) -> str:
+        """Now, as RFC 3339 in UTC with milliseconds. The text of a second is made once."""
+        second, rest_ns = divmod(self._wall_ns(), 1_000_000_000)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._second_text}.{rest_ns // 1_000_000:03d}Z"
+
+
+def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _Widths) -> str:
+    """The line at the given widths. Spelled out: half the cost of `json.dumps` of a dict."""
+    other = widths.other
+    started_at = record.started_at
+    grpc_status = "null"
+    if record.protocol is AppProtocol.GRPC and record.grpc_status >= 0:
+        grpc_status = quoted(code_label(AppProtocol.GRPC, record.grpc_status))
+    backend = quoted(_cut(record.backend.name, other)) if record.backend else "null"
+    reason = f'"{record.reason.value}"' if record.reason else "null"
+    return (
+        f'{{"time":"{time_text}"'
+        f',"request_id":{_text(request_id, other)}'
+        f',"protocol":"{record.protocol.label}"'
+        f',"operation":{quoted(record.operation.name)}'
+        f',"method":{_text(record.method, other)}'
+        f',"path":{_text(record.path, widths.path)}'
+        f',"model":{_text(record.model, other) if record.model else "null"}'
+        f',"backend":{backend}'
+        f',"attempts":{record.attempts}'
+        f',"queue_ms":{_ms(record.placed_at, started_at)}'
+        f',"connect_ms":{_ms(record.connected_at, record.placed_at)}'
+        f',"first_byte_ms":{_ms(record.first_byte_at, started_at)}'
+        f',"total_ms":{_ms(record.ended_at, started_at)}'
+        f',"bytes_in":{record.bytes_in}'
+        f',"bytes_out":{record.bytes_out}'
+        f',"status":{record.status or "null"}'
+        f',"grpc_status":{grpc_status}'
+        f',"reason":{reason}'
+        f',"client":{quoted(_cut(record.client, other))}}}\n'
+    )
+
+
+def _ms(at: float, since: float) -> str:
+    """Milliseconds between two times, null when the later one did not happen."""
+    return f"{(at - since) * 1000:.3f}" if at else "null"
+
+
+def _text(value: bytes, width: int) -> str:
+    """Bytes of the wire as a JSON string; what is not UTF-8 shows as `\\xNN`."""
+    cut = value if len(value) <= width else value[:width] + b"..."
+    return quoted(cut.decode("utf-8", "backslashreplace"))
+
+
+def _cut(value: str, width: int) -> str:
+    return value if len(value) <= width else value[:width] + "..."

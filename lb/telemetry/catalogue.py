@@ -1,0 +1,254 @@
+"""The catalogue of our metrics: the one place that holds their names, types, labels and texts.
+
+`docs/metrics.md` is printed from it (`python -m lb.telemetry.catalogue`) and a test compares them.
+Names follow docs/decisions/0006-metric-names.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class MetricType(StrEnum):
+    """The Prometheus types that we use."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric family."""
+
+    name: str
+    type: MetricType
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+_COUNTER: Final = MetricType.COUNTER
+_GAUGE: Final = MetricType.GAUGE
+_HISTOGRAM: Final = MetricType.HISTOGRAM
+_PORT: Final = ("backend", "protocol")
+
+PROCESS: Final = (
+    MetricSpec(
+        "triton_lb_build_info",
+        _GAUGE,
+        "Always 1; versions of triton-lb, Python and uvloop (empty: the asyncio loop runs).",
+        ("version", "python", "uvloop"),
+    ),
+    MetricSpec("triton_lb_start_time_seconds", _GAUGE, "Unix time at which the process started."),
+    MetricSpec(
+        "triton_lb_event_loop_lag_seconds",
+        _HISTOGRAM,
+        "How late the event loop ran a timer: high values mean that something blocks all traffic.",
+    ),
+    MetricSpec(
+        "triton_lb_held_bytes",
+        _GAUGE,
+        "Bytes of requests and responses held in buffers, toward the process-wide ceiling.",
+    ),
+    MetricSpec(
+        "triton_lb_log_dropped_total",
+        _COUNTER,
+        "Log lines lost because their reader was too slow or the disk full.",
+        ("log",),
+    ),
+)
+CLIENTS: Final = (
+    MetricSpec("triton_lb_connections", _GAUGE, "Open connections of clients.", ("protocol",)),
+    MetricSpec(
+        "triton_lb_connections_accepted_total",
+        _COUNTER,
+        "Connections of clients accepted.",
+        ("protocol",),
+    ),
+    MetricSpec(
+        "triton_lb_connection_errors_total",
+        _COUNTER,
+        "Connections of clients that we ended for breaking a rule, outside of any request.",
+        ("protocol", "reason"),
+    ),
+    MetricSpec("triton_lb_open_requests", _GAUGE, "Requests begun and not finished."),
+    MetricSpec(
+        "triton_lb_requests_total",
+        _COUNTER,
+        "Finished requests, by the backend of their last attempt (empty: none was involved) and "
+        "by the HTTP status or gRPC status name that the client got.",
+        ("backend", "protocol", "code"),
+    ),
+    MetricSpec(
+        "triton_lb_request_duration_seconds",
+        _HISTOGRAM,
+        "From a request's complete head to its end, queueing and retries included, by kind of "
+        "operation.",
+        ("protocol", "kind"),
+    ),
+    MetricSpec(
+        "triton_lb_operation_requests_total",
+        _COUNTER,
+        "Finished requests by operation (gRPC method name, for both protocols).",
+        ("operation", "protocol"),
+    ),
+    MetricSpec(
+        "triton_lb_model_requests_total",
+        _COUNTER,
+        "Finished requests by ML model; names that never worked, and those beyond the cap, are "
+        "together in other.",
+        ("model", "protocol"),
+    ),
+    MetricSpec(
+        "triton_lb_model_failures_total",
+        _COUNTER,
+        "Those of triton_lb_model_requests_total that ended with an error status.",
+        ("model", "protocol"),
+    ),
+    MetricSpec(
+        "triton_lb_request_errors_total",
+        _COUNTER,
+        "Requests that triton-lb answered with an error of its own or cut short, by reason.",
+        ("protocol", "reason"),
+    ),
+    MetricSpec(
+        "triton_lb_retries_total",
+        _COUNTER,
+        "Attempts beyond the first of a request.",
+        ("protocol",),
+    ),
+    MetricSpec(
+        "triton_lb_request_bytes_total",
+        _COUNTER,
+        "Payload bytes from clients, counted when their request ends.",
+        ("protocol",),
+    ),
+    MetricSpec(
+        "triton_lb_response_bytes_total",
+        _COUNTER,
+        "Payload bytes to clients, counted when their request ends.",
+        ("protocol",),
+    ),
+)
+BACKENDS: Final = (
+    MetricSpec("triton_lb_pool_backends", _GAUGE, "Backends known, whatever their state."),
+    MetricSpec(
+        "triton_lb_pool_eligible_backends",
+        _GAUGE,
+        "Backends that may get new requests.",
+        ("protocol",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_up", _GAUGE, "1 when the port may get new requests, else 0.", _PORT
+    ),
+    MetricSpec(
+        "triton_lb_backend_state",
+        _GAUGE,
+        "1 for the state that the port is in, 0 for the others.",
+        (*_PORT, "state"),
+    ),
+    MetricSpec(
+        "triton_lb_backend_state_changes_total", _COUNTER, "Changes of a port's state.", _PORT
+    ),
+    MetricSpec("triton_lb_backend_in_flight", _GAUGE, "Attempts under way.", _PORT),
+    MetricSpec(
+        "triton_lb_backend_connections",
+        _GAUGE,
+        "Open connections to the backend, idle ones included.",
+        _PORT,
+    ),
+    MetricSpec("triton_lb_backend_attempts_total", _COUNTER, "Attempts started.", _PORT),
+    MetricSpec(
+        "triton_lb_backend_responses_total",
+        _COUNTER,
+        "Attempts that the backend answered, by HTTP status or gRPC status name.",
+        (*_PORT, "code"),
+    ),
+    MetricSpec(
+        "triton_lb_backend_failures_total",
+        _COUNTER,
+        "Attempts that ended without an answer of the backend, by reason.",
+        (*_PORT, "reason"),
+    ),
+    MetricSpec(
+        "triton_lb_backend_attempt_duration_seconds",
+        _HISTOGRAM,
+        "From the start of an attempt to the end of the backend's answer.",
+        _PORT,
+    ),
+    MetricSpec(
+        "triton_lb_backend_sent_bytes_total", _COUNTER, "Payload bytes to the backend.", _PORT
+    ),
+    MetricSpec(
+        "triton_lb_backend_received_bytes_total",
+        _COUNTER,
+        "Payload bytes from the backend.",
+        _PORT,
+    ),
+    MetricSpec(
+        "triton_lb_backend_connects_total", _COUNTER, "Connections made to the backend.", _PORT
+    ),
+    MetricSpec(
+        "triton_lb_backend_connect_failures_total",
+        _COUNTER,
+        "Connections to the backend that could not be made.",
+        _PORT,
+    ),
+)
+SCRAPE_FAILURES: Final = MetricSpec(
+    "triton_lb_backend_scrape_failures_total",
+    _COUNTER,
+    "Times that a backend's own metrics could not be read for this page.",
+    ("backend",),
+)
+COLLECTED: Final = (*PROCESS, *CLIENTS, *BACKENDS)
+"""What the collector renders, in this order."""
+
+_INTRODUCTION: Final = """\
+# Metrics
+
+`GET /metrics` on the metrics port (8002). This page is printed from `lb/telemetry/catalogue.py`.
+
+- Units are seconds and bytes. `protocol` is `http` or `grpc`; `code` is the HTTP status or the gRPC
+  status name, `none` where the client got neither, `other` for codes that no standard knows.
+- `reason` says why triton-lb answered with an error of its own; a code without a reason is the
+  backend's. The access log has the same words.
+- `kind` of an operation is `read`, `inference`, `stream`, `control` or `other`, so that neither
+  health checks nor long streams hide the latency of inferences.
+- Series of a backend, its counters included, end when it leaves the pool and start at 0 when it
+  comes back. `rate()` copes with both; sum after the rate, not before.
+- A model gets a label of its own once a request for it has succeeded, up to 200 models. All else is
+  `model="other"`.
+- Metrics of the process (`process_*`) and of Python (`python_*`) are those of `prometheus-client`.
+- The metrics of backends that have a `metrics` address follow ours, each sample with the first
+  label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most
+  once a second. A backend that does not answer within half a second is left out and counted.
+  `GET /metrics/own` shows ours alone.
+"""
+
+
+def markdown() -> str:
+    """The whole of `docs/metrics.md`."""
+    parts = [_INTRODUCTION]
+    for title, specs in (
+        ("Process", PROCESS),
+        ("Clients and requests", CLIENTS),
+        ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
+    ):
+        parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
+        parts.extend(_rows(specs))
+    return "".join(parts)
+
+
+def _rows(specs: Iterable[MetricSpec]) -> Iterable[str]:
+    for spec in specs:
+        labels = ", ".join(f"`{label}`" for label in spec.labels)
+        yield f"| `{spec.name}` | {spec.type} | {labels} | {spec.help} |\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,309 @@
+"""Renders the plain counters of the process for Prometheus, when it asks.
+
+Samples are made one by one while a page is written, so that whoever writes it can pause between
+them: with hundreds of backends a page is a tenth of a second of work, which must not stop traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.samples import Sample
+
+from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, Backend, Health, Port
+from lb.domain.pool import PoolSnapshot
+from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
+from lb.telemetry.labels import code_label
+from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
+from lb.telemetry.meter import Meter, Traffic
+
+STATES: Final = (
+    *(health.value for health in Health),
+    AdminState.DRAINING.value,
+    AdminState.DISABLED.value,
+)
+"""The states that always have a series; a status may name others."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildInfo:
+    """What runs: versions."""
+
+    version: str
+    python: str
+    uvloop: str
+    """Empty when the event loop is asyncio's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortStatus:
+    """What the control plane thinks of one port of one backend."""
+
+    backend: str
+    protocol: AppProtocol
+    state: str
+    is_up: bool
+    """Whether it may get new requests."""
+    changes: int
+    """How often the state has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the collector reads. Callables are asked at every scrape."""
+
+    meter: Meter
+    snapshot: Callable[[], PoolSnapshot]
+    statuses: Callable[[], Iterable[PortStatus]]
+    loop_lag: LoopLag
+    build: BuildInfo
+    started_at: float
+    """Unix time in seconds."""
+    open_requests: Callable[[], int]
+    held_bytes: Callable[[], int]
+    dropped_lines: Mapping[str, Callable[[], int]]
+    """By name of the log: `access`, `application`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram's value; `counts` are not cumulative."""
+
+    bounds: Sequence[str]
+    counts: Sequence[int]
+    sum: float
+
+
+Row = tuple[tuple[str, ...], float | Buckets]
+"""Label values and the value of one series."""
+Rows = Callable[[], Iterable[Row]]
+
+
+class LazySamples:
+    """Stands where a `Metric` has its list of samples; makes them anew for each reader."""
+
+    __slots__ = ("_rows", "_spec")
+
+    def __init__(self, spec: MetricSpec, rows: Rows) -> None:
+        self._spec = spec
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Sample]:
+        name = self._spec.name
+        for values, value in self._rows():
+            labels = dict(zip(self._spec.labels, values, strict=True))
+            if isinstance(value, Buckets):
+                yield from _histogram(name, labels, value)
+            else:
+                yield Sample(name, labels, value)
+
+
+def _histogram(name: str, labels: dict[str, str], value: Buckets) -> Iterator[Sample]:
+    total = 0
+    for bound, total in zip(value.bounds, accumulate(value.counts), strict=True):
+        yield Sample(f"{name}_bucket", labels | {"le": bound}, total)
+    yield Sample(f"{name}_count", labels, total)
+    yield Sample(f"{name}_sum", labels, value.sum)
+
+
+def make_family(spec: MetricSpec, rows: Rows) -> Metric:
+    """A family whose samples are read from `rows` when they are needed."""
+    name = spec.name.removesuffix("_total") if spec.type is MetricType.COUNTER else spec.name
+    family = Metric(name, spec.help, spec.type.value)
+    family.samples = LazySamples(spec, rows)  # type: ignore[assignment]  # all readers iterate
+    return family
+
+
+def make_registry(collector: LoadBalancerCollector) -> CollectorRegistry:
+    """A registry of its own with our metrics and those of the process and of Python."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def _bounds(bounds_s: Sequence[float]) -> tuple[str, ...]:
+    return (*(str(bound) for bound in bounds_s), "+Inf")
+
+
+_LATENCY_BOUNDS: Final = _bounds(LATENCY_BOUNDS_S)
+_LAG_BOUNDS: Final = _bounds(LAG_BOUNDS_S)
+
+
+class LoadBalancerCollector:
+    """A collector as `prometheus-client` wants it, over counters that others increment."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._rows: dict[str, Rows] = {
+            "triton_lb_build_info": self._build_info,
+            "triton_lb_start_time_seconds": lambda: [((), sources.started_at)],
+            "triton_lb_event_loop_lag_seconds": self._loop_lag,
+            "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
+            "triton_lb_log_dropped_total": self._dropped_lines,
+            "triton_lb_connections": self._traffic("connections"),
+            "triton_lb_connections_accepted_total": self._traffic("accepted"),
+            "triton_lb_connection_errors_total": self._reasons("connection_errors"),
+            "triton_lb_open_requests": lambda: [((), sources.open_requests())],
+            "triton_lb_requests_total": self._requests,
+            "triton_lb_request_duration_seconds": self._durations,
+            "triton_lb_operation_requests_total": self._operations,
+            "triton_lb_model_requests_total": self._models("requests"),
+            "triton_lb_model_failures_total": self._models("failures"),
+            "triton_lb_request_errors_total": self._reasons("reasons"),
+            "triton_lb_retries_total": self._traffic("retries"),
+            "triton_lb_request_bytes_total": self._traffic("bytes_in"),
+            "triton_lb_response_bytes_total": self._traffic("bytes_out"),
+            "triton_lb_pool_backends": lambda: [((), len(sources.snapshot().backends))],
+            "triton_lb_pool_eligible_backends": self._eligible,
+            "triton_lb_backend_up": self._up,
+            "triton_lb_backend_state": self._states,
+            "triton_lb_backend_state_changes_total": self._state_changes,
+            "triton_lb_backend_in_flight": self._port("in_flight"),
+            "triton_lb_backend_connections": self._port("connections"),
+            "triton_lb_backend_attempts_total": self._port("attempts"),
+            "triton_lb_backend_responses_total": self._responses,
+            "triton_lb_backend_failures_total": self._failures,
+            "triton_lb_backend_attempt_duration_seconds": self._attempt_durations,
+            "triton_lb_backend_sent_bytes_total": self._port("bytes_sent"),
+            "triton_lb_backend_received_bytes_total": self._port("bytes_received"),
+            "triton_lb_backend_connects_total": self._port("connects"),
+            "triton_lb_backend_connect_failures_total": self._port("connect_failures"),
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of the catalogue, in its order."""
+        self._sources.meter.retain(frozenset(self._sources.snapshot().backends))
+        for spec in COLLECTED:
+            yield make_family(spec, self._rows[spec.name])
+
+    # The process
+
+    def _build_info(self) -> Iterator[Row]:
+        build = self._sources.build
+        yield (build.version, build.python, build.uvloop), 1
+
+    def _loop_lag(self) -> Iterator[Row]:
+        lag = self._sources.loop_lag
+        yield (), Buckets(_LAG_BOUNDS, tuple(lag.counts), lag.sum)
+
+    def _dropped_lines(self) -> Iterator[Row]:
+        for log, count in self._sources.dropped_lines.items():
+            yield (log,), count()
+
+    # Clients and requests
+
+    def _traffic(self, attribute: str) -> Rows:
+        read: Callable[[Traffic], int] = attrgetter(attribute)
+        return lambda: (
+            ((traffic.protocol.label,), read(traffic)) for traffic in self._sources.meter.traffic
+        )
+
+    def _reasons(self, attribute: str) -> Rows:
+        read: Callable[[Traffic], dict[Any, int]] = attrgetter(attribute)
+        return lambda: (
+            ((traffic.protocol.label, reason.value), count)
+            for traffic in self._sources.meter.traffic
+            for reason, count in tuple(read(traffic).items())
+        )
+
+    def _requests(self) -> Iterator[Row]:
+        known = frozenset[Backend | None](self._sources.snapshot().backends) | {None}
+        for traffic in self._sources.meter.traffic:
+            for backend, codes in tuple(traffic.answers.items()):
+                if backend in known:
+                    name = backend.name if backend else ""
+                    yield from _by_code((name,), traffic.protocol, codes)
+
+    def _durations(self) -> Iterator[Row]:
+        for traffic in self._sources.meter.traffic:
+            for kind, total in traffic.durations():
+                value = Buckets(_LATENCY_BOUNDS, total.counts, total.sum)
+                yield (traffic.protocol.label, kind.value), value
+
+    def _operations(self) -> Iterator[Row]:
+        for traffic in self._sources.meter.traffic:
+            for name, usage in tuple(traffic.operations.items()):
+                yield (name, traffic.protocol.label), sum(usage.durations.counts)
+
+    def _models(self, attribute: str) -> Rows:
+        read: Callable[[Any], int] = attrgetter(attribute)
+        return lambda: (
+            ((model.decode("utf-8", "backslashreplace"), traffic.protocol.label), read(usage))
+            for traffic in self._sources.meter.traffic
+            for model, usage in tuple(traffic.models.items())
+        )
+
+    # Backends
+
+    def _eligible(self) -> Iterator[Row]:
+        snapshot = self._sources.snapshot()
+        for protocol in AppProtocol:
+            yield (protocol.label,), len(snapshot.placement(protocol).eligible)
+
+    def _up(self) -> Iterator[Row]:
+        for status in self._sources.statuses():
+            yield (status.backend, status.protocol.label), int(status.is_up)
+
+    def _states(self) -> Iterator[Row]:
+        for status in self._sources.statuses():
+            extra = () if status.state in STATES else (status.state,)
+            for state in (*STATES, *extra):
+                labels = (status.backend, status.protocol.label, state)
+                yield labels, int(state == status.state)
+
+    def _state_changes(self) -> Iterator[Row]:
+        for status in self._sources.statuses():
+            yield (status.backend, status.protocol.label), status.changes
+
+    def _ports(self) -> Iterator[tuple[str, AppProtocol, Port]]:
+        for backend in self._sources.snapshot().backends:
+            for protocol in AppProtocol:
+                port = backend.ports[protocol]
+                if port is not None:
+                    yield backend.name, protocol, port
+
+    def _port(self, attribute: str) -> Rows:
+        read: Callable[[Port], int] = attrgetter(attribute)
+        return lambda: (
+            ((name, protocol.label), read(port)) for name, protocol, port in self._ports()
+        )
+
+    def _responses(self) -> Iterator[Row]:
+        for name, protocol, port in self._ports():
+            yield from _by_code((name,), protocol, port.codes)
+
+    def _failures(self) -> Iterator[Row]:
+        for name, protocol, port in self._ports():
+            for reason, count in tuple(port.failures.items()):
+                yield (name, protocol.label, reason), count
+
+    def _attempt_durations(self) -> Iterator[Row]:
+        for name, protocol, port in self._ports():
+            value = Buckets(_LATENCY_BOUNDS, tuple(port.latency.counts), port.latency.sum)
+            yield (name, protocol.label), value
+
+
+def _by_code(
+    first: tuple[str, ...], protocol: AppProtocol, codes: Mapping[int, int]
+) -> Iterator[Row]:
+    """Counts by code label; codes without a label of their own are added up."""
+    counts: dict[str, int] = {}
+    for code, count in tuple(codes.items()):
+        label = code_label(protocol, code)
+        counts[label] = counts.get(label, 0) + count
+    for label, count in counts.items():
+        yield (*first, protocol.label, label), count
