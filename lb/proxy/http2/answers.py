@@ -1,0 +1,56 @@
+"""Calls that we answer ourselves: liveness, readiness and `grpc.health.v1`."""
+
+from __future__ import annotations
+
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
+from lb.domain.pool import PoolSnapshot
+from lb.kserve.health import EXITING, flag_message, health_message
+from lb.kserve.operations import HEALTH_CHECK, HEALTH_WATCH, SERVER_LIVE
+from lb.proxy.http2.call import OK_HEAD, Call
+from lb.wire.grpc.message import frame_message
+
+
+def is_ready(snapshot: PoolSnapshot) -> bool:
+    """Ready for gRPC: at least one backend is eligible."""
+    return bool(snapshot.placement(AppProtocol.GRPC).eligible)
+
+
+def answer(call: Call, *, draining: bool) -> None:
+    """Answer a call whose request is complete."""
+    operation = call.operation
+    pool = call.relay.dispatcher.pool
+    if operation is HEALTH_WATCH:
+        _watch(call, draining)
+        return
+    ready = is_ready(pool.current)
+    if operation is HEALTH_CHECK:
+        call.finish_answer(frame_message(health_message(ready and not draining)))
+    elif operation is SERVER_LIVE:
+        call.finish_answer(frame_message(flag_message(True)))
+    elif draining:
+        call.fail(Reason.DRAINING, EXITING)
+    else:
+        call.finish_answer(frame_message(flag_message(ready)))
+
+
+def _watch(call: Call, draining: bool) -> None:
+    """Send the state now and whenever it changes, until the client goes (health.proto)."""
+    if call.begun:
+        return
+    relay = call.relay
+    last: list[bool] = []
+
+    def tell(snapshot: PoolSnapshot) -> None:
+        serving = is_ready(snapshot) and not relay.draining
+        if last and last[0] == serving:
+            return
+        last[:] = [serving]
+        call.server.send_data(call.response, frame_message(health_message(serving)))
+        relay.flush()
+
+    call.begun = True
+    call.status = 200
+    call.server.send_head(call.client_id, OK_HEAD, end_stream=False)
+    call.watch = relay.dispatcher.pool.subscribe(tell)
+    tell(relay.dispatcher.pool.current)

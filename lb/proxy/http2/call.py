@@ -1,0 +1,489 @@
+"""One gRPC call: a stream of a client, and the stream of a backend that serves it.
+
+Phases: the first message may be awaited to learn the model; then the call is placed and waits for
+a connection or has one; a call that we answer ourselves never has a backend. Whatever ends a call
+ends it through `_close`, which leaves nothing behind on either connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
+from lb.domain.operation import ModelIn, Operation, Treatment
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.proxy.exchange import Exchange
+from lb.proxy.failure import grpc_status, upstream_detail
+from lb.wire.grpc.message import model_name
+from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_reset
+from lb.wire.http2.fields import encode_field
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, StreamError, window_update
+from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead, ResponseHead
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.client import ClientLink
+    from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
+
+_ANSWERED: Final = Outcome.ANSWERED
+_GRPC: Final = AppProtocol.GRPC
+_ANSWER: Final = Treatment.ANSWER
+_IN_MESSAGE: Final = ModelIn.MESSAGE
+_MODEL_PEEK: Final = 2048
+"""Bytes of the first message that are looked at before a call is placed without a model."""
+OK_HEAD: Final = encode_field(b":status", b"200") + encode_field(
+    b"content-type", b"application/grpc"
+)
+"""What our own answers begin with."""
+_NOT_GRPC: Final = encode_field(b":status", b"415")
+_BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
+
+
+def trailers_only(status: GrpcStatus, detail: str) -> bytes:
+    """The block of an answer that is nothing but an error."""
+    return OK_HEAD + status_trailers(status, detail)
+
+
+def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:
+    """The block of trailers."""
+    block = encode_field(b"grpc-status", b"%d" % status)
+    return block + encode_field(b"grpc-message", encode_message(detail)) if detail else block
+
+
+class Call(Exchange):
+    """A gRPC call in the relay."""
+
+    __slots__ = (
+        "begun", "client_id", "head", "held_back", "opened_at", "relay", "request", "response",
+        "server", "timer", "upstream", "watch",
+    )  # fmt: skip
+
+    def __init__(
+        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+    ) -> None:
+        # HOT PATH (benchmarks/load). One object and two pipes per call.
+        operation = head.route
+        if operation is None:
+            operation = head.route = relay.operation(head.path)
+        super().__init__(_GRPC, cast("Operation", operation), server.client, relay.clock())
+        options = relay.options
+        self.relay = relay
+        self.server = server
+        self.client_id = stream_id
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.request_id = head.request_id
+        self.upstream: ClientLink | None = None
+        self.begun = False
+        """Some of the response has gone to the client."""
+        self.held_back = False
+        """The first message is awaited before the call is placed."""
+        self.opened_at = 0.0
+        self.timer: Any = None
+        self.watch: Any = None
+        """Ends the subscription of a health watch."""
+        ledger = relay.ledger
+        window = options.stream_window
+        request: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
+        response: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
+        request.opposite = response
+        response.opposite = request
+        request.source = response.sink = server
+        request.source_id = response.sink_id = stream_id
+        response.credit = server.peer_window
+        request.retained = []
+        self.request = request
+        self.response = response
+
+    # The client's side
+
+    def begin(self, end_stream: bool) -> None:
+        """The head is complete."""
+        # HOT PATH (benchmarks/load).
+        relay = self.relay
+        relay.dispatcher.begin(self)
+        head = self.head
+        if end_stream:
+            self.request.ended = True
+        if head.timeout_s is not None:
+            if head.timeout_s <= 0:
+                self.fail(Reason.DEADLINE, "deadline exceeded")
+                return
+            self.timer = relay.timers.after(head.timeout_s, self._expire)
+        if not head.is_grpc or head.method != b"POST":
+            self._refuse_foreign()
+        elif head.size > relay.options.head_size:
+            self.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
+        elif head.timeout_bad:
+            self.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
+        elif self.operation.treatment is _ANSWER:
+            if end_stream:
+                relay.answer(self)
+        elif self.operation.model_in is _IN_MESSAGE and not end_stream:
+            self.held_back = True
+        else:
+            self._place()
+
+    def _refuse_foreign(self) -> None:
+        """Not gRPC: the answer is HTTP's ("gRPC over HTTP2": 415 and no grpc-status)."""
+        block = _NOT_GRPC if self.head.method == b"POST" else _BAD_METHOD
+        self.status = 415 if self.head.method == b"POST" else 405
+        self._answer_whole(block, Reason.UNSUPPORTED)
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the request arrived."""
+        # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
+        request = self.request
+        size = len(payload)
+        self.bytes_in += size
+        if size and request.retained is not None:
+            limit = self.relay.options.retained_size
+            if not request.retain(payload, limit):
+                return
+        if self.held_back and not self._peek(payload, end_stream):
+            return
+        if end_stream:
+            request.ended = True
+            if not self._length_fits():
+                return
+        sink = request.sink
+        if sink is not None:
+            sink.send_data(request, payload)
+        else:
+            self._keep(payload)
+
+    def _peek(self, payload: Payload, end_stream: int) -> bool:
+        """Look for the model's name in the first bytes and place the call when it is known.
+
+        False when the call is over.
+        """
+        queue = self.request.queue
+        head = bytes(payload[:_MODEL_PEEK])
+        if queue:
+            head = b"".join((*queue, head))[:_MODEL_PEEK]
+        name = model_name(head)
+        if name is None and not end_stream and len(head) < _MODEL_PEEK:
+            return True
+        self.held_back = False
+        self.model = name or b""
+        self._place()
+        return not self.finished
+
+    def _length_fits(self) -> bool:
+        expected = self.head.content_length
+        if expected == NO_LENGTH or expected == self.bytes_in:
+            return True
+        # RFC 9113 8.1.1: malformed. Only the end shows it, so the backend has seen most of it.
+        error = StreamError(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")
+        self.server.on_stream_error(self.client_id, error)
+        return False
+
+    def _keep(self, payload: Payload) -> None:
+        """Nowhere to send it: not yet, or not any more."""
+        request = self.request
+        if self.begun:
+            increment = request.went_out(len(payload))
+            if increment:
+                self.server.out.append(window_update(self.client_id, increment))
+                self.server.mark()
+            return
+        if payload and not request.push(payload):
+            return
+        if self.operation.treatment is _ANSWER and request.ended:
+            self.relay.answer(self)
+
+    def request_trailers(self, block: bytes) -> None:
+        """The request ended with trailers."""
+        request = self.request
+        request.trailers = block
+        request.ended = True
+        if not self._length_fits():
+            return
+        if self.held_back:
+            self.held_back = False
+            self._place()
+        elif request.sink is not None:
+            request.sink.end_stream(request)
+        elif self.operation.treatment is _ANSWER:
+            self.relay.answer(self)
+
+    def client_gone(self) -> None:
+        """The client reset the stream, or its connection is lost."""
+        self._close(Outcome.CANCELLED, Reason.CLIENT_GONE, ErrorCode.CANCEL)
+
+    def client_broke_stream(self, error: StreamError) -> None:
+        """The client broke the rules on this stream; it was reset."""
+        self._close(Outcome.CANCELLED, Reason.BAD_REQUEST, ErrorCode.CANCEL)
+
+    def evict(self) -> None:
+        """The ledger wants this call's bytes back."""
+        self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
+
+    def _expire(self) -> None:
+        """The client's deadline has passed."""
+        self.timer = None
+        self.fail(Reason.DEADLINE, "Deadline Exceeded", Outcome.DEADLINE)
+        self.relay.flush()
+
+    # Attempts
+
+    def _place(self) -> None:
+        relay = self.relay
+        try:
+            backend = relay.dispatcher.place(self)
+        except RequestRefused as refusal:
+            self.fail(refusal.reason, refusal.detail)
+            return
+        relay.pool(backend).start(self)
+
+    def upstream_block(self) -> bytes:
+        """The head to send to a backend."""
+        extra = self.server.extra_fields
+        return self.head.block + extra if extra else self.head.block
+
+    def is_stale(self, link: ClientLink) -> bool:
+        """Whether the attempt met a connection that was closing: reused, and silent since."""
+        return self.request.sink_id > 1 and link.last_byte_at < self.opened_at and not self.begun
+
+    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
+        """The attempt ended without an answer; it is off its connection already."""
+        if self.finished:
+            return
+        relay = self.relay
+        request = self.request
+        if self.upstream is not None:
+            self.upstream.forget(request)
+            self.upstream = None
+        sent_nothing = request.sink is None
+        backend = self.backend
+        relay.dispatcher.attempt_ended(self, outcome)
+        request.sink = None
+        if relay.dispatcher.may_retry(
+            self,
+            outcome,
+            body_retained=sent_nothing or request.retained is not None,
+            response_begun=self.begun,
+        ):
+            if sent_nothing or request.rewind():
+                self._place()
+            return
+        name = backend.name if backend is not None else "-"
+        text = upstream_detail(name, _GRPC, outcome)
+        self.fail(OUTCOME_REASONS[outcome], f"{text}: {detail}" if detail else text)
+
+    def upstream_reset(self, code: int) -> None:
+        """The backend reset the stream; it is off its connection already."""
+        if code == ErrorCode.REFUSED_STREAM and not self.begun:
+            self.attempt_failed(Outcome.REFUSED)
+            return
+        if self.begun:
+            # The response is on its way: the client's stream ends as the backend's did.
+            self.grpc_status = status_of_reset(code)
+            self._close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
+            self.server.reset(self.client_id, code)
+            return
+        self.relay.dispatcher.attempt_ended(self, Outcome.RESET)
+        self._detach(None)
+        name = self.backend.name if self.backend is not None else "-"
+        detail = f"backend {name} (grpc) reset the request with code {code}"
+        self.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
+
+    # The backend's side
+
+    def response_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """The head of the response arrived, or its trailers."""
+        # HOT PATH (benchmarks/load). Twice per call.
+        response = self.response
+        server = self.server
+        if not self.begun:
+            if head.status < 200:
+                self._early_head(head, end_stream)
+                return
+            self.begun = True
+            self.status = head.status
+            self.first_byte_at = self.relay.clock()
+            request = self.request
+            if request.retained is not None:
+                request.drop_retained()
+            if not end_stream:
+                server.send_head(self.client_id, head.block, end_stream=False)
+                return
+            response.ended = True
+            self._answered(head.grpc_status)
+            response.finished = True
+            server.send_head(self.client_id, head.block, end_stream=True)
+            self.pipe_finished(response)
+            return
+        if head.status or not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        response.ended = True
+        self._answered(head.grpc_status)
+        if response.queue:
+            response.trailers = head.block
+            return
+        response.finished = True
+        server.send_head(self.client_id, head.block, end_stream=True)
+        self.pipe_finished(response)
+
+    def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """An informational response, which gRPC has no use for, or none at all."""
+        if not head.status or end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
+
+    def response_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the response arrived."""
+        # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
+        if not self.begun:
+            self._broken_response("DATA before the head of a response")
+            return
+        size = len(payload)
+        self.bytes_out += size
+        if end_stream:
+            self.response.ended = True
+            self._answered(NO_STATUS)
+        self.server.send_data(self.response, payload)
+
+    def _broken_response(self, detail: str) -> None:
+        upstream = self.upstream
+        if upstream is not None:
+            error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
+            upstream.on_stream_error(self.request.sink_id, error)
+
+    def _answered(self, status: int) -> None:
+        """The backend's part is over."""
+        self.grpc_status = status
+        port = self.port
+        if port is not None:
+            port.bytes_sent += self.bytes_in
+            port.bytes_received += self.bytes_out
+        self.relay.dispatcher.attempt_ended(
+            self, _ANSWERED, status if status >= 0 else GrpcStatus.UNKNOWN
+        )
+        upstream = self.upstream
+        if upstream is not None:
+            request = self.request
+            if not request.finished:
+                # The answer is complete and the client still sends: nobody reads that.
+                upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
+                upstream.forget(request)
+            upstream.close_stream(request.sink_id)
+            self.upstream = None
+            request.sink = None
+
+    def pipe_finished(self, pipe: Pipe[Any]) -> None:
+        """END_STREAM went out on one side."""
+        # HOT PATH (benchmarks/load).
+        if pipe is not self.response or self.finished:
+            return
+        request = self.request
+        if not request.ended:
+            # RFC 9113 8.1: a complete answer, and no need for the rest of the request.
+            self.server.reset(self.client_id, ErrorCode.NO_ERROR)
+            request.ended = True
+        self._leave(None)
+
+    # Ends
+
+    def fail(
+        self,
+        reason: Reason,
+        detail: str,
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        status: GrpcStatus | None = None,
+    ) -> None:
+        """End the call with an error of ours."""
+        if self.finished:
+            return
+        code = grpc_status(reason) if status is None else status
+        self._detach(ErrorCode.CANCEL)
+        self.relay.dispatcher.attempt_ended(self, outcome)
+        self.grpc_status = code
+        if not self.begun:
+            self.status = 200
+            self._answer_whole(trailers_only(code, detail), reason)
+            return
+        self.response.clear()
+        self.response.ended = True
+        self.server.reset(self.client_id, _RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
+        self._leave(reason)
+
+    def _answer_whole(self, block: bytes, reason: Reason) -> None:
+        """Send a whole answer in one head."""
+        self.begun = True
+        self.server.send_head(self.client_id, block, end_stream=True)
+        if not self.request.ended:
+            self.server.reset(self.client_id, ErrorCode.NO_ERROR)
+            self.request.ended = True
+        self._leave(reason)
+
+    def finish_answer(self, data: bytes) -> None:
+        """Answer the call ourselves: head, one message, status OK."""
+        self.begun = True
+        self.status = 200
+        self.grpc_status = GrpcStatus.OK
+        self.bytes_out = len(data)
+        response = self.response
+        response.ended = True
+        response.trailers = status_trailers(GrpcStatus.OK)
+        self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
+        self.server.send_data(response, data)
+        if not response.queue and not response.finished:
+            self.server.end_stream(response)
+
+    def _close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:
+        """End without telling the client, who knows."""
+        if self.finished:
+            return
+        self._detach(code)
+        self.relay.dispatcher.attempt_ended(self, outcome)
+        if self.grpc_status == NO_STATUS:
+            self.grpc_status = GrpcStatus.CANCELLED
+        self._leave(reason)
+
+    def _detach(self, code: ErrorCode | None) -> None:
+        """Take the call off its backend's connection, resetting the stream there."""
+        upstream = self.upstream
+        if upstream is None:
+            return
+        self.upstream = None
+        stream_id = self.request.sink_id
+        upstream.forget(self.request)
+        if code is not None and upstream.transport is not None:
+            upstream.reset(stream_id, code)
+        upstream.close_stream(stream_id)
+
+    def _leave(self, reason: Reason | None) -> None:
+        """Leave nothing behind on the client's connection, in timers and in the ledger."""
+        # HOT PATH (benchmarks/load).
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.watch is not None:
+            self.watch()
+            self.watch = None
+        request, response = self.request, self.response
+        request.ended = response.ended = True
+        if request.held or request.retained is not None:
+            request.clear()
+        if response.held:
+            response.clear()
+        server = self.server
+        if server.waiting:
+            server.forget(response)
+        server.close_stream(self.client_id)
+        # The pipes point at each other and here: break the rings so that no collector is needed.
+        request.owner = response.owner = None
+        response.opposite = self.relay.no_pipe
+        self.relay.dispatcher.finish(self, reason)
+
+
+_RESET_CODES: Final = {
+    Reason.DEADLINE: ErrorCode.CANCEL,
+    Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
+}
+"""How a stream ends whose response has begun; others are INTERNAL_ERROR."""
+

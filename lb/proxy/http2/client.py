@@ -1,0 +1,204 @@
+"""A connection to a backend: many calls share it, answers come in here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from lb.domain.outcome import Outcome
+from lb.proxy.http2.link import Link
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.call import Call
+    from lb.proxy.http2.pool import UpstreamPool
+
+_log = logging.getLogger(__name__)
+
+_LAST_STREAM_ID: Final = 2**31 - 2**20
+"""Well before the ids run out a new connection takes over (RFC 9113 5.1.1)."""
+_STREAM_CAP: Final = 1024
+"""Our own limit on streams per connection: Triton advertises none."""
+
+
+class ClientLink(Link):
+    """One upstream HTTP/2 connection."""
+
+    __slots__ = ("last_byte_at", "next_id", "pool", "retired")
+
+    def __init__(self, pool: UpstreamPool) -> None:
+        super().__init__(pool.relay)
+        self.pool = pool
+        self.next_id = 1
+        self.last_byte_at = 0.0
+        self.retired = False
+        """Takes no new calls; closes when those it has are over."""
+
+    # Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        super().connection_made(transport)
+        self.pool.port.connections += 1
+        self.out.append(fr.PREFACE)
+        self.write_preamble(self.relay.client_settings)
+        # The first block of ours tells the peer that we use no dynamic table (RFC 7541 4.2), so
+        # literals "with indexing" that pass through unchanged cost it nothing.
+        self.mark()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came."""
+        now = self.relay.clock()
+        self.last_byte_at = now
+        self.pool.port.last_byte_at = now
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection is gone, and so are its calls."""
+        self.pool.port.connections -= 1
+        self.transport = None
+        self.retire()
+        self._drop_calls(Outcome.LOST)
+        self.pool.discard(self)
+        self.relay.flush()
+
+    def _drop_calls(self, outcome: Outcome) -> None:
+        pipes = tuple(self.streams.values())
+        self.streams.clear()
+        self.waiting.clear()
+        for pipe in pipes:
+            call = pipe.owner
+            stale = outcome is Outcome.LOST and call.is_stale(self)
+            call.attempt_failed(Outcome.STALE if stale else outcome)
+
+    def on_abandoned(self, error: Http2Error) -> None:
+        """The backend broke the protocol."""
+        _log.warning(
+            "backend broke HTTP/2",
+            extra={
+                "backend": self.pool.backend.name,
+                "code": error.code.name,
+                "detail": error.detail,
+            },
+        )
+        self.relay.protocol_errors += 1
+        self.retire()
+        self._drop_calls(Outcome.PROTOCOL_ERROR)
+
+    def retire(self) -> None:
+        """Take no new calls."""
+        if not self.retired:
+            self.retired = True
+            self.pool.retire(self)
+
+    def close_if_over(self) -> None:
+        """Close a retired connection that has no calls left."""
+        if self.retired and not self.streams and self.transport is not None:
+            self.transport.close()
+
+    # Calls
+
+    @property
+    def room(self) -> int:
+        """How many calls more this connection takes."""
+        if self.retired:
+            return 0
+        return min(self.peer_max_streams, _STREAM_CAP) - len(self.streams)
+
+    def open(self, call: Call) -> None:
+        """Start an attempt of `call` here."""
+        # HOT PATH (benchmarks/load). Sets the ends of both pipes in place of an object per
+        # attempt.
+        stream_id = self.next_id
+        self.next_id = stream_id + 2
+        relay = self.relay
+        request = call.request
+        request.sink = self
+        request.sink_id = stream_id
+        request.credit = self.peer_window
+        response = call.response
+        response.source = self
+        response.source_id = stream_id
+        response.window = response.window_size = relay.options.stream_window
+        response.owed = 0
+        response.ended = False
+        self.streams[stream_id] = response
+        call.upstream = self
+        call.connected_at = call.opened_at = relay.clock()
+        block = call.upstream_block()
+        if stream_id == 1:
+            block = b"\x20" + block
+        if request.ended and not request.queue and not request.trailers:
+            request.finished = True
+            self.send_head(stream_id, block, end_stream=True)
+        else:
+            self.send_head(stream_id, block, end_stream=False)
+            if request.queue or request.ended:
+                self.drain(request, 1 << 30)
+        if stream_id >= _LAST_STREAM_ID:
+            self.retire()
+
+    def close_stream(self, stream_id: int) -> None:
+        """A call is over here."""
+        self.streams.pop(stream_id, None)
+        if self.retired:
+            self.close_if_over()
+
+    # What the codec reports
+
+    def is_idle(self, stream_id: int) -> bool:
+        """Whether we have not opened this stream yet; backends open none."""
+        return stream_id >= self.next_id or not stream_id & 1
+
+    def on_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        """A response begins, or its trailers came."""
+        # HOT PATH (benchmarks/load). Twice per call; heads are shared and decided once.
+        pipe = self.streams.get(stream_id)
+        if pipe is None or pipe.ended:
+            if pipe is None and self.is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS on an idle stream")
+            # Triton repeats the trailers of a call that failed early; the stream is over.
+            self.blocks.skip(block)
+            return
+        pipe.owner.response_head(self.blocks.response(block), end_stream)
+
+    def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """Payload of a response."""
+        pipe.owner.response_data(payload, end_stream)
+
+    def on_reset(self, pipe: Pipe[Any], code: int) -> None:
+        """The backend ended a call without an answer, or stopped an upload."""
+        self.close_stream(pipe.source_id)
+        pipe.owner.upstream_reset(code)
+
+    def on_stream_error(self, stream_id: int, error: StreamError) -> None:
+        """The backend broke the rules on one stream."""
+        pipe = self.streams.get(stream_id)
+        if pipe is None:
+            return
+        self.relay.protocol_errors += 1
+        self.write_reset(stream_id, error.code)
+        self.close_stream(stream_id)
+        pipe.owner.attempt_failed(Outcome.PROTOCOL_ERROR, error.detail)
+
+    def on_goaway(self, last_stream_id: int, code: int) -> None:
+        """The backend shuts down: what it did not take goes elsewhere, the rest goes on."""
+        self.retire()
+        refused = [number for number in self.streams if number > last_stream_id]
+        for number in refused:
+            pipe = self.streams.pop(number)
+            pipe.owner.attempt_failed(Outcome.REFUSED)
+        self.close_if_over()
+
+    def on_settings(self) -> None:
+        """The backend's limits are known now."""
+        super().on_settings()
+        self.pool.serve_waiting()
+
+    def abort(self) -> None:
+        """Close now; calls fail."""
+        if self.transport is not None:
+            self.transport.abort()

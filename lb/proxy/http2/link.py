@@ -1,0 +1,275 @@
+"""One HTTP/2 connection of the relay on a transport: batching of writes and the sending side.
+
+What a read brings is relayed before the next one; every connection that got something to say
+meanwhile writes once, at the end (`Http2Relay.flush`). Reading never pauses: only stream windows
+hold senders back, so one slow reader cannot stall the other streams of a shared connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.codec import COPY_BELOW, Http2Codec
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, frame_header
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.relay import Http2Relay
+
+_log = logging.getLogger(__name__)
+
+WRITE_HIGH_WATER: Final = 256 * 1024
+"""Bytes in a transport's buffer at which DATA waits in its pipes instead."""
+_BURST: Final = 64 * 1024
+"""What one waiting pipe may write before it is the next one's turn."""
+_MAX_UNREAD_CONTROL: Final = 1000
+"""Control answers written while the peer does not read; then it is a flood."""
+
+
+class Link(Http2Codec, asyncio.Protocol):
+    """Common part of server and client connections."""
+
+    __slots__ = ("bulky", "congested", "control", "dirty", "relay", "transport", "waiting")
+
+    def __init__(self, relay: Http2Relay) -> None:
+        options = relay.options
+        super().__init__(
+            relay.new_block_reader(),
+            frame_limit=options.frame_size,
+            header_limit=2 * options.head_size,
+        )
+        self.relay = relay
+        self.transport: asyncio.Transport | None = None
+        self.dirty = False
+        """In the relay's list of connections to flush."""
+        self.bulky = False
+        """`out` holds large payload: write it as it is instead of joining it."""
+        self.congested = False
+        """The transport's buffer is above its high-water mark."""
+        self.control = 0
+        """Control frames answered since the transport was last below its mark."""
+        self.waiting: dict[Pipe[Any], None] = {}
+        """Outbound pipes that wait for the connection's credit or its transport."""
+
+    # Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the connection is up."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came."""
+        try:
+            self.receive(data)
+        except Http2Error as error:
+            self._abandon(error)
+        except Exception:
+            # Our bug: this connection ends, the process and the other connections go on.
+            _log.exception("connection handler failed")
+            self._abandon(Http2Error(ErrorCode.INTERNAL_ERROR, "internal error"))
+        if self.out:
+            self.flush()
+        self.relay.flush()
+
+    def _abandon(self, error: Http2Error) -> None:
+        """The peer broke the protocol: say so and close."""
+        self.fail(error)
+        self.flush()
+        if self.transport is not None:
+            self.transport.close()
+        self.on_abandoned(error)
+
+    def on_abandoned(self, error: Http2Error) -> None:
+        """The connection ends because of `error`; log it and end its streams."""
+        raise NotImplementedError
+
+    def pause_writing(self) -> None:
+        """asyncio: the transport's buffer passed its high-water mark."""
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        """asyncio: the transport's buffer is below its low-water mark."""
+        self.congested = False
+        self.control = 0
+        self.drain_waiting()
+        self.relay.flush()
+
+    def flush(self) -> None:
+        """Write what is collected in one system call."""
+        # HOT PATH (benchmarks/load). Small parts are joined, which is cheaper than a vector of
+        # them; large ones go as they are, since a join would copy them.
+        self.dirty = False
+        out = self.out
+        transport = self.transport
+        if not out or transport is None:
+            return
+        self.out = []
+        if transport.is_closing():
+            return
+        if self.bulky:
+            self.bulky = False
+            transport.writelines(out)
+        else:
+            transport.write(b"".join(out) if len(out) > 1 else out[0])
+        if self.congested:
+            self.control += len(out)
+            if self.control > _MAX_UNREAD_CONTROL and not self.bulky:
+                transport.abort()
+
+    def mark(self) -> None:
+        """Have this connection flushed when the read under way is done."""
+        if not self.dirty:
+            self.dirty = True
+            self.relay.dirty.append(self)
+
+    # Sending
+
+    def send_head(self, stream_id: int, block: bytes, *, end_stream: bool) -> None:
+        """Send HEADERS."""
+        # HOT PATH (benchmarks/load). One concatenation for the common block.
+        if not self.dirty:
+            self.dirty = True
+            self.relay.dirty.append(self)
+        size = len(block)
+        if size <= self.peer_frame_size:
+            flags = 5 if end_stream else 4
+            self.out.append(frame_header(size, 1, flags, stream_id) + block)
+        else:
+            self.out.append(
+                fr.header_frames(
+                    stream_id, block, end_stream=end_stream, frame_size=self.peer_frame_size
+                )
+            )
+
+    def send_data(self, pipe: Pipe[Any], payload: Payload) -> None:
+        """Send payload that just arrived on `pipe`, whose sink is this connection."""
+        # HOT PATH (benchmarks/load). The window arithmetic of Pipe.went_out is repeated in line
+        # for the payload that goes out at once; the reference is `drain`.
+        size = len(payload)
+        if (
+            pipe.queue
+            or size > pipe.credit
+            or size > self.credit
+            or size > self.peer_frame_size
+            or self.congested
+        ):
+            if not size or pipe.push(payload):
+                self.drain(pipe, _BURST)
+            return
+        ended = pipe.ended and not pipe.trailers
+        if not size and not ended:
+            return
+        pipe.credit -= size
+        self.credit -= size
+        if not self.dirty:
+            self.dirty = True
+            self.relay.dirty.append(self)
+        header = frame_header(size, 0, 1 if ended else 0, pipe.sink_id)
+        if size < COPY_BELOW:
+            self.out.append(header + payload)
+        else:
+            self.bulky = True
+            self.out.append(header)
+            self.out.append(payload)
+        if pipe.ended:
+            if ended:
+                pipe.finished = True
+                pipe.owner.pipe_finished(pipe)
+        else:
+            pipe.owed += size
+            if pipe.owed * 2 >= pipe.window_size:
+                self._credit_source(pipe, 0)
+
+    def _credit_source(self, pipe: Pipe[Any], size: int) -> None:
+        increment = pipe.went_out(size)
+        source = pipe.source
+        if increment and source is not None:
+            source.out.append(fr.window_update(pipe.source_id, increment))
+            source.mark()
+
+    def drain(self, pipe: Pipe[Any], burst: int) -> None:
+        """Send what waits in `pipe` as far as windows and transport allow, up to a burst."""
+        self.mark()
+        while pipe.queue:
+            limit = min(self.credit, self.peer_frame_size, burst)
+            if self.congested or limit <= 0:
+                self.waiting[pipe] = None
+                return
+            limit = min(limit, pipe.credit)
+            if limit <= 0:
+                break
+            payload = pipe.pull(limit)
+            size = len(payload)
+            burst -= size
+            pipe.credit -= size
+            self.credit -= size
+            last = pipe.ended and not pipe.queue and not pipe.trailers
+            self.out.append(frame_header(size, fr.DATA, 1 if last else 0, pipe.sink_id))
+            self.out.append(payload)
+            self.bulky = True
+            self._credit_source(pipe, size)
+            if last:
+                pipe.finished = True
+                break
+        self.waiting.pop(pipe, None)
+        if not pipe.queue and pipe.ended:
+            self._finish(pipe)
+
+    def _finish(self, pipe: Pipe[Any]) -> None:
+        if not pipe.finished:
+            pipe.finished = True
+            if pipe.trailers:
+                self.send_head(pipe.sink_id, pipe.trailers, end_stream=True)
+            else:
+                self.out.append(frame_header(0, fr.DATA, fr.END_STREAM, pipe.sink_id))
+                self.mark()
+        pipe.owner.pipe_finished(pipe)
+
+    def end_stream(self, pipe: Pipe[Any]) -> None:
+        """The source ended; `pipe.ended` and `pipe.trailers` are set. Send that when it is time."""
+        if not pipe.queue:
+            self._finish(pipe)
+
+    def drain_waiting(self) -> None:
+        """Give every waiting pipe a turn."""
+        for pipe in tuple(self.waiting):
+            if self.congested or self.credit <= 0:
+                return
+            del self.waiting[pipe]
+            self.drain(pipe, _BURST)
+
+    def forget(self, pipe: Pipe[Any]) -> None:
+        """`pipe` has nothing to send here any more."""
+        self.waiting.pop(pipe, None)
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """Send RST_STREAM."""
+        self.write_reset(stream_id, code)
+        self.mark()
+
+    # What the codec reports, alike on both sides
+
+    def on_credit(self, pipe: Pipe[Any] | None) -> None:
+        """Credit came: for one outbound pipe, or for the connection."""
+        if pipe is not None:
+            self.drain(pipe, _BURST)
+        elif self.waiting:
+            self.drain_waiting()
+
+    def on_settings(self) -> None:
+        """The initial window may have grown: look at every stream that waits."""
+        for inbound in tuple(self.streams.values()):
+            if inbound.opposite.queue:
+                self.drain(inbound.opposite, _BURST)
+
+    def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """See the subclasses."""
+        raise NotImplementedError
+
+    def on_stream_error(self, stream_id: int, error: StreamError) -> None:
+        """See the subclasses."""
+        raise NotImplementedError

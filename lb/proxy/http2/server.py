@@ -1,0 +1,239 @@
+"""A client's connection: requests come in here, answers go out.
+
+RFC 9113 for servers, as far as gRPC needs it. Shutdown is in two steps (6.8): GOAWAY with the
+highest id and a PING; when that comes back, everything the client sent before it knew has
+arrived, and GOAWAY with the last id we took follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from lb.net.timers import Timer
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.link import Link
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.relay import Http2Relay
+
+_log = logging.getLogger(__name__)
+
+_DRAIN_PING: Final = b"tlbdrain"
+_DRAIN_WAIT_S: Final = 1.0
+"""How long the client may take to answer the PING of the two-step shutdown."""
+_MAX_STREAM_ID: Final = 2**31 - 1
+
+
+class ServerLink(Link):
+    """One downstream HTTP/2 connection."""
+
+    __slots__ = ("_drain_step", "_idle_since", "_preface", "_timer", "client", "extra_fields")
+
+    def __init__(self, relay: Http2Relay) -> None:
+        super().__init__(relay)
+        self._preface = fr.PREFACE
+        """What is still to come of the preface."""
+        self._drain_step = 0
+        self._idle_since = 0.0
+        self._timer: Timer | None = None
+        self.client = ""
+        self.extra_fields = b""
+        """Fields that we add to every request of this connection (forwarding, if on)."""
+
+    # Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a client connected."""
+        super().connection_made(transport)
+        relay = self.relay
+        self.client = _peer_name(transport)
+        self.extra_fields = relay.forwarded_fields(self.client)
+        self._idle_since = relay.clock()
+        relay.servers.add(self)
+        self._timer = relay.timers.after(relay.options.head_timeout_s, self._check_time)
+        self.write_preamble(relay.server_settings)
+        self.flush()
+        if relay.draining:
+            self.begin_drain()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came; the preface first."""
+        if self._preface:
+            size = min(len(self._preface), len(data))
+            if data[:size] != self._preface[:size]:
+                self._abandon(Http2Error(ErrorCode.PROTOCOL_ERROR, "bad connection preface"))
+                return
+            self._preface = self._preface[size:]
+            data = data[size:]
+            if not data:
+                return
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the client is gone, and so are its calls."""
+        self.relay.servers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._drop_calls()
+        self.transport = None
+        self.relay.flush()
+
+    def _drop_calls(self) -> None:
+        for pipe in tuple(self.streams.values()):
+            pipe.owner.client_gone()
+        self.streams.clear()
+        self.waiting.clear()
+
+    def on_abandoned(self, error: Http2Error) -> None:
+        """The client broke the protocol."""
+        _log.info(
+            "client broke HTTP/2",
+            extra={"client": self.client, "code": error.code.name, "detail": error.detail},
+        )
+        self.relay.protocol_errors += 1
+        self._drop_calls()
+
+    def _check_time(self) -> None:
+        """The one timer of a connection: preface, first SETTINGS, idle time-out."""
+        if self.transport is None:
+            return
+        options = self.relay.options
+        now = self.relay.clock()
+        if not self.peer_ready:
+            self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
+            return
+        idle = now - self._idle_since if not self.streams else 0.0
+        if options.client_idle_s and idle >= options.client_idle_s:
+            self.begin_drain()
+            self._finish_drain()
+            self.relay.flush()
+        elif options.client_idle_s:
+            self._timer = self.relay.timers.after(options.client_idle_s - idle, self._check_time)
+
+    # Requests
+
+    def is_idle(self, stream_id: int) -> bool:
+        """Whether the client has not opened this stream yet."""
+        return stream_id > self.last_peer_id or not stream_id & 1
+
+    def on_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        """A request begins, or its trailers came."""
+        # HOT PATH (benchmarks/load). One call per request; the head is shared and decided once.
+        pipe = self.streams.get(stream_id)
+        if pipe is not None:
+            self._trailers(pipe, block, end_stream)
+            return
+        if stream_id <= self.last_peer_id or not stream_id & 1:
+            self._stray_head(stream_id, block)
+            return
+        self.last_peer_id = stream_id
+        if self._drain_step == 2:
+            self.blocks.skip(block)
+            return
+        relay = self.relay
+        if len(self.streams) >= relay.options.concurrent_streams:
+            self.blocks.skip(block)
+            self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        head = self.blocks.request(block)
+        call = Call(relay, self, stream_id, head)
+        self.streams[stream_id] = call.request
+        call.begin(end_stream)
+
+    def _stray_head(self, stream_id: int, block: bytes) -> None:
+        if not stream_id & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "even stream id from a client")
+        if not self.was_reset(stream_id):
+            raise Http2Error(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
+        self.blocks.skip(block)
+
+    def _trailers(self, pipe: Pipe[Any], block: bytes, end_stream: bool) -> None:
+        if pipe.ended:
+            raise StreamError(ErrorCode.STREAM_CLOSED, "HEADERS after the end")
+        trailers = self.blocks.trailers(block)
+        if not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
+        pipe.owner.request_trailers(trailers)
+
+    def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """Payload of a request."""
+        pipe.owner.request_data(payload, end_stream)
+
+    def on_reset(self, pipe: Pipe[Any], code: int) -> None:
+        """The client cancelled."""
+        pipe.owner.client_gone()
+
+    def on_stream_error(self, stream_id: int, error: StreamError) -> None:
+        """The client broke the rules on one stream."""
+        self.relay.protocol_errors += 1
+        self.write_reset(stream_id, error.code)
+        pipe = self.streams.get(stream_id)
+        if pipe is not None:
+            pipe.owner.client_broke_stream(error)
+
+    def close_stream(self, stream_id: int) -> None:
+        """A call is over on this side."""
+        streams = self.streams
+        streams.pop(stream_id, None)
+        if not streams:
+            self._idle_since = self.relay.clock()
+            if self._drain_step == 2 or self.going_away:
+                self._close_soon()
+
+    # Shutdown
+
+    def on_goaway(self, last_stream_id: int, code: int) -> None:
+        """The client opens no more streams; those that run go on."""
+        if not self.streams:
+            self._close_soon()
+
+    def begin_drain(self) -> None:
+        """First step: no new streams, please."""
+        if self._drain_step or self.transport is None:
+            return
+        self._drain_step = 1
+        self.out.append(fr.goaway(_MAX_STREAM_ID, ErrorCode.NO_ERROR))
+        self.out.append(fr.ping(_DRAIN_PING, ack=False))
+        self.mark()
+        self.relay.timers.after(_DRAIN_WAIT_S, self._drain_timeout)
+
+    def _drain_timeout(self) -> None:
+        self._finish_drain()
+        self.relay.flush()
+
+    def on_ping_ack(self, payload: bytes) -> None:
+        """The PING of the first step came back."""
+        if payload == _DRAIN_PING:
+            self._finish_drain()
+
+    def _finish_drain(self) -> None:
+        """Second step: what has arrived by now is the last."""
+        if self._drain_step != 1 or self.transport is None:
+            return
+        self._drain_step = 2
+        self.out.append(fr.goaway(self.last_peer_id, ErrorCode.NO_ERROR))
+        self.mark()
+        if not self.streams:
+            self._close_soon()
+
+    def _close_soon(self) -> None:
+        """Close once what is collected has been written."""
+        self.mark()
+        self.relay.closing.append(self)
+
+    def abort(self) -> None:
+        """Close now; calls end as if the client had gone."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def _peer_name(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple) and len(peer) >= 2:
+        return f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
+    return "unix"

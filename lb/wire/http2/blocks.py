@@ -1,0 +1,153 @@
+"""Header blocks of one connection to heads, through process-wide bounded caches.
+
+Which decoder applies is the connection's state: until the peer acknowledges our table size of 0
+its blocks may use a dynamic table and are decoded by `hpack`; afterwards equal bytes mean equal
+heads, on every connection, and a cache entry never has to be invalidated.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, TypeVar
+
+from hpack import Decoder
+from hpack.exceptions import HPACKDecodingError, OversizedHeaderListError
+
+from lb.wire.http2.fields import Field, FieldCache, field_of, skip_size_updates
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+from lb.wire.http2.heads import (
+    RequestHead,
+    ResponseHead,
+    build_request,
+    build_response,
+    check_trailers,
+)
+
+_HEAD_CACHE_ENTRIES: Final = 1024
+_CACHED_BLOCK_SIZE: Final = 4096
+"""With the entries above, at most 8 MiB of keys in both generations."""
+
+T = TypeVar("T")
+
+
+class HeadCache(Generic[T]):
+    """Heads by block. Two generations: what was used lately survives a flood of others."""
+
+    __slots__ = ("_new", "_old", "get")
+
+    def __init__(self) -> None:
+        self._new: dict[bytes, T] = {}
+        self._old: dict[bytes, T] = {}
+        self.get = self._new.get
+        """Look up the younger generation; hot."""
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
+
+    def revive(self, block: bytes) -> T | None:
+        """Look up the older generation and bring what is found there back."""
+        head = self._old.get(block)
+        if head is not None:
+            self.put(block, head)
+        return head
+
+    def put(self, block: bytes, head: T) -> None:
+        """Keep a head."""
+        if len(block) > _CACHED_BLOCK_SIZE:
+            return
+        if len(self._new) >= _HEAD_CACHE_ENTRIES:
+            self._old = dict(self._new)
+            self._new.clear()
+        self._new[block] = head
+
+
+class HeadCaches:
+    """What all connections of a process share."""
+
+    __slots__ = ("fields", "requests", "responses")
+
+    def __init__(self) -> None:
+        self.fields = FieldCache()
+        self.requests: HeadCache[RequestHead] = HeadCache()
+        self.responses: HeadCache[ResponseHead] = HeadCache()
+
+
+class BlockReader:
+    """Decodes the header blocks of one connection in the order they come."""
+
+    __slots__ = ("_caches", "_decoder", "_limit")
+
+    def __init__(self, caches: HeadCaches, limit: int) -> None:
+        self._caches = caches
+        self._limit = limit
+        decoder = Decoder(max_header_list_size=2 * limit)
+        self._decoder: Decoder | None = decoder
+        """None once the peer has acknowledged our table size of 0."""
+
+    def acknowledged(self) -> None:
+        """The peer has applied our SETTINGS: no block refers to a dynamic table any more."""
+        self._decoder = None
+
+    def request(self, block: bytes) -> RequestHead:
+        """The head of a request.
+
+        Raises:
+            Http2Error: the block cannot be decoded; the connection is lost.
+            StreamError: the head is malformed.
+        """
+        # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up.
+        if self._decoder is not None:
+            fields, plain = self._plain(block)
+            return build_request(fields, plain)
+        requests = self._caches.requests
+        head = requests.get(block) or requests.revive(block)
+        if head is not None:
+            return head
+        start = skip_size_updates(block)
+        plain = block[start:] if start else block
+        head = build_request(self._caches.fields.split(plain), plain)
+        if head.cacheable:
+            requests.put(block, head)
+        return head
+
+    def response(self, block: bytes) -> ResponseHead:
+        """The head of a response or its trailers. Raises like `request`."""
+        # HOT PATH (benchmarks/bench_http2_headers.py). As `request`.
+        if self._decoder is not None:
+            fields, plain = self._plain(block)
+            return build_response(fields, plain)
+        responses = self._caches.responses
+        head = responses.get(block) or responses.revive(block)
+        if head is not None:
+            return head
+        start = skip_size_updates(block)
+        plain = block[start:] if start else block
+        head = build_response(self._caches.fields.split(plain), plain)
+        if head.cacheable:
+            responses.put(block, head)
+        return head
+
+    def trailers(self, block: bytes) -> bytes:
+        """The trailers of a request, ready to send on. Raises like `request`."""
+        if self._decoder is not None:
+            fields, plain = self._plain(block)
+        else:
+            plain = block[skip_size_updates(block) :]
+            fields = self._caches.fields.split(plain)
+        if check_trailers(fields) > self._limit:
+            raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, "trailers too large")
+        return plain
+
+    def skip(self, block: bytes) -> None:
+        """A block of a stream that is gone: keeps a dynamic table in step, drops the rest."""
+        if self._decoder is not None:
+            self._plain(block)
+
+    def _plain(self, block: bytes) -> tuple[list[Field], bytes]:
+        assert self._decoder is not None
+        try:
+            fields = [field_of(header) for header in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        except HPACKDecodingError as error:
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        return fields, b"".join([field.raw for field in fields])

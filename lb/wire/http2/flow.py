@@ -1,0 +1,171 @@
+"""Windows and credit of one direction of one stream (RFC 9113 section 5.2).
+
+A `Pipe` is what a proxy has of a direction: bytes come in on one connection under a window that
+we granted, and go out on another under the window that its peer granted. What cannot go out yet
+waits in the pipe. The stream's window is credited only for bytes that went out, so a pipe never
+holds more than its window; the connections' windows are credited on receipt and hold nobody up.
+
+No sockets, no frames: the connections on both sides ask a pipe what to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+from lb.wire.ledger import Ledger
+
+Payload = bytes | memoryview
+S = TypeVar("S")
+"""The type of the connections at both ends."""
+
+
+class Pipe(Generic[S]):
+    """One direction of one stream. Plain counters: the relay updates them in line."""
+
+    __slots__ = (
+        "credit", "ended", "finished", "held", "ledger", "opposite", "owed", "owner",
+        "queue", "replayed", "retained", "retained_size", "sink", "sink_id", "source", "source_id", "trailers", "window",
+        "window_limit", "window_size",
+    )  # fmt: skip
+
+    def __init__(self, owner: Any, ledger: Ledger, window: int, window_limit: int) -> None:
+        self.owner: Any = owner
+        """Whatever the stream belongs to."""
+        self.ledger = ledger
+        self.opposite: Pipe[S] = self
+        """The other direction; set once both exist."""
+        self.source: S | None = None
+        self.source_id = 0
+        self.sink: S | None = None
+        self.sink_id = 0
+        self.window = window
+        """Bytes that the sender may still send; below zero it broke flow control."""
+        self.window_size = window
+        """The window that we let the sender have when everything went out."""
+        self.window_limit = window_limit
+        """How far `window_size` may grow."""
+        self.owed = 0
+        """Bytes that went out and were not credited yet."""
+        self.credit = 0
+        """Bytes that the peer of the sink takes on this stream; negative after it shrank."""
+        self.queue: deque[Payload] | None = None
+        """Payload that waits; None and empty mean nothing."""
+        self.held = 0
+        """Bytes in `queue`, kept by the ledger."""
+        self.replayed = 0
+        """Leading bytes of the queue that were credited in an earlier attempt."""
+        self.retained: list[Payload] | None = None
+        """All payload since the beginning, for another attempt; None when not kept."""
+        self.retained_size = 0
+        self.ended = False
+        """The source has sent its last byte."""
+        self.finished = False
+        """END_STREAM has gone out."""
+        self.trailers = b""
+        """Block to send after the last byte."""
+
+    def evict(self) -> None:
+        """The ledger wants these bytes back: the owner ends."""
+        self.owner.evict()
+
+    def push(self, payload: Payload) -> bool:
+        """Let payload wait. False when the ledger made the owner give way instead."""
+        if not self.ledger.take(self, len(payload)):
+            return False
+        if self.queue is None:
+            self.queue = deque()
+        self.queue.append(payload)
+        return True
+
+    def pull(self, limit: int) -> Payload:
+        """Take at most `limit` (> 0) waiting bytes that go out now; views, not copies."""
+        queue = self.queue
+        assert queue
+        payload = queue.popleft()
+        size = len(payload)
+        if size > limit:
+            view = memoryview(payload)
+            queue.appendleft(view[limit:])
+            payload = view[:limit]
+            size = limit
+        self.ledger.release(self, size)
+        return payload
+
+    def clear(self) -> None:
+        """Drop what waits and what is retained."""
+        if self.queue:
+            self.queue.clear()
+        self.retained = None
+        self.retained_size = 0
+        if self.held:
+            self.ledger.release(self, self.held)
+
+    # Another attempt
+
+    def retain(self, payload: Payload, limit: int) -> bool:
+        """Keep a copy for another attempt, unless that passes `limit` bytes.
+
+        False when the ledger made the owner give way.
+        """
+        assert self.retained is not None
+        size = len(payload)
+        if self.retained_size + size > limit:
+            self.drop_retained()
+            return True
+        if not self.ledger.take(self, size):
+            return False
+        self.retained_size += size
+        # A view would keep all that was read with it.
+        self.retained.append(bytes(payload))
+        return True
+
+    def drop_retained(self) -> None:
+        """No other attempt will need the payload."""
+        if self.retained_size:
+            self.ledger.release(self, self.retained_size)
+            self.retained_size = 0
+        self.retained = None
+
+    def rewind(self) -> bool:
+        """Queue everything since the beginning again. Needs `retained`.
+
+        False when the ledger made the owner give way.
+        """
+        assert self.retained is not None
+        waiting = self.held - self.retained_size
+        if self.queue:
+            self.queue.clear()
+            self.ledger.release(self, waiting)
+        self.replayed = self.retained_size - (waiting - min(self.replayed, waiting))
+        self.finished = False
+        for payload in self.retained:
+            if payload and not self.push(payload):
+                return False
+        return True
+
+    def went_out(self, size: int) -> int:
+        """Note bytes that went out. Returns the WINDOW_UPDATE that the sender gets, 0 for none.
+
+        Nothing is credited while the ledger is short and bytes still wait here: the drain of
+        those bytes comes by again, so no sender waits for ever.
+        """
+        if self.replayed:
+            again = min(self.replayed, size)
+            self.replayed -= again
+            size -= again
+        self.owed += size
+        if self.ended or self.owed * 2 < self.window_size:
+            return 0
+        increment = self.owed
+        if self.queue:
+            if self.ledger.is_short:
+                return 0
+        elif self.window_size < self.window_limit and not self.ledger.is_short:
+            # All of it went out: the reader keeps up, so the window is what limits it.
+            growth = min(self.window_size, self.window_limit - self.window_size)
+            self.window_size += growth
+            increment += growth
+        self.owed = 0
+        self.window += increment
+        return increment

@@ -1,0 +1,209 @@
+"""Request and response heads of HTTP/2: validated, decided once, ready to send on.
+
+RFC 9113 section 8. A head is immutable after it is built and may be shared by many streams, so
+whoever caches it saves all of this work for the next request that looks the same.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lb.wire.grpc.timeout import parse_timeout
+from lb.wire.http2 import fields as f
+from lb.wire.http2.fields import Field, encode_field
+from lb.wire.http2.frames import ErrorCode, StreamError
+
+_CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
+_STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
+_GRPC_STATUS: Final = re.compile(rb"[0-9]{1,3}")
+_METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_PATH: Final = re.compile(rb"/[\x21\x22\x24-\x7e]*")
+_AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
+_TE_TRAILERS: Final = encode_field(b"te", b"trailers")
+_REQUIRED: Final = 1 << f.METHOD | 1 << f.SCHEME | 1 << f.PATH
+_REQUEST_PSEUDO: Final = _REQUIRED | 1 << f.AUTHORITY
+_SINGLE: Final = (
+    _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.HOST | 1 << f.TE
+)
+_FORBIDDEN: Final = 1 << f.CONNECTION | 1 << f.MALFORMED | 1 << f.UNKNOWN_PSEUDO
+NO_LENGTH: Final = -1
+NO_STATUS: Final = -1
+
+
+def _malformed(detail: str) -> StreamError:
+    return StreamError(ErrorCode.PROTOCOL_ERROR, detail)
+
+
+class RequestHead:
+    """The head of a request, as a proxy needs it."""
+
+    __slots__ = (
+        "authority", "block", "cacheable", "content_length", "is_grpc", "method", "path",
+        "request_id", "route", "size", "timeout_bad", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.method = self.path = self.authority = self.request_id = b""
+        self.block = b""
+        """What to send upstream: self-contained, no dynamic table."""
+        self.cacheable = True
+        self.content_length = NO_LENGTH
+        self.is_grpc = False
+        self.timeout_s: float | None = None
+        self.timeout_bad = False
+        self.size = 0
+        """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
+        self.route: object = None
+        """Whatever the owner of the head's cache has decided for it."""
+
+
+class ResponseHead:
+    """The head of a response, or its trailers."""
+
+    __slots__ = ("block", "cacheable", "content_length", "grpc_status", "size", "status")
+
+    def __init__(self) -> None:
+        self.block = b""
+        self.cacheable = True
+        self.content_length = NO_LENGTH
+        self.grpc_status = NO_STATUS
+        self.status = 0
+        """0 for trailers."""
+        self.size = 0
+
+
+def _survey(fields: list[Field]) -> tuple[int, int, bool]:
+    """Kinds present as a bit mask, decoded size, and whether the block may be cached.
+
+    Raises:
+        StreamError: what is wrong with any message: forbidden fields, order, repetition.
+    """
+    seen = 0
+    size = 0
+    cacheable = True
+    regular = False
+    for field in fields:
+        kind = field.kind
+        size += field.size
+        if field.never_indexed:
+            cacheable = False
+        if not kind:
+            regular = True
+            continue
+        bit = 1 << kind
+        if bit & seen & _SINGLE:
+            raise _malformed("repeated " + field.name.decode("latin-1"))
+        seen |= bit
+        if kind > f.LAST_PSEUDO:
+            regular = True
+        elif regular:
+            raise _malformed("pseudo-field after a regular field")
+    if seen & _FORBIDDEN:
+        raise _malformed("forbidden field")
+    return seen, size, cacheable
+
+
+def _length(value: bytes) -> int:
+    if _CONTENT_LENGTH.fullmatch(value) is None:
+        raise _malformed("bad content-length")
+    return int(value)
+
+
+def build_request(fields: list[Field], block: bytes) -> RequestHead:
+    """Validate and digest a request head.
+
+    Args:
+        fields: of the block, in order.
+        block: the same fields without size updates and dynamic table.
+
+    Raises:
+        StreamError: malformed (RFC 9113 8.1.1).
+    """
+    seen, size, cacheable = _survey(fields)
+    if seen & _REQUIRED != _REQUIRED:
+        raise _malformed("missing pseudo-field")
+    if seen & 1 << f.STATUS:
+        raise _malformed(":status in a request")
+    head = RequestHead()
+    head.size = size
+    head.cacheable = cacheable
+    for field in fields:
+        if field.kind:
+            _take(head, field)
+    if not seen & 1 << f.TE:
+        # gRPC servers may insist on it, to detect proxies that would lose trailers.
+        block += _TE_TRAILERS
+    head.block = block
+    return head
+
+
+def _take(head: RequestHead, field: Field) -> None:
+    kind, value = field.kind, field.value
+    if kind == f.PATH:
+        if _PATH.fullmatch(value) is None and not (value == b"*" and head.method == b"OPTIONS"):
+            raise _malformed("bad :path")
+        head.path = value
+    elif kind == f.METHOD:
+        if _METHOD.fullmatch(value) is None:
+            raise _malformed("bad :method")
+        head.method = value
+    elif kind == f.SCHEME:
+        if value not in (b"http", b"https"):
+            raise _malformed("bad :scheme")
+    elif kind in (f.AUTHORITY, f.HOST):
+        if _AUTHORITY.fullmatch(value) is None:
+            raise _malformed("bad authority")
+        if head.authority and value != head.authority:
+            raise _malformed("host differs from :authority")
+        head.authority = value
+    elif kind == f.TE:
+        if value != b"trailers":
+            raise _malformed("te other than trailers")
+    elif kind == f.CONTENT_TYPE:
+        head.is_grpc = value.startswith(b"application/grpc") and value[16:17] in (b"", b"+", b";")
+    elif kind == f.CONTENT_LENGTH:
+        head.content_length = _length(value)
+    elif kind == f.GRPC_TIMEOUT:
+        head.timeout_s = parse_timeout(value)
+        head.timeout_bad = head.timeout_s is None
+    elif kind == f.REQUEST_ID:
+        head.request_id = value
+
+
+def check_trailers(fields: list[Field]) -> int:
+    """Validate the trailers of a request; returns their decoded size.
+
+    Raises:
+        StreamError: pseudo-fields or forbidden fields (RFC 9113 8.1).
+    """
+    seen, size, _ = _survey(fields)
+    if seen & ((1 << f.LAST_PSEUDO + 1) - 1):
+        raise _malformed("pseudo-field in trailers")
+    return size
+
+
+def build_response(fields: list[Field], block: bytes) -> ResponseHead:
+    """Validate and digest a response head or its trailers.
+
+    Raises:
+        StreamError: malformed.
+    """
+    seen, size, cacheable = _survey(fields)
+    if seen & _REQUEST_PSEUDO:
+        raise _malformed("request pseudo-field in a response")
+    head = ResponseHead()
+    head.block = block
+    head.size = size
+    head.cacheable = cacheable
+    for field in fields:
+        kind, value = field.kind, field.value
+        if kind == f.STATUS:
+            if _STATUS.fullmatch(value) is None:
+                raise _malformed("bad :status")
+            head.status = int(value)
+        elif kind == f.GRPC_STATUS:
+            head.grpc_status = int(value) if _GRPC_STATUS.fullmatch(value) else 2
+        elif kind == f.CONTENT_LENGTH:
+            head.content_length = _length(value)
+    return head
