@@ -1,0 +1,52 @@
+"""`python -m lb.simulator`: one simulated Triton as a process.
+
+Prints one JSON line with its ports when it is ready, and ends on SIGTERM or SIGINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from lb.simulator.models import MODELS
+from lb.simulator.process import Ports, serve
+
+
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not speed > 0:
+        raise argparse.ArgumentTypeError("must be greater than 0")
+    return speed
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m lb.simulator", description="A small simulated Triton server."
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--http-port", type=int, default=0, help="0 (default): any free port")
+    parser.add_argument("--grpc-port", type=int, default=0)
+    parser.add_argument("--metrics-port", type=int, default=0)
+    parser.add_argument("--speed", type=_speed, default=1.0, help="how many times as fast as 1.0")
+    parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    return parser.parse_args()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve until a signal ends it."""
+    given = _parse_arguments()
+    ports = Ports(given.host, given.http_port, given.grpc_port, given.metrics_port)
+    try:
+        asyncio.run(serve(ports, tuple(given.models), given.speed, _say))
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"simulator: cannot listen: {error}")
+
+
+if __name__ == "__main__":
+    main()

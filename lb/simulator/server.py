@@ -1,0 +1,184 @@
+"""The simulated Triton itself: which models it serves, and running inferences on them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lb.kserve import inference_pb2 as pb
+from lb.simulator.errors import Fault, TritonError, invalid
+from lb.simulator.models import MODELS, VERSION, InferRequest, Model, Respond
+from lb.simulator.statistics import ModelCounters, statistics_of
+from lb.simulator.tensors import Tensor
+from lb.simulator.validation import check
+
+NAME: Final = "triton"
+TRITON_VERSION: Final = "2.51.0"
+"""The release whose answers the simulator follows."""
+
+EXTENSIONS: Final = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+TRACE_SETTINGS: Final[Mapping[str, str]] = {
+    "trace_level": "OFF",
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+LOG_SETTINGS: Final[Mapping[str, bool | int | str]] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+
+
+class SimulatedTriton:
+    """Serves some of the simulated models, `speed` times as fast as they are by themselves."""
+
+    def __init__(self, models: Iterable[str] = tuple(MODELS), speed: float = 1.0) -> None:
+        self._speed = speed
+        self._models = {name: MODELS[name] for name in sorted(models)}
+        self.counters = {name: ModelCounters(name) for name in self._models}
+        self._free = {
+            name: asyncio.Semaphore(model.instances) for name, model in self._models.items()
+        }
+
+    def find(self, name: str, version: str = "") -> Model:
+        """Return the model of that name; an empty version is any.
+
+        Raises:
+            TritonError: there is none.
+        """
+        if version and not re.fullmatch(r"[0-9]+", version):
+            raise invalid(
+                f"failed to get model version from specified version string '{version}'"
+                " (details: stol), version should be an integral value > 0"
+            )
+        model = self._models.get(name)
+        if model is None:
+            raise TritonError(Fault.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+        if version not in ("", VERSION):
+            raise TritonError(
+                Fault.NOT_FOUND,
+                f"Request for unknown model: '{name}' version {version} is not found",
+            )
+        return model
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether that version of that model can be inferred; False for an unknown one.
+
+        Raises:
+            TritonError: the version is not a number.
+        """
+        try:
+            self.find(name, version)
+        except TritonError as error:
+            if error.fault is Fault.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def index(self) -> pb.RepositoryIndexResponse:
+        """Return the list of models. All are ready, so asking for ready ones gives the same."""
+        ready = [
+            pb.RepositoryIndexResponse.ModelIndex(name=name, version=VERSION, state="READY")
+            for name in self._models
+        ]
+        return pb.RepositoryIndexResponse(models=ready)
+
+    def statistics(self, name: str = "", version: str = "") -> pb.ModelStatisticsResponse:
+        """Return the statistics of one model, or of all for an empty name.
+
+        Raises:
+            TritonError: there is no such model or version.
+        """
+        if not name:
+            counted = list(self.counters.values())
+        elif name not in self._models:
+            raise invalid(f"requested model '{name}' is not available")
+        elif not self.is_model_ready(name, version):
+            raise invalid(f"requested model version is not available for model '{name}'")
+        else:
+            counted = [self.counters[name]]
+        return pb.ModelStatisticsResponse(model_stats=map(statistics_of, counted))
+
+    async def infer(self, request: InferRequest, respond: Respond) -> None:
+        """Check the request, wait for an instance, run the model, count.
+
+        Raises:
+            TritonError: the request is refused; `respond` was not called.
+            ConnectionError: `respond` raised it.
+        """
+        model = self.find(request.model, request.version)
+        check(model, request)
+        counters = self.counters[model.name]
+        counters.last_inference_ms = time.time_ns() // 1_000_000
+        arrived = time.monotonic_ns()
+        try:
+            queue_ns = await self._run(model, request, respond)
+        except (asyncio.CancelledError, ConnectionError):  # the client cancelled, or is gone
+            counters.canceled += 1
+            raise
+        except TritonError:
+            counters.failed(total_ns=time.monotonic_ns() - arrived)
+            raise
+        batch = next(iter(request.inputs.values())).shape[0] if model.max_batch_size else 1
+        counters.succeeded(batch=batch, queue_ns=queue_ns, total_ns=time.monotonic_ns() - arrived)
+
+    async def _run(self, model: Model, request: InferRequest, respond: Respond) -> int:
+        """Run the model in its turn; return how many nanoseconds it waited for that."""
+        counters = self.counters[model.name]
+        free = self._free[model.name]
+        arrived = time.monotonic_ns()
+        counters.pending += 1
+        try:
+            await free.acquire()
+        finally:
+            counters.pending -= 1
+        queue_ns = time.monotonic_ns() - arrived
+        try:
+            if model.compute_s:
+                await asyncio.sleep(model.compute_s / self._speed)
+            await model.run(request, _only(request.outputs, respond))
+        finally:
+            free.release()
+        return queue_ns
+
+
+def _only(wanted: tuple[str, ...], respond: Respond) -> Respond:
+    """Return a `respond` that passes on the outputs asked for, in the model's order."""
+    if not wanted:
+        return respond
+
+    async def respond_with_wanted(tensors: tuple[Tensor, ...]) -> None:
+        await respond(tuple(tensor for tensor in tensors if tensor.name in wanted))
+
+    return respond_with_wanted
+
+
+def no_model_control() -> TritonError:
+    """Return the answer to load and unload: that takes a Triton in explicit mode."""
+    return TritonError(
+        Fault.UNAVAILABLE, "explicit model load / unload is not allowed if polling is enabled"
+    )
