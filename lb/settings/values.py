@@ -6,7 +6,7 @@ import re
 from ipaddress import IPv6Address
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from lb.domain.backend import Address, parse_address
 from lb.settings.problems import show
@@ -94,9 +94,9 @@ def _check_name(name: str) -> str:
     return name
 
 
-ListenAddress = Annotated[Address, PlainValidator(read_address)]
+ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(str)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
-TargetAddress = Annotated[Address, PlainValidator(read_target)]
+TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(str)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""

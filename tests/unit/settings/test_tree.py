@@ -1,5 +1,6 @@
 """YAML text to a plain tree: scalars as operators mean them, lines, and what is refused."""
 
+# ruff: noqa: E501 - a case stands on one line
 from __future__ import annotations
 
 import pytest
@@ -86,7 +87,7 @@ def test_substitution_sees_strings_only_and_its_failure_is_a_problem_at_the_valu
         ("# nothing\n", Problem("", "the file is empty")),
         ("- a\n", Problem("", "expected a mapping with listen and backends", 1)),
         ("text", Problem("", "expected a mapping with listen and backends", 1)),
-        ("a: 1\n\tb: 2\n", Problem("", "not valid YAML: found character '\\t' that cannot start any token", 2)),  # noqa: E501
+        ("a: 1\n\tb: 2\n", Problem("", "not valid YAML: found character '\\t' that cannot start any token", 2)),
         ("a: 'open\n", Problem("", "not valid YAML: found unexpected end of stream", 2)),
         ("a: [1\n", Problem("", "not valid YAML: expected ',' or ']', but got '<stream end>'", 2)),
         ("a: 1\n---\nb: 2\n", Problem("", "not valid YAML: but found another document", 2)),
@@ -110,7 +111,7 @@ def test_a_text_that_is_no_mapping_has_one_problem_and_an_empty_tree(
         ("a: 1\nb: 2\na: 3\n", Problem("a", "given twice, first on line 1", 3)),
         ("x:\n  - {a: 1, a: 2}\n", Problem("x[0].a", "given twice, first on line 2", 2)),
         ("x:\n  ? [a]\n  : 1\n", Problem("x", "a key must be a word", 2)),
-        ("a: !!python/name:os.system ''\n", Problem("a", "the tag tag:yaml.org,2002:python/name:os.system is not supported", 1)),  # noqa: E501
+        ("a: !!python/name:os.system ''\n", Problem("a", "the tag tag:yaml.org,2002:python/name:os.system is not supported", 1)),
         ("a: !own {b: 1}\n", Problem("a", "the tag !own is not supported", 1)),
         ("a: !!int x\n", Problem("a", "invalid literal for int() with base 10: 'x'", 1)),
     ],

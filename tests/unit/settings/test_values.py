@@ -1,5 +1,6 @@
 """Field types: addresses, header names and values, names, numbers."""
 
+# ruff: noqa: E501 - a case stands on one line
 from __future__ import annotations
 
 from typing import Any
@@ -34,7 +35,7 @@ def accepts(kind: Any, value: object) -> bool:
     ("text", "address"),
     [
         ("127.0.0.1:8000", Address("127.0.0.1", 8000)),
-        ("triton-0.triton.svc.cluster.local:8001", Address("triton-0.triton.svc.cluster.local", 8001)),  # noqa: E501
+        ("triton-0.triton.svc.cluster.local:8001", Address("triton-0.triton.svc.cluster.local", 8001)),
         ("[::1]:0", Address("::1", 0)),
         ("[fe80::1%eth0]:80", Address("fe80::1%eth0", 80)),
         ("unix:/run/lb.sock", Address(path="/run/lb.sock")),

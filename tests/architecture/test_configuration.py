@@ -1,0 +1,92 @@
+"""The configuration's three faces agree: models, example files and documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from lb.settings.document import document
+from lb.settings.model import BackendSettings, ListenerSettings, Section, Settings
+from lb.settings.problems import Path, format_path
+from lb.settings.reading import read_settings
+from lb.settings.tree import parse_tree
+
+ROOT = FilePath(__file__).parents[2]
+CONFIG = ROOT / "config"
+FULL = CONFIG / "full.yaml"
+
+
+def read(path: FilePath) -> Settings:
+    return read_settings(path.read_text(), {}, lambda name: FilePath(name).read_text())
+
+
+TOP = {
+    (name,): field.annotation
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+}
+SECTIONS: dict[Path, type[Section]] = {
+    (): Settings,
+    **TOP,
+    ("listen", "http"): ListenerSettings,
+    ("backends", 0): BackendSettings,
+}
+"""Where the full file shows each section."""
+SETTINGS = [
+    ((*place, name), field)
+    for place, section in SECTIONS.items()
+    for name, field in section.model_fields.items()
+]
+
+
+def test_every_section_with_settings_is_looked_at() -> None:
+    sections = {section for section in Section.__subclasses__() if section.model_fields}
+    assert sections == set(SECTIONS.values())
+
+
+@pytest.mark.parametrize("path", sorted(CONFIG.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_file_is_good(path: FilePath) -> None:
+    assert read(path).specs()
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), SETTINGS, ids=[format_path(path) for path, _ in SETTINGS]
+)
+def test_every_setting_stands_in_the_full_file_and_is_explained(
+    path: Path, field: FieldInfo
+) -> None:
+    text = FULL.read_text()
+    lines = parse_tree(text, str).lines
+    assert path in lines
+    is_section = path in SECTIONS or path == ("backends",)
+    assert is_section or "  # " in text.splitlines()[lines[path] - 1]
+    assert is_section or field.description
+
+
+def test_the_full_file_holds_the_defaults() -> None:
+    settings = read(FULL)
+    least = Settings.model_validate(
+        {
+            "listen": settings.listen,
+            "backends": [
+                backend.model_dump(include={"name", "http", "grpc", "metrics"})
+                for backend in settings.backends
+            ],
+        }
+    )
+    assert settings == least
+
+
+def test_the_minimal_file_has_the_four_ports_of_triton_and_ours() -> None:
+    listen = read(CONFIG / "minimal.yaml").listen
+    addresses = [listener.address for _, listener in listen if listener is not None]
+    assert [str(address) for address in addresses] == [
+        f"127.0.0.1:{port}" for port in (8000, 8001, 8002, 8003)
+    ]
+
+
+def test_the_documentation_is_up_to_date() -> None:
+    # When this fails: python -m lb.settings.document > docs/configuration.md
+    assert (ROOT / "docs" / "configuration.md").read_text() == document()

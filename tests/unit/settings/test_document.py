@@ -1,0 +1,35 @@
+"""The page made from the models: types, bounds and defaults as operators write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.settings.document import document
+
+LINES = document().splitlines()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "| `http` | address, or mapping as below | none | HTTP/1.1 for clients",
+        "| `address` | address | required | ",
+        "| `kind` | `triton`, `kserve`, `tfserving`, `generic` | `triton` | ",
+        "| `weight` | number, above 0, at most 1e+06 | `1` | ",
+        "| `headers` | mapping | `{}` | ",
+        "| `interval` | duration, above 0 | `1s` | ",
+        "| `expected_status` | list | `[200]` | ",
+        "| `http_path` | text | none | ",
+        "| `head_bytes` | size, at least 1KiB, at most 16MiB | `32KiB` | ",
+        "| `attempts` | whole number, at least 1, at most 100 | `3` | ",
+        "| `backends` | true or false | `true` | ",
+        "Value: `off`, `x_forwarded`, `forwarded`, `both`. Default: `off`.",
+    ],
+)
+def test_a_setting_is_described_by_value_default_and_meaning(start: str) -> None:
+    assert sum(line.startswith(start) for line in LINES) == 1
+
+
+def test_shared_sections_are_described_once() -> None:
+    assert sum(line.startswith("| `rise` |") for line in LINES) == 1
+    assert sum(line.startswith("| `address` |") for line in LINES) == 1
