@@ -1,0 +1,60 @@
+"""An HTTP/1.1 GET of which only the status matters."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lb.health.port import Finding
+from lb.probes.plan import Answer, ProbePlan
+
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
+_LONGEST_START: Final = len(b"HTTP/1.1 200 ")
+_HEAD_LIMIT: Final = 16_384
+"""An interim answer's head must end within this many bytes."""
+
+
+class HttpGet:
+    """One GET on a connection of its own."""
+
+    def __init__(self, plan: ProbePlan) -> None:
+        self.answer: Answer | None = None
+        self._plan = plan
+        self._received = b""
+
+    def opening(self) -> bytes:
+        """The request; headers of the operator replace ours."""
+        plan = self._plan
+        own = {name.lower() for name, _ in plan.headers}
+        defaults = (
+            ("Host", "localhost" if plan.address.path else str(plan.address)),
+            ("User-Agent", "triton-lb"),
+            ("Accept", "*/*"),
+            ("Connection", "close"),
+        )
+        fields = [*(field for field in defaults if field[0].lower() not in own), *plan.headers]
+        lines = [f"GET {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+        return "\r\n".join([*lines, "", ""]).encode()
+
+    def receive(self, data: bytes) -> bytes:
+        """Look for the status line; an interim answer (1xx) comes before the real one."""
+        self._received += data
+        while self.answer is None and len(self._received) >= _LONGEST_START:
+            match = _STATUS_LINE.match(self._received)
+            if match is None:
+                self.answer = Answer(Finding.ERROR, "the answer is not HTTP/1.1")
+            elif match[1][0] == ord("1"):
+                head, end, rest = self._received.partition(b"\r\n\r\n")
+                if len(head) > _HEAD_LIMIT:
+                    self.answer = Answer(Finding.ERROR, "endless interim answer")
+                if not end:
+                    break
+                self._received = rest
+            else:
+                self.answer = self._judge(int(match[1]))
+        return b""
+
+    def _judge(self, status: int) -> Answer:
+        if status in self._plan.expected_status:
+            return Answer(Finding.READY)
+        return Answer(Finding.NOT_READY, f"HTTP status {status}")

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import h11
+import pytest
+
+from lb.domain.backend import Address
+from lb.health.port import Finding
+from lb.probes.http import HttpGet
+from lb.probes.plan import Answer, ProbePlan, Question
+
+ADDRESS = Address(host="127.0.0.1", port=8000)
+
+
+def make_plan(
+    *,
+    address: Address = ADDRESS,
+    expected: tuple[int, ...] = (200,),
+    headers: tuple[tuple[str, str], ...] = (),
+) -> ProbePlan:
+    return ProbePlan(
+        question=Question.HTTP_GET, address=address, expected_status=expected, headers=headers
+    )
+
+
+def request_of(plan: ProbePlan) -> h11.Request:
+    """The opening as an independent server reads it."""
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(HttpGet(plan).opening())
+    request = server.next_event()
+    assert isinstance(request, h11.Request)
+    assert isinstance(server.next_event(), h11.EndOfMessage)
+    return request
+
+
+def answer_to(*pieces: bytes, plan: ProbePlan | None = None) -> Answer | None:
+    talk = HttpGet(plan or make_plan())
+    for piece in pieces:
+        if talk.answer is None:
+            assert talk.receive(piece) == b""
+    return talk.answer
+
+
+def test_the_request_is_a_get_that_asks_to_close() -> None:
+    request = request_of(make_plan())
+    assert (request.method, request.target) == (b"GET", b"/v2/health/ready")
+    fields = dict(request.headers)
+    assert fields[b"host"] == b"127.0.0.1:8000"
+    assert fields[b"connection"] == b"close"
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        (Address(host="::1", port=8000), b"[::1]:8000"),
+        (Address(path="/run/triton.sock"), b"localhost"),
+    ],
+)
+def test_the_host_field_fits_the_address(address: Address, host: bytes) -> None:
+    assert dict(request_of(make_plan(address=address)).headers)[b"host"] == host
+
+
+def test_own_headers_are_added_and_replace_ours() -> None:
+    plan = make_plan(headers=(("authorization", "Bearer x"), ("HOST", "triton.internal")))
+    fields = request_of(plan).headers
+    assert (b"authorization", b"Bearer x") in fields
+    assert [value for name, value in fields if name == b"host"] == [b"triton.internal"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "finding", "detail"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", Finding.READY, ""),
+        (b"HTTP/1.0 200 OK\r\n\r\n", Finding.READY, ""),
+        (b"HTTP/1.1 200\r\n\r\n", Finding.READY, ""),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", Finding.NOT_READY, "HTTP status 400"),
+        (b"HTTP/1.1 503 \r\n\r\n", Finding.NOT_READY, "HTTP status 503"),
+        (b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Finding.READY, ""),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", Finding.ERROR, "the answer is not HTTP/1.1"),
+        (b"\0\0\x12\x04\0\0\0\0\0" + 18 * b"\0", Finding.ERROR, "the answer is not HTTP/1.1"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", Finding.ERROR, "the answer is not HTTP/1.1"),
+    ],
+)
+def test_answers_at_every_split_point(reply: bytes, finding: Finding, detail: str) -> None:
+    expected = Answer(finding, detail)
+    for at in range(len(reply) + 1):
+        assert answer_to(reply[:at], reply[at:]) == expected
+    assert answer_to(*(bytes((byte,)) for byte in reply)) == expected
+
+
+def test_a_half_sent_status_line_is_no_answer_yet() -> None:
+    assert answer_to(b"HTTP/1.1 200") is None
+
+
+def test_the_expected_statuses_are_what_is_ready() -> None:
+    plan = make_plan(expected=(204, 404))
+    not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n", plan=plan)
+    assert not_found == Answer(Finding.READY)
+    assert answer_to(b"HTTP/1.1 200 OK\r\n\r\n", plan=plan) == Answer(
+        Finding.NOT_READY, "HTTP status 200"
+    )
+
+
+def test_an_interim_answer_without_end_is_given_up() -> None:
+    answer = answer_to(b"HTTP/1.1 100 Continue\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
+    assert answer == Answer(Finding.ERROR, "endless interim answer")

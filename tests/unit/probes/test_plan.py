@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lb.domain.backend import AppProtocol, BackendKind
+from lb.probes.plan import ProbeChoice, ProbeKind, Question, plan_probe
+from tests.fakes.backends import GRPC_ADDRESS, HTTP_ADDRESS, make_spec
+
+HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
+TRITON, KSERVE = BackendKind.TRITON, BackendKind.KSERVE
+TFSERVING, GENERIC = BackendKind.TFSERVING, BackendKind.GENERIC
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "question", "path"),
+    [
+        (TRITON, HTTP, Question.HTTP_GET, "/v2/health/ready"),
+        (TRITON, GRPC, Question.SERVER_READY, "/v2/health/ready"),
+        (KSERVE, HTTP, Question.HTTP_GET, "/v2/health/ready"),
+        (KSERVE, GRPC, Question.SERVER_READY, "/v2/health/ready"),
+        (TFSERVING, HTTP, Question.HTTP_GET, "/"),
+        (TFSERVING, GRPC, Question.GRPC_HEALTH, "/"),
+        (GENERIC, HTTP, Question.HTTP_GET, "/"),
+        (GENERIC, GRPC, Question.GRPC_HEALTH, "/"),
+    ],
+)
+def test_auto_asks_each_port_in_its_protocol_as_the_kind_does(
+    kind: BackendKind, protocol: AppProtocol, question: Question, path: str
+) -> None:
+    spec = dataclasses.replace(make_spec(), kind=kind)
+    plan = plan_probe(spec, protocol, ProbeChoice())
+    assert plan.question is question
+    assert plan.path == path
+    assert plan.address == spec.address(protocol)
+
+
+@pytest.mark.parametrize("protocol", [HTTP, GRPC])
+def test_one_kind_for_both_ports_asks_the_port_that_speaks_it(protocol: AppProtocol) -> None:
+    spec = make_spec()
+    assert plan_probe(spec, protocol, ProbeChoice(kind=ProbeKind.HTTP)).address == HTTP_ADDRESS
+    assert plan_probe(spec, protocol, ProbeChoice(kind=ProbeKind.GRPC)).address == GRPC_ADDRESS
+
+
+@pytest.mark.parametrize("protocol", [HTTP, GRPC])
+def test_tcp_asks_every_port_itself(protocol: AppProtocol) -> None:
+    plan = plan_probe(make_spec(), protocol, ProbeChoice(kind=ProbeKind.TCP))
+    assert plan.question is Question.CONNECT
+    assert plan.address == make_spec().address(protocol)
+
+
+def test_what_is_configured_replaces_what_the_kind_suggests() -> None:
+    spec = dataclasses.replace(make_spec(), headers=(("authorization", "Bearer x"),))
+    choice = ProbeChoice(http_path="/ping", expected_status=(200, 204), grpc_health=True)
+    plan = plan_probe(spec, HTTP, choice)
+    assert (plan.path, plan.expected_status) == ("/ping", (200, 204))
+    assert plan.headers == spec.headers
+    assert plan_probe(spec, GRPC, choice).question is Question.GRPC_HEALTH
+
+
+def test_a_port_that_does_not_exist_has_no_probe() -> None:
+    with pytest.raises(LookupError, match="backend gpu-0 has no grpc port"):
+        plan_probe(make_spec(grpc=None), GRPC, ProbeChoice())
