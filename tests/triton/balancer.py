@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,16 @@ class BackendView:
 class RunningBalancer:
     """One balancer before some Tritons, all four listeners on."""
 
-    def __init__(self, workspace: Path, tritons: Sequence[RealTriton]) -> None:
-        workspace.mkdir()
+    def __init__(
+        self, workspace: Path, tritons: Sequence[RealTriton], **sections: dict[str, Any]
+    ) -> None:
+        """Start it; `sections` are added to its configuration."""
         http_port, grpc_port, metrics_port, admin_port = free_ports(4)
         self.target = Target(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
         self.metrics = f"127.0.0.1:{metrics_port}"
         self.admin = f"127.0.0.1:{admin_port}"
         config = workspace / "balancer.yaml"
-        config.write_text(yaml.safe_dump(self._settings(tritons)))
+        config.write_text(yaml.safe_dump({**self._settings(tritons), **sections}))
         self._process = ChildProcess(
             (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)),
             log=workspace / "balancer.log",
@@ -82,6 +84,18 @@ class RunningBalancer:
             wait_until(is_ready, timeout_s=START_TIMEOUT_S, what="the balancer is ready")
         except TimeoutError as error:
             raise RuntimeError(f"{error}:\n{self._process.last_lines()}") from error
+
+    @classmethod
+    def run(
+        cls, workspace: Path, tritons: Sequence[RealTriton], **sections: dict[str, Any]
+    ) -> Iterator[RunningBalancer]:
+        """The life of one in a fixture: started, ready, killed at the end."""
+        running = cls(workspace, tritons, **sections)
+        try:
+            running.wait_ready()
+            yield running
+        finally:
+            running.close()
 
     def backends(self) -> dict[str, BackendView]:
         """Ask the admin API; backends by name."""
@@ -125,6 +139,11 @@ class RunningBalancer:
     def open_files(self) -> int:
         """File descriptors that its process holds."""
         return psutil.Process(self._process.pid).num_fds()
+
+    def resident_bytes(self) -> int:
+        """Memory that its process holds."""
+        size: int = psutil.Process(self._process.pid).memory_info().rss
+        return size
 
     def close(self) -> None:
         """Kill it; its way of stopping is tested elsewhere."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -12,6 +11,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from tests.triton.balancer import RunningBalancer
+from tests.triton.records import Records
 from tests.triton.server import RealTriton
 from tests.triton.target import Target
 
@@ -32,21 +32,21 @@ def _time_limit() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     """Where models note, by request id, what became of a request."""
-    return tmp_path_factory.mktemp("records")
+    return Records(tmp_path_factory.mktemp("records"))
 
 
 @pytest.fixture(scope="session")
 def tritons(
-    tmp_path_factory: pytest.TempPathFactory, records: Path
+    tmp_path_factory: pytest.TempPathFactory, records: Records
 ) -> Iterator[tuple[RealTriton, ...]]:
     """Three Tritons that serve the same models."""
     workspace = tmp_path_factory.mktemp("tritons")
     started: list[RealTriton] = []
     try:
         for number in range(3):
-            started.append(RealTriton(f"triton-{number}", workspace, records))  # noqa: PERF401
+            started.append(RealTriton(f"triton-{number}", workspace, records.directory))  # noqa: PERF401
         for triton in started:
             triton.wait_ready()
         yield tuple(started)
@@ -55,21 +55,12 @@ def tritons(
             triton.close()
 
 
-def _run_balancer(workspace: Path, tritons: tuple[RealTriton, ...]) -> Iterator[RunningBalancer]:
-    running = RunningBalancer(workspace, tritons)
-    try:
-        running.wait_ready()
-        yield running
-    finally:
-        running.close()
-
-
 @pytest.fixture(scope="session")
 def balancer(
     tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
 ) -> Iterator[RunningBalancer]:
     """The balancer before all three."""
-    yield from _run_balancer(tmp_path_factory.mktemp("balancer") / "three", tritons)
+    yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer"), tritons)
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +68,7 @@ def balancer_of_one(
     tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
 ) -> Iterator[RunningBalancer]:
     """A balancer before the first Triton alone: for clients that compare statistics."""
-    yield from _run_balancer(tmp_path_factory.mktemp("balancer") / "one", tritons[:1])
+    yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer-of-one"), tritons[:1])
 
 
 @pytest.fixture(params=["direct", "balanced"])

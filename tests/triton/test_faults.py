@@ -1,0 +1,125 @@
+"""Tritons die and freeze under load; clients of the balancer hardly notice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fakes.process import wait_until
+from tests.triton.balancer import RunningBalancer
+from tests.triton.load import Load
+from tests.triton.server import RealTriton
+
+CLIENTS = 12
+NOTICE_S = 0.3
+"""The balancer hears of the end of a process by its closed sockets; on a busy machine its turn
+to look may come this late."""
+FROZEN_IS_OUT_S = 2.5
+RETURN_S = 10.0
+
+
+@pytest.fixture
+def victim(balancer: RunningBalancer, tritons: tuple[RealTriton, ...]) -> Iterator[RealTriton]:
+    """A Triton to mistreat: not the one that other tests call directly. Well again afterwards."""
+    chosen = tritons[-1]
+    yield chosen
+    chosen.sigcont()
+    if not chosen.is_running:
+        chosen.restart()
+    chosen.wait_ready()
+    wait_until(balancer.all_in_rotation, timeout_s=30.0, what="all Tritons are back")
+
+
+async def wait_for_rotation(
+    balancer: RunningBalancer, name: str, *, is_in: bool, timeout_s: float
+) -> float:
+    """Wait for the admin API to say so and return the seconds it took."""
+    return await asyncio.to_thread(
+        wait_until,
+        lambda: balancer.backends()[name].is_in_rotation is is_in,
+        timeout_s=timeout_s,
+        what=f"{name} is {'in' if is_in else 'out of'} rotation",
+    )
+
+
+async def test_killed_triton_costs_at_most_what_it_had_and_returns_after_a_restart(
+    balancer: RunningBalancer, victim: RealTriton
+) -> None:
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for_more(50)
+        victim.kill9()
+        await asyncio.to_thread(
+            wait_until, lambda: not victim.is_running, timeout_s=5.0, what="it is dead"
+        )
+        dead_at = time.monotonic()
+        await wait_for_rotation(balancer, victim.name, is_in=False, timeout_s=NOTICE_S)
+        await load.wait_for_more(100)
+        victim.restart()
+        await asyncio.to_thread(victim.wait_ready)
+        ready_at = time.monotonic()
+        await wait_for_rotation(balancer, victim.name, is_in=True, timeout_s=RETURN_S)
+        await load.wait_for(20, lambda s: s.began > ready_at and s.server == victim.name)
+    assert len(load.failures) <= CLIENTS
+    assert [sample for sample in load.failures if sample.began > dead_at + NOTICE_S] == []
+
+
+async def test_kill_fails_no_request_on_the_other_tritons(
+    balancer: RunningBalancer, victim: RealTriton, tritons: tuple[RealTriton, ...]
+) -> None:
+    each = 4
+    async with Load(balancer.target, clients=0) as load:
+        asked = [
+            asyncio.ensure_future(ask(1500))
+            for ask in (load.ask_http, load.ask_grpc)
+            for _ in range(each * len(tritons) // 2)
+        ]
+        await asyncio.to_thread(
+            wait_until,
+            lambda: [view.in_flight for view in balancer.backends().values()] == [each] * 3,
+            timeout_s=5.0,
+            what=f"every Triton has {each} requests",
+        )
+        victim.kill9()
+        await asyncio.gather(*asked)
+    served = Counter(sample.server for sample in load.samples)
+    assert len(load.failures) <= each
+    assert victim.name not in served
+    for triton in tritons[:-1]:
+        assert served[triton.name] >= each
+
+
+async def test_frozen_triton_is_out_in_time_and_no_request_fails(
+    balancer: RunningBalancer, victim: RealTriton
+) -> None:
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for_more(50)
+        victim.sigstop()
+        await wait_for_rotation(balancer, victim.name, is_in=False, timeout_s=FROZEN_IS_OUT_S)
+        out_at = time.monotonic()
+        await load.wait_for_more(100)
+        back_at = time.monotonic()
+        victim.sigcont()
+        await wait_for_rotation(balancer, victim.name, is_in=True, timeout_s=RETURN_S)
+        await load.wait_for(20, lambda s: s.began > back_at and s.server == victim.name)
+    assert load.failures == []
+    misled = [s for s in load.samples if out_at < s.began < back_at and s.server == victim.name]
+    assert misled == []
+
+
+async def test_requests_on_the_other_tritons_are_served_while_one_is_frozen(
+    balancer: RunningBalancer, victim: RealTriton, tritons: tuple[RealTriton, ...]
+) -> None:
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for_more(20)
+        victim.sigstop()
+        frozen_at = time.monotonic()
+        for triton in tritons[:-1]:
+            await load.wait_for(
+                20, lambda s, name=triton.name: s.began > frozen_at and s.server == name
+            )
+        victim.sigcont()
+    assert load.failures == []
