@@ -90,7 +90,13 @@ class LogFormat(StrEnum):
 class Section(BaseModel):
     """Base of all sections: frozen, and nothing unknown is let through."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        # Before 2.10 pydantic keeps names that begin with `model_` to itself.
+        protected_namespaces=(),
+    )
 
 
 class ListenerSettings(Section):
@@ -125,7 +131,8 @@ class HealthSettings(Section):
 
     probe: ProbeKind = ProbeKind.AUTO
     """What to send: `auto` asks each port for readiness in its own protocol, as the backend's
-    `kind` does it; `http` a GET of `http_path`; `grpc` a call; `tcp` only connects."""
+    `kind` does it; `http` a GET of `http_path` to the HTTP port, and its answer also decides for
+    gRPC; `grpc` likewise a call to the gRPC port; `tcp` only connects."""
     interval: PositiveDuration = 1.0
     """Time between two probes of a port, give or take a tenth. After a missed probe the port is
     probed every 100 ms until it is clear whether it is down."""

@@ -94,9 +94,9 @@ def _check_name(name: str) -> str:
     return name
 
 
-ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(str)]
+ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(Address.__str__)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
-TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(str)]
+TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(Address.__str__)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""
