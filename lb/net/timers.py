@@ -15,6 +15,8 @@ TICK_S: Final = 0.02
 """20 ms: a gRPC deadline may be enforced this much late, since the client enforces it as well."""
 SLOTS: Final = 512
 """One turn is about ten seconds; longer timers go round."""
+_EARLY_S: Final = 0.001
+"""Event loops fire up to their clock's resolution early; that must not cost another round."""
 
 
 class Timer:
@@ -34,17 +36,19 @@ class Timer:
 class TimerWheel:
     """Hashed timing wheel (Varghese and Lauck, 1987) with lazy cancellation.
 
-    It ticks only while it holds timers, so an idle process does not wake up for it.
+    It wakes up for the next slot that holds a timer, so an idle process hardly ticks.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._slots: list[list[Timer]] = [[] for _ in range(SLOTS)]
         self._position = 0
-        self._base = 0.0
+        self._base = loop.time()
         """Loop time that belongs to `_position`."""
         self._count = 0
         self._handle: asyncio.TimerHandle | None = None
+        self._wake_at = 0.0
+        """Loop time of `_handle`."""
 
     def __len__(self) -> int:
         """Timers held, cancelled ones included until their slot comes round."""
@@ -53,27 +57,40 @@ class TimerWheel:
     def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` once, `delay_s` seconds from now or up to a tick later."""
         now = self._loop.time()
-        if self._handle is None:
+        if not self._count:
             self._base = now
-            self._handle = self._loop.call_later(TICK_S, self._tick)
         timer = Timer(now + delay_s, callback)
-        self._insert(timer)
         self._count += 1
+        wake_at = self._insert(timer)
+        if self._handle is None or wake_at < self._wake_at:
+            self._wake(wake_at)
         return timer
 
-    def _insert(self, timer: Timer) -> None:
+    def _wake(self, at: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._wake_at = at
+        self._handle = self._loop.call_at(at, self._tick)
+
+    def _insert(self, timer: Timer) -> float:
+        """File a timer; returns the loop time at which its slot comes round."""
         ticks = int((timer.due - self._base) / TICK_S) + 1
         # Further away than one turn: park it in the last slot before us and look again then.
         ticks = min(max(ticks, 1), SLOTS - 1)
         self._slots[(self._position + ticks) % SLOTS].append(timer)
+        return self._base + ticks * TICK_S
 
     def _tick(self) -> None:
+        self._handle = None
         now = self._loop.time()
-        while self._base + TICK_S <= now:
+        while self._base + TICK_S <= now + _EARLY_S:
             self._base += TICK_S
             self._position = (self._position + 1) % SLOTS
-            self._expire(now)
-        self._handle = self._loop.call_later(TICK_S, self._tick) if self._count else None
+            self._expire(now + _EARLY_S)
+        for ticks in range(1, SLOTS if self._count else 0):
+            if self._slots[(self._position + ticks) % SLOTS]:
+                self._wake(self._base + ticks * TICK_S)
+                return
 
     def _expire(self, now: float) -> None:
         slot = self._slots[self._position]

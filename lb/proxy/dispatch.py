@@ -17,6 +17,7 @@ from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import Verdict, decide
 from lb.proxy.exchange import Exchange
 from lb.telemetry.record import RequestSink
+from lb.wire.ledger import Ledger
 
 _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
@@ -33,17 +34,17 @@ class Dispatcher:
         requests: RequestSink,
         *,
         clock: Callable[[], float],
+        ledger: Ledger,
         max_attempts: int,
     ) -> None:
         self._ref = ref
         self._outcomes = outcomes
         self._requests = requests
         self.clock = clock
+        self._ledger = ledger
         self._max_attempts = max_attempts
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
-        self.shedding = False
-        """Set while the memory ceiling is reached: new requests are refused."""
 
     @property
     def pool(self) -> PoolRef:
@@ -60,7 +61,7 @@ class Dispatcher:
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
         # Backend and Port: two calls fewer per request.
-        if self.shedding:
+        if self._ledger.held >= self._ledger.short_at:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         placement = self._ref.current.placements[exchange.protocol]
         picker = placement.picker if not exchange.tried else self._retry_picker(placement, exchange)

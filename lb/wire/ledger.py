@@ -24,10 +24,12 @@ class Holder(Protocol):
 class Ledger:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
-    __slots__ = ("_holders", "ceiling", "evictions", "held")
+    __slots__ = ("_holders", "ceiling", "evictions", "held", "short_at")
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
+        self.short_at = ceiling - ceiling // 8
+        """From here on new work should be refused and credit withheld."""
         self.held = 0
         self.evictions = 0
         """How often a holder had to give way."""
@@ -38,8 +40,8 @@ class Ledger:
 
     @property
     def is_short(self) -> bool:
-        """Whether new work should be refused and credit withheld: seven eighths are taken."""
-        return self.held * 8 >= self.ceiling * 7
+        """Whether new work should be refused and credit withheld."""
+        return self.held >= self.short_at
 
     def take(self, holder: Holder, size: int) -> bool:
         """Put `size` bytes on the holder's account. False when it was evicted instead."""
@@ -51,6 +53,8 @@ class Ledger:
             largest.evict()
             if largest is holder:
                 return False
+            if largest.held:
+                raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
         self.held += size
         if not holder.held:
             self._holders[holder] = None

@@ -15,7 +15,7 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
-from lb.wire.grpc.message import model_name
+from lb.wire.grpc.message import MessageMeter, model_name
 from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_reset
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
@@ -56,7 +56,7 @@ class Call(Exchange):
     """A gRPC call in the relay."""
 
     __slots__ = (
-        "begun", "client_id", "head", "held_back", "opened_at", "relay", "request", "response",
+        "begun", "client_id", "head", "held_back", "messages", "opened_at", "relay", "request", "response",
         "server", "timer", "upstream", "watch",
     )  # fmt: skip
 
@@ -82,6 +82,7 @@ class Call(Exchange):
         self.held_back = False
         """The first message is awaited before the call is placed."""
         self.opened_at = 0.0
+        self.messages = MessageMeter() if options.message_size else None
         self.timer: Any = None
         self.watch: Any = None
         """Ends the subscription of a health watch."""
@@ -113,9 +114,11 @@ class Call(Exchange):
                 self.fail(Reason.DEADLINE, "deadline exceeded")
                 return
             self.timer = relay.timers.after(head.timeout_s, self._expire)
+        elif relay.options.request_timeout_s:
+            self.timer = relay.timers.after(relay.options.request_timeout_s, self._expire)
         if not head.is_grpc or head.method != b"POST":
             self._refuse_foreign()
-        elif head.size > relay.options.head_size:
+        elif head.size > relay.options.head_size or head.count > relay.options.fields:
             self.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
         elif head.timeout_bad:
             self.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
@@ -143,6 +146,8 @@ class Call(Exchange):
             limit = self.relay.options.retained_size
             if not request.retain(payload, limit):
                 return
+        if self.messages is not None and not self._message_fits(payload):
+            return
         if self.held_back and not self._peek(payload, end_stream):
             return
         if end_stream:
@@ -171,6 +176,15 @@ class Call(Exchange):
         self.model = name or b""
         self._place()
         return not self.finished
+
+    def _message_fits(self, payload: Payload) -> bool:
+        assert self.messages is not None
+        self.messages.feed(payload)
+        limit = self.relay.options.message_size
+        if self.messages.largest <= limit:
+            return True
+        self.fail(Reason.BODY_TOO_LARGE, f"message is larger than the limit of {limit} bytes")
+        return False
 
     def _length_fits(self) -> bool:
         expected = self.head.content_length
@@ -486,4 +500,3 @@ _RESET_CODES: Final = {
     Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
 }
 """How a stream ends whose response has begun; others are INTERNAL_ERROR."""
-

@@ -84,7 +84,6 @@ class ClientLink(Link):
                 "detail": error.detail,
             },
         )
-        self.relay.protocol_errors += 1
         self.retire()
         self._drop_calls(Outcome.PROTOCOL_ERROR)
 
@@ -179,7 +178,6 @@ class ClientLink(Link):
         pipe = self.streams.get(stream_id)
         if pipe is None:
             return
-        self.relay.protocol_errors += 1
         self.write_reset(stream_id, error.code)
         self.close_stream(stream_id)
         pipe.owner.attempt_failed(Outcome.PROTOCOL_ERROR, error.detail)

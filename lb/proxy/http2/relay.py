@@ -17,6 +17,7 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
+from lb.telemetry.meter import Traffic
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
@@ -43,6 +44,12 @@ class Http2Options:
     head_timeout_s: float = 10.0
     """Until a new client has sent its preface and SETTINGS."""
     client_idle_s: float = 620.0
+    fields: int = 100
+    """Header fields of a request; more are answered RESOURCE_EXHAUSTED."""
+    message_size: int = 0
+    """Longest gRPC message of a request; 0 is no limit."""
+    request_timeout_s: float = 0.0
+    """From a request's head to the end of its answer; 0 is no limit."""
     x_forwarded: bool = False
     forwarded: bool = False
 
@@ -56,6 +63,7 @@ class Http2Relay:
         timers: TimerWheel,
         ledger: Ledger,
         tasks: TaskOwner,
+        traffic: Traffic,
         options: Http2Options,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -63,6 +71,8 @@ class Http2Relay:
         self.timers = timers
         self.ledger = ledger
         self.tasks = tasks
+        self.traffic = traffic
+        """Counters of the clients' side."""
         self.options = options
         self.clock: Callable[[], float] = dispatcher.clock
         self.servers: set[ServerLink] = set()
@@ -70,8 +80,6 @@ class Http2Relay:
         self.closing: list[Link] = []
         """Connections to close after the next flush."""
         self.draining = False
-        self.protocol_errors = 0
-        """Counter: connections and streams ended because the peer broke the protocol."""
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
         self._caches = HeadCaches()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from lb.domain.outcome import Reason
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
@@ -55,6 +56,8 @@ class ServerLink(Link):
         self.extra_fields = relay.forwarded_fields(self.client)
         self._idle_since = relay.clock()
         relay.servers.add(self)
+        relay.traffic.accepted += 1
+        relay.traffic.connections += 1
         self._timer = relay.timers.after(relay.options.head_timeout_s, self._check_time)
         self.write_preamble(relay.server_settings)
         self.flush()
@@ -77,6 +80,7 @@ class ServerLink(Link):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone, and so are its calls."""
         self.relay.servers.discard(self)
+        self.relay.traffic.connections -= 1
         if self._timer is not None:
             self._timer.cancel()
         self._drop_calls()
@@ -95,7 +99,7 @@ class ServerLink(Link):
             "client broke HTTP/2",
             extra={"client": self.client, "code": error.code.name, "detail": error.detail},
         )
-        self.relay.protocol_errors += 1
+        self.relay.traffic.connection_failed(Reason.BAD_REQUEST)
         self._drop_calls()
 
     def _check_time(self) -> None:
@@ -105,6 +109,7 @@ class ServerLink(Link):
         options = self.relay.options
         now = self.relay.clock()
         if not self.peer_ready:
+            self.relay.traffic.connection_failed(Reason.HEAD_TIMEOUT)
             self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
             return
         idle = now - self._idle_since if not self.streams else 0.0
@@ -170,7 +175,7 @@ class ServerLink(Link):
 
     def on_stream_error(self, stream_id: int, error: StreamError) -> None:
         """The client broke the rules on one stream."""
-        self.relay.protocol_errors += 1
+        self.relay.traffic.connection_failed(Reason.BAD_REQUEST)
         self.write_reset(stream_id, error.code)
         pipe = self.streams.get(stream_id)
         if pipe is not None:

@@ -18,6 +18,35 @@ def frame_message(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
+class MessageMeter:
+    """Follows the length prefixes of a stream of messages, however it is cut."""
+
+    __slots__ = ("_prefix", "_rest", "largest")
+
+    def __init__(self) -> None:
+        self._prefix = b""
+        self._rest = 0
+        self.largest = 0
+        """Length in bytes of the longest message announced so far."""
+
+    def feed(self, payload: bytes | memoryview) -> None:
+        """Take the next bytes of the stream."""
+        pos, end = 0, len(payload)
+        while pos < end:
+            if self._rest:
+                step = min(self._rest, end - pos)
+                self._rest -= step
+                pos += step
+                continue
+            step = min(PREFIX_SIZE - len(self._prefix), end - pos)
+            self._prefix += bytes(payload[pos : pos + step])
+            pos += step
+            if len(self._prefix) == PREFIX_SIZE:
+                self._rest = int.from_bytes(self._prefix[1:], "big")
+                self.largest = max(self.largest, self._rest)
+                self._prefix = b""
+
+
 def model_name(head: bytes) -> bytes | None:
     """Field 1 of the first message, the model's name in `ModelInferRequest`.
 

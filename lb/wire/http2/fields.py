@@ -117,9 +117,7 @@ def _broken(detail: str) -> Http2Error:
     return Http2Error(ErrorCode.COMPRESSION_ERROR, detail)
 
 
-_STATIC: Final = tuple(
-    (bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE
-)
+_STATIC: Final = tuple((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE)
 STATIC_FIELDS: Final = (None,) + tuple(
     Field(name, value, bytes((0x80 | index,)), never_indexed=False)
     for index, (name, value) in enumerate(_STATIC, 1)

@@ -23,9 +23,7 @@ _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
 _TE_TRAILERS: Final = encode_field(b"te", b"trailers")
 _REQUIRED: Final = 1 << f.METHOD | 1 << f.SCHEME | 1 << f.PATH
 _REQUEST_PSEUDO: Final = _REQUIRED | 1 << f.AUTHORITY
-_SINGLE: Final = (
-    _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.HOST | 1 << f.TE
-)
+_SINGLE: Final = _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.HOST | 1 << f.TE
 _FORBIDDEN: Final = 1 << f.CONNECTION | 1 << f.MALFORMED | 1 << f.UNKNOWN_PSEUDO
 NO_LENGTH: Final = -1
 NO_STATUS: Final = -1
@@ -39,7 +37,7 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "content_length", "is_grpc", "method", "path",
+        "authority", "block", "cacheable", "content_length", "count", "is_grpc", "method", "path",
         "request_id", "route", "size", "timeout_bad", "timeout_s",
     )  # fmt: skip
 
@@ -54,6 +52,8 @@ class RequestHead:
         self.timeout_bad = False
         self.size = 0
         """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
+        self.count = 0
+        """Fields, pseudo-fields included."""
         self.route: object = None
         """Whatever the owner of the head's cache has decided for it."""
 
@@ -127,6 +127,7 @@ def build_request(fields: list[Field], block: bytes) -> RequestHead:
         raise _malformed(":status in a request")
     head = RequestHead()
     head.size = size
+    head.count = len(fields)
     head.cacheable = cacheable
     for field in fields:
         if field.kind:

@@ -1,0 +1,101 @@
+"""Listening sockets: bound before anything is served, so that a busy port stops the start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from lb.domain.backend import Address
+from lb.domain.errors import LoadBalancerError
+
+BACKLOG: Final = 4096
+"""Connections that wait for accept; the kernel caps it at `net.core.somaxconn`."""
+
+
+class ListenError(LoadBalancerError):
+    """A listener's address cannot be used; the message says which and why."""
+
+
+def bind(name: str, address: Address) -> socket.socket:
+    """Bind and listen.
+
+    Args:
+        name: of the listener, for the message.
+        address: port 0 takes a free one.
+
+    Raises:
+        ListenError: busy, not allowed, or not an address of this machine.
+    """
+    try:
+        return _bind_unix(address.path) if address.path else _bind_tcp(address)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ListenError(f"cannot listen on {address} ({name}): {reason}") from error
+
+
+def _bind_tcp(address: Address) -> socket.socket:
+    family, kind, protocol, _, target = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # `[::]` is every interface of both families, as with Triton.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setblocking(False)
+        listener.bind(target)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _bind_unix(path: str) -> socket.socket:
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    """Remove a socket that nobody listens on any more: what a killed process leaves behind."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def bound_address(listener: socket.socket, wanted: Address) -> Address:
+    """The address with the port that the kernel chose."""
+    if wanted.path:
+        return wanted
+    return Address(host=wanted.host, port=listener.getsockname()[1])
+
+
+async def serve(
+    loop: asyncio.AbstractEventLoop,
+    listener: socket.socket,
+    protocol_factory: Callable[[], asyncio.BaseProtocol],
+) -> asyncio.AbstractServer:
+    """Start to accept on a bound socket."""
+    if listener.family == socket.AF_UNIX:
+        return await loop.create_unix_server(protocol_factory, sock=listener, backlog=BACKLOG)
+    return await loop.create_server(protocol_factory, sock=listener, backlog=BACKLOG)

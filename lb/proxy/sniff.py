@@ -1,0 +1,70 @@
+"""One port for both protocols: the first bytes decide (RFC 9113 3.3, prior knowledge).
+
+No HTTP/1.1 request starts like the HTTP/2 preface for longer than its first bytes, and a client
+that speaks HTTP/2 sends the preface at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from lb.net.timers import Timer, TimerWheel
+from lb.wire.http2.frames import PREFACE
+
+_DECISIVE: Final = 14
+"""Bytes up to "PRI * HTTP/2.0", which is no valid HTTP/1.1 request line."""
+
+
+class SniffProtocol(asyncio.Protocol):
+    """Waits for the decisive bytes, then hands the connection over and is gone."""
+
+    def __init__(
+        self,
+        make_http1: Callable[[], asyncio.Protocol],
+        make_http2: Callable[[], asyncio.Protocol],
+        timers: TimerWheel,
+        head_timeout_s: float,
+    ) -> None:
+        self._make_http1 = make_http1
+        self._make_http2 = make_http2
+        self._timers = timers
+        self._head_timeout_s = head_timeout_s
+        self._transport: asyncio.Transport | None = None
+        self._timer: Timer | None = None
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a client connected."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = self._timers.after(self._head_timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the client went without saying anything decisive."""
+        self._end()
+
+    def _end(self) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came."""
+        self._data += data
+        size = min(len(self._data), _DECISIVE)
+        is_http2 = self._data[:size] == PREFACE[:size]
+        if is_http2 and size < _DECISIVE:
+            return
+        transport = self._transport
+        if transport is None:
+            return
+        self._end()
+        protocol = self._make_http2() if is_http2 else self._make_http1()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(self._data)
