@@ -19,13 +19,15 @@ from benchmarks.load.processes import REPOSITORY
 from benchmarks.load.proxies import DIRECT, ENVOY, version
 
 MIB = 1 << 20
-_SATURATED = 0.9
 _NOTES = """\
-CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system. In
-brackets: the ratio to Envoy in the same run; under 1 is cheaper than Envoy. Figures are medians of
-the rounds. `busy`: share of its core that the proxy used; where it is well under 100 %, the load
-core was the limit (backend and load generator share it) and requests per second say little about
-the proxy. `direct` is one backend without a proxy."""
+CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system; for
+streams, per message and its echo. In brackets: the ratio to Envoy in the same run; under 1 is
+cheaper than Envoy. Figures are medians of the rounds. `busy`: share of its core that the proxy
+used; where it is well under 100 %, the load core was the limit (backends and load generator share
+it): then the CPU figure still holds, the rate says little about the proxy. `others`: share of the
+proxy's core that went to other programs; well above a few percent, repeat the run on a quiet
+machine. `direct` is one backend without a proxy. A request counts only if it was answered without
+an error."""
 
 
 def describe(plan: Plan) -> dict[str, str]:
@@ -130,7 +132,7 @@ def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
 def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...]:
     sample = row[name].median()
     if sample is None:
-        return (cell.title, name, "failed", *[""] * 8)
+        return (cell.title, name, "failed", *[""] * 9)
     is_proxy = name != DIRECT
     return (
         cell.title,
@@ -143,6 +145,7 @@ def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...
         f"{sample.p999_us / 1000:.2f}",
         f"{sample.rss_bytes / MIB:.0f}" if is_proxy else "",
         f"{min(1.0, sample.busy):.0%}" if is_proxy else "",
+        f"{min(1.0, sample.others):.0%}",
         f"{min(1.0, sample.load_busy):.0%}",
     )
 
