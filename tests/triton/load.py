@@ -88,7 +88,7 @@ class Load:
             result = await client.infer("sleeper", inputs)
             server = result.as_numpy("SERVER")[0].decode()
         except (InferenceServerException, aiohttp.ClientError, OSError) as failure:
-            error = repr(failure)
+            error = str(failure) or repr(failure)
         self.samples.append(Sample(protocol, began, time.monotonic(), server, error))
         self._news.set()
 

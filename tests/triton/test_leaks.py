@@ -78,8 +78,9 @@ async def keep_alive_requests(address: str, *, connections: int, each: int) -> i
     return sum(await asyncio.gather(*(one_connection() for _ in range(connections))))
 
 
-async def cancelled_streams(address: str, *, at_once: int, each: int) -> int:
-    """Open streams and cancel them, half of them before the first answer; return how many."""
+async def cancelled_streams(address: str, *, each: int) -> int:
+    """Open streams on four connections, five at once, and cancel them, half of them before the
+    first answer; return how many."""
     request = service_pb2.ModelInferRequest(model_name="repeat_int32")
     for made in repeat(grpcclient, list(range(500)), 20):
         request.inputs.append(made._get_tensor())
@@ -97,8 +98,11 @@ async def cancelled_streams(address: str, *, at_once: int, each: int) -> int:
             cancelled += await call.code() is grpc.StatusCode.CANCELLED
         return cancelled
 
-    async with grpc.aio.insecure_channel(address) as channel:
-        return sum(await asyncio.gather(*(one_after_another(channel) for _ in range(at_once))))
+    own_connection = (("grpc.use_local_subchannel_pool", 1),)
+    channels = [grpc.aio.insecure_channel(address, options=own_connection) for _ in range(4)]
+    counts = await asyncio.gather(*(one_after_another(channel) for channel in channels * 5))
+    await asyncio.gather(*(channel.close() for channel in channels))
+    return sum(counts)
 
 
 async def test_keep_alive_requests_leave_nothing_behind(quick_to_close: RunningBalancer) -> None:
@@ -113,10 +117,10 @@ async def test_keep_alive_requests_leave_nothing_behind(quick_to_close: RunningB
 
 async def test_cancelled_streams_leave_nothing_behind(quick_to_close: RunningBalancer) -> None:
     address = quick_to_close.target.grpc
-    assert await cancelled_streams(address, at_once=20, each=4) == 80
+    assert await cancelled_streams(address, each=4) == 80
     files = await settled(quick_to_close)
     memory = quick_to_close.resident_bytes()
-    assert await cancelled_streams(address, at_once=20, each=50) == 1000
+    assert await cancelled_streams(address, each=50) == 1000
     assert await settled(quick_to_close) <= files
     assert quick_to_close.resident_bytes() - memory < GROWTH_BYTES
 
