@@ -7,6 +7,7 @@ whoever caches it saves all of this work for the next request that looks the sam
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from lb.wire.grpc.timeout import parse_timeout
@@ -129,9 +130,11 @@ def build_request(fields: list[Field], block: bytes) -> RequestHead:
     head.size = size
     head.count = len(fields)
     head.cacheable = cacheable
+    takers = _TAKERS.get
     for field in fields:
-        if field.kind:
-            _take(head, field)
+        taker = takers(field.kind)
+        if taker is not None:
+            taker(head, field.value)
     if not seen & 1 << f.TE:
         # gRPC servers may insist on it, to detect proxies that would lose trailers.
         block += _TE_TRAILERS
@@ -139,37 +142,65 @@ def build_request(fields: list[Field], block: bytes) -> RequestHead:
     return head
 
 
-def _take(head: RequestHead, field: Field) -> None:
-    kind, value = field.kind, field.value
-    if kind == f.PATH:
-        if _PATH.fullmatch(value) is None and not (value == b"*" and head.method == b"OPTIONS"):
-            raise _malformed("bad :path")
-        head.path = value
-    elif kind == f.METHOD:
-        if _METHOD.fullmatch(value) is None:
-            raise _malformed("bad :method")
-        head.method = value
-    elif kind == f.SCHEME:
-        if value not in (b"http", b"https"):
-            raise _malformed("bad :scheme")
-    elif kind in (f.AUTHORITY, f.HOST):
-        if _AUTHORITY.fullmatch(value) is None:
-            raise _malformed("bad authority")
-        if head.authority and value != head.authority:
-            raise _malformed("host differs from :authority")
-        head.authority = value
-    elif kind == f.TE:
-        if value != b"trailers":
-            raise _malformed("te other than trailers")
-    elif kind == f.CONTENT_TYPE:
-        head.is_grpc = value.startswith(b"application/grpc") and value[16:17] in (b"", b"+", b";")
-    elif kind == f.CONTENT_LENGTH:
-        head.content_length = _length(value)
-    elif kind == f.GRPC_TIMEOUT:
-        head.timeout_s = parse_timeout(value)
-        head.timeout_bad = head.timeout_s is None
-    elif kind == f.REQUEST_ID:
-        head.request_id = value
+def _take_path(head: RequestHead, value: bytes) -> None:
+    if _PATH.fullmatch(value) is None and not (value == b"*" and head.method == b"OPTIONS"):
+        raise _malformed("bad :path")
+    head.path = value
+
+
+def _take_method(head: RequestHead, value: bytes) -> None:
+    if _METHOD.fullmatch(value) is None:
+        raise _malformed("bad :method")
+    head.method = value
+
+
+def _take_scheme(head: RequestHead, value: bytes) -> None:
+    if value not in (b"http", b"https"):
+        raise _malformed("bad :scheme")
+
+
+def _take_authority(head: RequestHead, value: bytes) -> None:
+    if _AUTHORITY.fullmatch(value) is None:
+        raise _malformed("bad authority")
+    if head.authority and value != head.authority:
+        raise _malformed("host differs from :authority")
+    head.authority = value
+
+
+def _take_te(head: RequestHead, value: bytes) -> None:
+    if value != b"trailers":
+        raise _malformed("te other than trailers")
+
+
+def _take_content_type(head: RequestHead, value: bytes) -> None:
+    head.is_grpc = value.startswith(b"application/grpc") and value[16:17] in (b"", b"+", b";")
+
+
+def _take_content_length(head: RequestHead, value: bytes) -> None:
+    head.content_length = _length(value)
+
+
+def _take_timeout(head: RequestHead, value: bytes) -> None:
+    head.timeout_s = parse_timeout(value)
+    head.timeout_bad = head.timeout_s is None
+
+
+def _take_request_id(head: RequestHead, value: bytes) -> None:
+    head.request_id = value
+
+
+_TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
+    f.PATH: _take_path,
+    f.METHOD: _take_method,
+    f.SCHEME: _take_scheme,
+    f.AUTHORITY: _take_authority,
+    f.HOST: _take_authority,
+    f.TE: _take_te,
+    f.CONTENT_TYPE: _take_content_type,
+    f.CONTENT_LENGTH: _take_content_length,
+    f.GRPC_TIMEOUT: _take_timeout,
+    f.REQUEST_ID: _take_request_id,
+}
 
 
 def check_trailers(fields: list[Field]) -> int:
