@@ -54,6 +54,20 @@ class AdminState(Enum):
     DISABLED = "disabled"
 
 
+class BackendState(Enum):
+    """What is said about a backend or one of its ports in logs, metrics and the admin API:
+    its health, or what the operator says where that is not `enabled`."""
+
+    STARTING = "starting"
+    """No probe has been answered yet."""
+    UP = "up"
+    SUSPECTED = "suspected"
+    """It owes a probe's answer and is silent: used only when nothing better is left."""
+    DOWN = "down"
+    DRAINING = "draining"
+    DISABLED = "disabled"
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """Where to listen or connect: a host and port, or a Unix socket path."""

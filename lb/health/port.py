@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum
 from random import Random
 
-from lb.domain.backend import Health
+from lb.domain.backend import BackendState, Health
 from lb.health.thresholds import REPROBE_S, Thresholds
 
 
@@ -31,25 +31,16 @@ class Finding(Enum):
     """Any other failure: no route, a broken or foreign answer."""
 
 
-class PortState(Enum):
-    """What is said about a port in logs, metrics and the admin API."""
-
-    STARTING = "starting"
-    UP = "up"
-    SUSPECTED = "suspected"
-    DOWN = "down"
-
-
 class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_rules", "_streak", "_suspected", "_unanswered_since", "health",
-        "probe_sent_at", "probes_sent",
+        "_hurried", "_streak", "_suspected", "_unanswered_since", "health", "probe_sent_at",
+        "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
-        self._rules = rules
+        self.rules = rules
         self.health = Health.UNKNOWN
         self.probes_sent = 0
         self.probe_sent_at = 0.0
@@ -62,13 +53,13 @@ class PortHealth:
         """Live traffic gave a reason to look again soon."""
 
     @property
-    def state(self) -> PortState:
+    def state(self) -> BackendState:
         """The state in one word."""
         if self.health is Health.UNKNOWN:
-            return PortState.STARTING
+            return BackendState.STARTING
         if self.health is Health.UNHEALTHY:
-            return PortState.DOWN
-        return PortState.SUSPECTED if self._suspected else PortState.UP
+            return BackendState.DOWN
+        return BackendState.SUSPECTED if self._suspected else BackendState.UP
 
     # Probes
 
@@ -104,7 +95,7 @@ class PortHealth:
     def _needed(self, finding: Finding) -> int:
         if self.health is Health.UNKNOWN or finding is Finding.REFUSED:
             return 1
-        return self._rules.rise if finding is Finding.READY else self._rules.fall
+        return self.rules.rise if finding is Finding.READY else self.rules.fall
 
     def _move(self, target: Health) -> None:
         self.health = target
@@ -114,11 +105,11 @@ class PortHealth:
     def next_probe_at(self, rng: Random) -> float:
         """When the next probe is due; in the past when the last one took longer than that."""
         if self._hurried or self._streak:
-            return self.probe_sent_at + min(REPROBE_S, self._rules.interval_s)
+            return self.probe_sent_at + min(REPROBE_S, self.rules.interval_s)
         if self.probes_sent == 1:
             # All ports are probed together at the start; from here on they are spread.
-            return self.probe_sent_at + self._rules.interval_s * rng.random()
-        return self.probe_sent_at + self._rules.jittered_interval_s(rng)
+            return self.probe_sent_at + self.rules.interval_s * rng.random()
+        return self.probe_sent_at + self.rules.jittered_interval_s(rng)
 
     # Silence
 
@@ -128,7 +119,7 @@ class PortHealth:
         self._suspected = (
             owing is not None
             and self.health is Health.HEALTHY
-            and now - max(owing, last_byte_at) >= self._rules.suspect_after_s
+            and now - max(owing, last_byte_at) >= self.rules.suspect_after_s
         )
 
     # Live traffic

@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.domain.backend import Health
-from lb.health.port import Finding, PortHealth, PortState
+from lb.domain.backend import BackendState, Health
+from lb.health.port import Finding, PortHealth
 from lb.health.thresholds import Thresholds
 
 RULES = st.builds(
@@ -60,10 +60,10 @@ def test_enough_findings_in_a_row_always_decide(
         port.probe_sent(1.0)
         port.probed(finding, 0.0)
     for finding, count, state in (
-        (Finding.READY, rules.rise, PortState.UP),
-        (Finding.ERROR, rules.fall, PortState.DOWN),
-        (Finding.READY, rules.rise, PortState.UP),
-        (Finding.REFUSED, 1, PortState.DOWN),
+        (Finding.READY, rules.rise, BackendState.UP),
+        (Finding.ERROR, rules.fall, BackendState.DOWN),
+        (Finding.READY, rules.rise, BackendState.UP),
+        (Finding.REFUSED, 1, BackendState.DOWN),
     ):
         for _ in range(count):
             port.probe_sent(1.0)
@@ -83,14 +83,14 @@ def test_suspected_means_silent_and_owing_for_long_enough(
     port.probe_sent(10.0)
     port.probed(Finding.READY, 0.0)
     port.look(0.0, 99.0)
-    assert port.state is PortState.UP
+    assert port.state is BackendState.UP
     port.probe_sent(100.0)
     quiet_since = 100.0 if byte_after is None else 100.0 + byte_after
     now = quiet_since + silence
     port.look(0.0 if byte_after is None else quiet_since, now)
-    assert (port.state is PortState.SUSPECTED) == (now - quiet_since >= rules.suspect_after_s)
+    assert (port.state is BackendState.SUSPECTED) == (now - quiet_since >= rules.suspect_after_s)
     port.probed(Finding.READY, 0.0)
-    assert port.state is PortState.UP
+    assert port.state is BackendState.UP
 
 
 @given(rules=RULES, events=EVENTS, seed=st.integers(0, 2**32))

@@ -4,13 +4,14 @@ from random import Random
 
 import pytest
 
-from lb.health.port import Finding, PortHealth, PortState
+from lb.domain.backend import BackendState
+from lb.health.port import Finding, PortHealth
 from lb.health.thresholds import Thresholds
 
 READY, NOT_READY, REFUSED = Finding.READY, Finding.NOT_READY, Finding.REFUSED
 TIMEOUT, ERROR = Finding.TIMEOUT, Finding.ERROR
 STARTING, UP, SUSPECTED, DOWN = (
-    PortState.STARTING, PortState.UP, PortState.SUSPECTED, PortState.DOWN,
+    BackendState.STARTING, BackendState.UP, BackendState.SUSPECTED, BackendState.DOWN,
 )  # fmt: skip
 RULES = Thresholds()
 NEVER = 0.0
@@ -48,7 +49,7 @@ def port_after(*findings: Finding, at: float = 100.0) -> PortHealth:
         ((REFUSED, READY, ERROR, READY, READY), UP),
     ],
 )
-def test_state_after_a_row_of_findings(findings: tuple[Finding, ...], state: PortState) -> None:
+def test_state_after_a_row_of_findings(findings: tuple[Finding, ...], state: BackendState) -> None:
     assert port_after(*findings).state is state
 
 
