@@ -67,7 +67,8 @@ fi
 echo "setup_triton: building $venv"
 "$python" -c 'import ensurepip' 2>/dev/null || system_packages "python$version-venv"
 if [ -z "$(libpython_dir)" ]; then
-  [ "$(config_var LIBDIR)" = /usr/lib ] && system_packages "libpython$version"
+  # Debian's own interpreter has it in a package; others were built with it or without.
+  case "$(config_var LIBDIR)" in /usr/lib*) system_packages "libpython$version" ;; esac
   [ -n "$(libpython_dir)" ] ||
     fail "$python has no shared libpython$version (built without --enable-shared); use another interpreter"
 fi
