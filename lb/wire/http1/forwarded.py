@@ -1,0 +1,63 @@
+"""Fields that tell the backend who the client is: `X-Forwarded-*` and `Forwarded` (RFC 7239).
+
+Off by default: added fields can reach a model through Triton's header-forward pattern.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lb.wire.http1.grammar import CRLF, trimmed
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOrigin:
+    """What is known of a client connection."""
+
+    address: bytes
+    """Its IP address, or `unknown` (RFC 7239 6.2)."""
+    scheme: bytes
+    """`http` or `https`."""
+
+
+def add_x_forwarded(upstream: bytes, origin: ClientOrigin, host: bytes) -> bytes:
+    """Append the client to X-Forwarded-For; say scheme and host where nobody has yet.
+
+    Args:
+        upstream: a rebuilt request head with its empty line.
+        origin: the client that the request came from.
+        host: the request's Host; empty when it has none.
+    """
+    upstream = _append(upstream, b"X-Forwarded-For", origin.address)
+    upstream = _provide(upstream, b"X-Forwarded-Proto", origin.scheme)
+    return _provide(upstream, b"X-Forwarded-Host", host) if host else upstream
+
+
+def add_forwarded(upstream: bytes, origin: ClientOrigin, host: bytes) -> bytes:
+    """Append one element to Forwarded. Arguments as for `add_x_forwarded`."""
+    address = origin.address
+    node = b'"[%b]"' % address if b":" in address else address
+    element = b"for=%b;proto=%b" % (node, origin.scheme)
+    if host:
+        element += b';host="%b"' % host
+    return _append(upstream, b"Forwarded", element)
+
+
+def _append(upstream: bytes, name: bytes, element: bytes) -> bytes:
+    """Make one line of a list field of what is there and `element`."""
+    lines = upstream.split(CRLF)
+    values = [trimmed(line[len(name) + 1 :]) for line in lines if _is(line, name)]
+    kept = [line for line in lines[:-2] if not _is(line, name)]
+    joined = b", ".join((*filter(None, values), element))
+    return CRLF.join((*kept, b"%b: %b" % (name, joined), b"", b""))
+
+
+def _provide(upstream: bytes, name: bytes, value: bytes) -> bytes:
+    """Add a field unless it is there."""
+    if any(_is(line, name) for line in upstream.split(CRLF)):
+        return upstream
+    return b"%b%b: %b\r\n\r\n" % (upstream[:-2], name, value)
+
+
+def _is(line: bytes, name: bytes) -> bool:
+    return line[: len(name) + 1].lower() == name.lower() + b":"
