@@ -68,7 +68,9 @@ def infer_response(model: str, raw: bytes) -> bytes:
 def small_grpc_request() -> bytes:
     """A prefixed ModelInferRequest whose message has exactly SMALL_GRPC_BYTES."""
     bare = len(infer_request("simple", "INT32", [1, 16], b""))
-    return grpc_message(infer_request("simple", "INT32", [1, 16], bytes(SMALL_GRPC_BYTES - bare)))
+    # The length of the tensor takes two bytes, that of the empty one took one.
+    raw = bytes(SMALL_GRPC_BYTES - bare - 1)
+    return grpc_message(infer_request("simple", "INT32", [1, 16], raw))
 
 
 def image_grpc_request() -> bytes:

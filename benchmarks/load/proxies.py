@@ -143,7 +143,7 @@ RECIPES = {
         "triton-lb.yaml",
         lambda config: [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)],
         lambda _ports, _is_grpc: "",
-        lambda: [sys.executable, "-m", "lb.cli.main", "--version"],
+        lambda: ["grep", "^version", str(REPOSITORY / "pyproject.toml")],
     ),
     ENVOY: Recipe(
         "envoy.yaml",

@@ -19,6 +19,10 @@ from benchmarks.load.processes import REPOSITORY
 from benchmarks.load.proxies import DIRECT, ENVOY, version
 
 MIB = 1 << 20
+_DETAIL_HEAD = (
+    *("cell", "proxy", "CPU us", "to envoy", "req/s", "p50 ms", "p99 ms", "p99.9 ms"),
+    *("RSS MiB", "busy", "others", "load core"),
+)
 _NOTES = """\
 CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system; for
 streams, per message and its echo. In brackets: the ratio to Envoy in the same run; under 1 is
@@ -120,10 +124,7 @@ def _ratio(row: dict[str, Result], sample: Sample) -> str:
 
 
 def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
-        ("cell", "proxy", "CPU us", "to envoy", "req/s", "p50 ms", "p99 ms", "p99.9 ms", "RSS MiB",
-         "busy", "load core")
-    ]  # fmt: skip
+    rows: list[tuple[str, ...]] = [_DETAIL_HEAD]
     for cell in plan.cells:
         rows += [_detail_row(cell, results[cell.name], name) for name in (DIRECT, *plan.proxies)]
     return rows
@@ -132,7 +133,7 @@ def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
 def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...]:
     sample = row[name].median()
     if sample is None:
-        return (cell.title, name, "failed", *[""] * 9)
+        return (cell.title, name, "failed", *[""] * (len(_DETAIL_HEAD) - 3))
     is_proxy = name != DIRECT
     return (
         cell.title,
