@@ -7,7 +7,7 @@
 # nvidia-pytriton) and perf_analyzer (inside the binary wheel of tritonclient up to 2.50).
 # It is a second virtual environment because these wheels want an older protobuf than we do.
 # Does nothing when everything is in place already. Needs root (or sudo) only where the
-# distribution's Python comes without the packages named in `system_packages`.
+# distribution's Python comes without its shared library or venv module.
 set -euo pipefail
 
 readonly PYTRITON='nvidia-pytriton==0.7.0'
@@ -23,19 +23,6 @@ stamp="$venv/.complete"
 fail() {
   echo "setup_triton: $*" >&2
   exit 1
-}
-
-# Install Debian packages, or say which ones are missing.
-system_packages() {
-  local run=()
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "install these packages first: $*"
-    run=(sudo)
-  fi
-  command -v apt-get >/dev/null || fail "this machine has no apt-get; install the equivalent of: $*"
-  "${run[@]}" apt-get install -y -q "$@" >/dev/null ||
-    { "${run[@]}" apt-get update -q >/dev/null && "${run[@]}" apt-get install -y -q "$@" >/dev/null; } ||
-    fail "cannot install: $*"
 }
 
 # Ask the interpreter of the environment for one of its build settings.
@@ -59,16 +46,16 @@ command -v "$python" >/dev/null || fail "no $python: install Python 3.11 or name
 version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" ||
   fail "$python does not run"
 
-wanted="layout $LAYOUT, $PYTRITON $CLIENT $NUMPY, python $version in $("$python" -c 'import sys; print(sys.base_prefix)')"
+wanted="layout $LAYOUT at $venv, $PYTRITON $CLIENT $NUMPY, python $version in $("$python" -c 'import sys; print(sys.base_prefix)')"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
   exit 0
 fi
 
 echo "setup_triton: building $venv"
-"$python" -c 'import ensurepip' 2>/dev/null || system_packages "python$version-venv"
+"$python" -c 'import ensurepip' 2>/dev/null || "$root/tools/setup_debian.sh" "python$version-venv"
 if [ -z "$(libpython_dir)" ]; then
   # Debian's own interpreter has it in a package; others were built with it or without.
-  case "$(config_var LIBDIR)" in /usr/lib*) system_packages "libpython$version" ;; esac
+  case "$(config_var LIBDIR)" in /usr/lib*) "$root/tools/setup_debian.sh" "libpython$version" ;; esac
   [ -n "$(libpython_dir)" ] ||
     fail "$python has no shared libpython$version (built without --enable-shared); use another interpreter"
 fi

@@ -31,7 +31,7 @@ class BackendView:
 
     @property
     def is_in_rotation(self) -> bool:
-        return self.state == "healthy"
+        return self.state == "up"
 
 
 class RunningBalancer:
