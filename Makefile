@@ -1,0 +1,57 @@
+# Everything that a fresh Debian or Ubuntu machine with Python 3.11 needs is installed here.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check lint types fmt bench bench-quick proto docs triton debian clean
+
+demo: $(VENV)/.run
+	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
+
+test: $(VENV)/.test triton debian
+	$(BIN)/python -m pytest -q
+
+check: lint types test
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check lb tests benchmarks tools
+	$(BIN)/ruff format --check -q lb tests benchmarks tools
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+fmt: $(VENV)/.test
+	$(BIN)/ruff check --fix -q lb tests benchmarks tools
+	$(BIN)/ruff format -q lb tests benchmarks tools
+
+# Side by side with Envoy in one run; BENCH="--proxies triton-lb,envoy,haproxy,nginx" for more.
+bench: $(VENV)/.test
+	tools/setup_bench.sh $(BIN)/python
+	$(BIN)/python -m benchmarks.load $(BENCH)
+
+bench-quick: $(VENV)/.test
+	tools/setup_bench.sh $(BIN)/python
+	$(BIN)/python -m benchmarks.load --quick $(BENCH)
+
+docs: $(VENV)/.test
+	$(BIN)/python -m lb.settings.document > docs/configuration.md
+
+# Real Tritons on a CPU, in an environment of their own.
+triton:
+	tools/setup_triton.sh $(PYTHON)
+
+# Debian packages that tests call: promtool, curl.
+debian:
+	tools/setup_debian.sh
+
+# What runs the product, and what tests it; versions are those of constraints.txt.
+$(VENV)/.run: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) $(VENV) .
+	touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test]'
+	touch $(VENV)/.run $@
+
+clean:
+	rm -rf $(VENV) .venvs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,37 @@
+"""The fence: hot code is marked, listed, and has its benchmark (ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TOP = Path(__file__).parents[2]
+MARK = re.compile(r"# HOT PATH \((benchmarks/[^)]+)\)\.")
+
+
+def marked() -> dict[str, set[str]]:
+    """Modules with marked functions, and the benchmarks that the marks name."""
+    found: dict[str, set[str]] = {}
+    for path in (TOP / "lb").rglob("*.py"):
+        names = set(MARK.findall(path.read_text()))
+        if names:
+            found[str(path.relative_to(TOP))] = names
+    return found
+
+
+def test_every_mark_names_a_benchmark_that_exists() -> None:
+    missing = {
+        name for names in marked().values() for name in names if not (TOP / name).exists()
+    }
+    assert missing == set()
+
+
+def test_architecture_lists_every_module_of_the_fence() -> None:
+    text = (TOP / "ARCHITECTURE.md").read_text()
+    assert [module for module in marked() if f"`{module}`" not in text] == []
+
+
+def test_no_mark_is_malformed() -> None:
+    for path in (TOP / "lb").rglob("*.py"):
+        text = path.read_text()
+        assert text.count("HOT PATH") == len(MARK.findall(text)), path

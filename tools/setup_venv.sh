@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Make a virtual environment and install this project into it, at the versions of constraints.txt.
+#
+#   tools/setup_venv.sh PYTHON VENV REQUIREMENT
+set -euo pipefail
+
+python="$1" venv="$2" requirement="$3"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+command -v "$python" >/dev/null || python=python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
+  echo "setup_venv: Python 3.11 or later is needed (make PYTHON=...)" >&2
+  exit 1
+}
+# Debian and Ubuntu ship ensurepip in a package of its own.
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  tools/setup_debian.sh "python$version-venv"
+fi
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+"$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt -e "$requirement"
