@@ -1,7 +1,7 @@
 """One timer wheel for all deadlines of the data plane.
 
-A deadline per request on the event loop's heap costs a handle, a heap push and a cancelled
-entry that stays until its time. Here a deadline is one append, and cancelling is one attribute.
+A deadline per request on the event loop's heap costs a handle, a heap push and a cancelled entry
+that stays until its time. Here a deadline is one entry of a dictionary, and cancelling deletes it.
 Resolution is one tick: good for time-outs, not for pacing.
 """
 
@@ -22,45 +22,56 @@ _EARLY_S: Final = 0.001
 class Timer:
     """A pending call. `cancel` is idempotent and never raises."""
 
-    __slots__ = ("callback", "due")
+    __slots__ = ("callback", "due", "slot")
 
     def __init__(self, due: float, callback: Callable[[], None]) -> None:
         self.due = due
-        self.callback: Callable[[], None] | None = callback
+        self.callback = callback
+        self.slot: dict[Timer, None] | None = None
+        """The wheel's slot that holds this timer; None when it has fired or was cancelled."""
 
     def cancel(self) -> None:
-        """Forget the call."""
-        self.callback = None
+        """Forget the call; nothing is left behind."""
+        if self.slot is not None:
+            del self.slot[self]
+            self.slot = None
 
 
 class TimerWheel:
-    """Hashed timing wheel (Varghese and Lauck, 1987) with lazy cancellation.
+    """Hashed timing wheel (Varghese and Lauck, 1987).
 
     It wakes up for the next slot that holds a timer, so an idle process hardly ticks.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._slots: list[list[Timer]] = [[] for _ in range(SLOTS)]
+        self._slots: list[dict[Timer, None]] = [{} for _ in range(SLOTS)]
         self._position = 0
         self._base = loop.time()
         """Loop time that belongs to `_position`."""
-        self._count = 0
         self._handle: asyncio.TimerHandle | None = None
         self._wake_at = 0.0
         """Loop time of `_handle`."""
 
     def __len__(self) -> int:
-        """Timers held, cancelled ones included until their slot comes round."""
-        return self._count
+        """Timers that are pending."""
+        return sum(map(len, self._slots))
 
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` once, `delay_s` seconds from now or up to a tick later."""
-        now = self._loop.time()
-        if not self._count:
+    def after(
+        self, delay_s: float, callback: Callable[[], None], now: float | None = None
+    ) -> Timer:
+        """Call `callback` once, `delay_s` seconds from now or up to a tick later.
+
+        Args:
+            delay_s: seconds.
+            callback: called without arguments; what it raises goes to the loop's handler.
+            now: the loop's time, where the caller has just read it.
+        """
+        if now is None:
+            now = self._loop.time()
+        if self._handle is None:
             self._base = now
         timer = Timer(now + delay_s, callback)
-        self._count += 1
         wake_at = self._insert(timer)
         if self._handle is None or wake_at < self._wake_at:
             self._wake(wake_at)
@@ -77,36 +88,38 @@ class TimerWheel:
         ticks = int((timer.due - self._base) / TICK_S) + 1
         # Further away than one turn: park it in the last slot before us and look again then.
         ticks = min(max(ticks, 1), SLOTS - 1)
-        self._slots[(self._position + ticks) % SLOTS].append(timer)
+        slot = self._slots[(self._position + ticks) % SLOTS]
+        slot[timer] = None
+        timer.slot = slot
         return self._base + ticks * TICK_S
 
     def _tick(self) -> None:
         self._handle = None
-        now = self._loop.time()
-        while self._base + TICK_S <= now + _EARLY_S:
+        now = self._loop.time() + _EARLY_S
+        while self._base + TICK_S <= now:
             self._base += TICK_S
             self._position = (self._position + 1) % SLOTS
-            self._expire(now + _EARLY_S)
-        for ticks in range(1, SLOTS if self._count else 0):
+            self._expire(now)
+        for ticks in range(1, SLOTS):
             if self._slots[(self._position + ticks) % SLOTS]:
-                self._wake(self._base + ticks * TICK_S)
+                wake_at = self._base + ticks * TICK_S
+                if self._handle is None or wake_at < self._wake_at:
+                    self._wake(wake_at)
                 return
 
     def _expire(self, now: float) -> None:
         slot = self._slots[self._position]
         if not slot:
             return
-        self._slots[self._position] = []
-        for timer in slot:
-            callback = timer.callback
-            if callback is None:
-                self._count -= 1
-            elif timer.due > now:
+        due = tuple(slot)
+        for timer in due:
+            if timer.slot is not slot:
+                continue  # cancelled by a callback before it
+            timer.cancel()
+            if timer.due > now:
                 self._insert(timer)
             else:
-                self._count -= 1
-                timer.callback = None
-                self._call(callback)
+                self._call(timer.callback)
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:
@@ -122,5 +135,5 @@ class TimerWheel:
             self._handle.cancel()
             self._handle = None
         for slot in self._slots:
-            slot.clear()
-        self._count = 0
+            for timer in tuple(slot):
+                timer.cancel()
