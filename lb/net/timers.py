@@ -52,6 +52,7 @@ class TimerWheel:
         self._handle: asyncio.TimerHandle | None = None
         self._wake_at = 0.0
         """Loop time of `_handle`."""
+        self._ticking = False
 
     def __len__(self) -> int:
         """Timers that are pending."""
@@ -69,8 +70,8 @@ class TimerWheel:
         """
         if now is None:
             now = self._loop.time()
-        if self._handle is None:
-            self._base = now
+        if self._handle is None and not self._ticking:
+            self._base = now  # nothing is pending: the wheel may start anywhere
         timer = Timer(now + delay_s, callback)
         wake_at = self._insert(timer)
         if self._handle is None or wake_at < self._wake_at:
@@ -95,11 +96,13 @@ class TimerWheel:
 
     def _tick(self) -> None:
         self._handle = None
+        self._ticking = True
         now = self._loop.time() + _EARLY_S
         while self._base + TICK_S <= now:
             self._base += TICK_S
             self._position = (self._position + 1) % SLOTS
             self._expire(now)
+        self._ticking = False
         for ticks in range(1, SLOTS):
             if self._slots[(self._position + ticks) % SLOTS]:
                 wake_at = self._base + ticks * TICK_S
