@@ -26,12 +26,18 @@ class BackendView:
     """What the admin API says about one backend."""
 
     name: str
-    state: str
     in_flight: int
+    port_states: tuple[str, ...]
 
     @property
-    def is_in_rotation(self) -> bool:
-        return self.state == "up"
+    def is_in(self) -> bool:
+        """Whether requests of both protocols go to it."""
+        return all(state == "up" for state in self.port_states)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether requests of neither protocol go to it."""
+        return all(state != "up" for state in self.port_states)
 
 
 class RunningBalancer:
@@ -100,12 +106,16 @@ class RunningBalancer:
     def backends(self) -> dict[str, BackendView]:
         """Ask the admin API; backends by name."""
         return {
-            view["name"]: BackendView(view["name"], view["state"], view["in_flight"])
-            for view in self._admin("GET", "/api/v1/backends")
+            view["name"]: BackendView(
+                name=view["name"],
+                in_flight=view["in_flight"],
+                port_states=tuple(port["state"] for port in view["ports"]),
+            )
+            for view in self._admin("GET", "/api/v1/backends")["backends"]
         }
 
     def all_in_rotation(self) -> bool:
-        return all(view.is_in_rotation for view in self.backends().values())
+        return all(view.is_in for view in self.backends().values())
 
     def in_flight(self) -> int:
         """Attempts under way on all backends."""

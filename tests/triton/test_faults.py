@@ -35,14 +35,14 @@ def victim(balancer: RunningBalancer, tritons: tuple[RealTriton, ...]) -> Iterat
 
 
 async def wait_for_rotation(
-    balancer: RunningBalancer, name: str, *, is_in: bool, timeout_s: float
-) -> float:
-    """Wait for the admin API to say so and return the seconds it took."""
-    return await asyncio.to_thread(
+    balancer: RunningBalancer, name: str, state: str, *, timeout_s: float
+) -> None:
+    """Wait for the admin API to say that a Triton `is_in` or `is_out`."""
+    await asyncio.to_thread(
         wait_until,
-        lambda: balancer.backends()[name].is_in_rotation is is_in,
+        lambda: getattr(balancer.backends()[name], state),
         timeout_s=timeout_s,
-        what=f"{name} is {'in' if is_in else 'out of'} rotation",
+        what=f"{name} {state}, of rotation",
     )
 
 
@@ -56,12 +56,12 @@ async def test_killed_triton_costs_at_most_what_it_had_and_returns_after_a_resta
             wait_until, lambda: not victim.is_running, timeout_s=5.0, what="it is dead"
         )
         dead_at = time.monotonic()
-        await wait_for_rotation(balancer, victim.name, is_in=False, timeout_s=NOTICE_S)
+        await wait_for_rotation(balancer, victim.name, "is_out", timeout_s=NOTICE_S)
         await load.wait_for_more(100)
         victim.restart()
         await asyncio.to_thread(victim.wait_ready)
         ready_at = time.monotonic()
-        await wait_for_rotation(balancer, victim.name, is_in=True, timeout_s=RETURN_S)
+        await wait_for_rotation(balancer, victim.name, "is_in", timeout_s=RETURN_S)
         await load.wait_for(20, lambda s: s.began > ready_at and s.server == victim.name)
     assert len(load.failures) <= CLIENTS
     assert [sample for sample in load.failures if sample.began > dead_at + NOTICE_S] == []
@@ -98,12 +98,12 @@ async def test_frozen_triton_is_out_in_time_and_no_request_fails(
     async with Load(balancer.target, clients=CLIENTS) as load:
         await load.wait_for_more(50)
         victim.sigstop()
-        await wait_for_rotation(balancer, victim.name, is_in=False, timeout_s=FROZEN_IS_OUT_S)
+        await wait_for_rotation(balancer, victim.name, "is_out", timeout_s=FROZEN_IS_OUT_S)
         out_at = time.monotonic()
         await load.wait_for_more(100)
         back_at = time.monotonic()
         victim.sigcont()
-        await wait_for_rotation(balancer, victim.name, is_in=True, timeout_s=RETURN_S)
+        await wait_for_rotation(balancer, victim.name, "is_in", timeout_s=RETURN_S)
         await load.wait_for(20, lambda s: s.began > back_at and s.server == victim.name)
     assert load.failures == []
     misled = [s for s in load.samples if out_at < s.began < back_at and s.server == victim.name]
