@@ -1,0 +1,236 @@
+"""The directory: the single writer of the pool.
+
+Everything here is synchronous and takes the time as an argument. Each method brings the records
+in line with what happened, logs every change of state once, and publishes a new snapshot exactly
+when that changes who may get requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lb.control.record import BackendRecord, Member, PortRecord
+from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
+from lb.domain.outcome import Outcome
+from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.retry import REPLAY_TABLE
+from lb.probes.probe import ProbeResult
+
+_log = logging.getLogger(__name__)
+
+_LATE_S: Final = 0.5
+"""A look that comes this much after the one before comes from a busy event loop, which may not
+have read yet what the backends sent."""
+_USABLE: Final = (BackendState.UP, BackendState.SUSPECTED)
+
+
+class BackendDirectory:
+    """Knows every backend; publishes who may get requests. Implements `OutcomeSink`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._records: dict[str, BackendRecord] = {}
+        self._looked_at: float | None = None
+        nobody = Placement((), None, policy)
+        self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
+        """What the data plane reads."""
+
+    @property
+    def records(self) -> tuple[BackendRecord, ...]:
+        """All backends, in the order of their source."""
+        return tuple(self._records.values())
+
+    def ports(self) -> Iterator[PortRecord]:
+        """All ports of all backends."""
+        for record in self._records.values():
+            yield from record.ports
+
+    def find(self, name: str) -> BackendRecord:
+        """Return the backend called `name`.
+
+        Raises:
+            LookupError: there is none.
+        """
+        record = self._records.get(name)
+        if record is None:
+            raise LookupError(f"there is no backend {name!r}")
+        return record
+
+    # Membership
+
+    def replace(self, members: Sequence[Member], now: float) -> None:
+        """Make `members` the whole pool. A backend lives on while its name and addresses do.
+
+        What the operator said about a name stays, even when its addresses change.
+        """
+        before = self._records
+        self._records = {
+            member.spec.name: self._kept_or_new(before.get(member.spec.name), member, now)
+            for member in members
+        }
+        for name in before.keys() - self._records.keys():
+            _log.info("backend removed", extra={"backend": name})
+        self._publish(now)
+
+    def _kept_or_new(
+        self, record: BackendRecord | None, member: Member, now: float
+    ) -> BackendRecord:
+        spec = member.spec
+        if record is not None and record.has_addresses_of(spec):
+            if record.member != member:
+                record.apply(member)
+                _log.info("backend changed", extra={"backend": spec.name})
+            return record
+        new = BackendRecord(member, now)
+        if record is not None:
+            new.admin = record.admin
+        addresses = {p.protocol.label: str(p.port.address) for p in new.ports}
+        _log.info("backend added", extra={"backend": spec.name, **addresses})
+        return new
+
+    def set_admin(self, name: str, state: AdminState, now: float) -> None:
+        """Enable, drain or disable a backend; the same again changes nothing.
+
+        Raises:
+            LookupError: there is no such backend.
+        """
+        record = self.find(name)
+        if record.admin is state:
+            return
+        fields = {"backend": name, "from": record.admin.value, "to": state.value}
+        _log.info("backend administered", extra={**fields, "why": "operator"})
+        record.admin = state
+        record.empty_since = None
+        record.settle(now)
+        self._publish_if_changed()
+
+    # News of the probes
+
+    def probe_sent(self, port: PortRecord, now: float) -> None:
+        """A probe of `port` goes out."""
+        port.health.probe_sent(now)
+
+    def probed(self, port: PortRecord, result: ProbeResult, now: float) -> None:
+        """The last probe of `port` ended. Ignored when the port has left the pool meanwhile."""
+        if not self._is_current(port):
+            return
+        port.last_result = result
+        before = port.health.state
+        port.health.probed(result.finding, port.port.last_byte_at)
+        if self._settle(port, before, result.detail, now):
+            self._publish_if_changed()
+
+    def look(self, now: float) -> None:
+        """Look for stalls and for backends that have become empty; due every 100 ms or so."""
+        looked_at, self._looked_at = self._looked_at, now
+        if looked_at is not None and now - looked_at > _LATE_S:
+            return
+        changed = False
+        for record in self._records.values():
+            for port in record.ports:
+                before = port.health.state
+                port.health.look(port.port.last_byte_at, now)
+                if port.health.state is not before:
+                    changed |= self._settle(port, before, "owes an answer and is silent", now)
+            self._note_empty(record, now)
+        if changed:
+            self._publish_if_changed()
+
+    def _note_empty(self, record: BackendRecord, now: float) -> None:
+        if record.admin is AdminState.ENABLED or record.empty_since is not None:
+            return
+        if not record.backend.in_flight:
+            record.empty_since = now
+            fields = {"backend": record.backend.name, "admin": record.admin.value}
+            _log.info("backend is empty", extra=fields)
+
+    # News of live traffic
+
+    def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
+        """Take note of a failed attempt: a refusal takes the port out, doubt asks for a probe.
+
+        Failures alone never take a port out here: only a probe can tell a broken backend from a
+        broken request.
+        """
+        record = self._records.get(backend.name)
+        port = record.port(protocol) if record and record.backend is backend else None
+        if port is None or not REPLAY_TABLE[outcome].counts_against_backend:
+            return
+        if outcome is Outcome.CONNECT_REFUSED:
+            before = port.health.state
+            port.health.refused()
+            if self._settle(port, before, "refused a connection", now):
+                self._publish_if_changed()
+        else:
+            port.health.doubted()
+        port.wake()
+
+    # Conclusions
+
+    def _is_current(self, port: PortRecord) -> bool:
+        record = self._records.get(port.backend.name)
+        return record is not None and record.backend is port.backend
+
+    def _settle(self, port: PortRecord, before: BackendState, why: str, now: float) -> bool:
+        """Log and count what became of `port`; returns whether its state changed."""
+        state = port.health.state
+        if state is before:
+            return False
+        port.since = now
+        port.why = "" if state is BackendState.UP else why
+        port.changes += 1
+        self.find(port.backend.name).settle(now)
+        _log.log(
+            logging.INFO if state is BackendState.UP else logging.WARNING,
+            "backend state changed",
+            extra={
+                "backend": port.backend.name,
+                "protocol": port.protocol.label,
+                "from": before.value,
+                "to": state.value,
+                "why": port.why or "ready",
+            },
+        )
+        return True
+
+    def _publish(self, now: float) -> None:
+        """Publish whatever has changed: weights and limits are read when pickers are built."""
+        for record in self._records.values():
+            record.settle(now)
+        http, grpc = (self._place(self._eligible(protocol)) for protocol in AppProtocol)
+        self._publish_placements((http, grpc))
+
+    def _publish_if_changed(self) -> None:
+        current = self.ref.current.placements
+        http, grpc = (
+            placement
+            if (eligible := self._eligible(protocol)) == placement.eligible
+            else self._place(eligible)
+            for protocol, placement in zip(AppProtocol, current, strict=True)
+        )
+        if (http, grpc) != current:
+            self._publish_placements((http, grpc))
+
+    def _publish_placements(self, placements: tuple[Placement, Placement]) -> None:
+        backends = tuple(record.backend for record in self._records.values())
+        generation = self.ref.current.generation + 1
+        self.ref.publish(PoolSnapshot(generation, backends, placements))
+
+    def _place(self, eligible: tuple[Backend, ...]) -> Placement:
+        picker = self._policy.build(eligible) if eligible else None
+        return Placement(eligible, picker, self._policy)
+
+    def _eligible(self, protocol: AppProtocol) -> tuple[Backend, ...]:
+        """Enabled backends whose port is up; the suspected ones when there is nothing better."""
+        enabled = [
+            port
+            for record in self._records.values()
+            if record.admin is AdminState.ENABLED and (port := record.port(protocol))
+        ]
+        for state in _USABLE:
+            eligible = tuple(port.backend for port in enabled if port.health.state is state)
+            if eligible:
+                return eligible
+        return ()

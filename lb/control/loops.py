@@ -1,0 +1,144 @@
+"""Probe loops: one per port, and one look at all of them for stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from time import monotonic
+from typing import Final
+
+from lb.control.directory import BackendDirectory
+from lb.control.record import Member, PortRecord
+from lb.domain.backend import AppProtocol
+from lb.domain.pool import PoolSnapshot
+from lb.health.port import Finding
+from lb.net.tasks import TaskOwner
+from lb.probes.plan import plan_probe
+from lb.probes.probe import NetworkProbe, Probe, ProbeResult
+
+_log = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S: Final = 0.1
+"""How often stalls are looked for: what it adds to the time until a stall is noticed."""
+
+ProbeFactory = Callable[[Member, AppProtocol], Probe]
+
+
+def network_probe(member: Member, protocol: AppProtocol) -> Probe:
+    """Make the probe of one port as its backend's settings ask for it."""
+    return NetworkProbe(plan_probe(member.spec, protocol, member.probe))
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    member: Member
+    task: asyncio.Task[None]
+
+
+class ProbeLoops:
+    """Keeps one loop per port of the directory, whatever the pool becomes."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        rng: Random,
+        *,
+        make_probe: ProbeFactory = network_probe,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._directory = directory
+        self._rng = rng
+        self._make_probe = make_probe
+        self._clock = clock
+        self._tasks = TaskOwner()
+        self._running: dict[PortRecord, _Running] = {}
+        self._unanswered: set[PortRecord] = set()
+        """Ports whose first result is awaited by `first_round`."""
+        self._all_answered = asyncio.Event()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Begin to probe every port at once, and follow the pool from now on."""
+        self._unsubscribe = self._directory.ref.subscribe(self._follow)
+        self._follow(self._directory.ref.current)
+        self._unanswered = set(self._running)
+        if not self._unanswered:
+            self._all_answered.set()
+        self._tasks.spawn(self._look(), name="health: look for stalls")
+
+    async def first_round(self) -> None:
+        """Return when every port has had its first result, or one probe time-out has passed."""
+        limits = [port.health.rules.timeout_s for port in self._unanswered]
+        try:
+            async with asyncio.timeout(max(limits, default=0.0)):
+                await self._all_answered.wait()
+        except TimeoutError:
+            _log.warning("not every backend has answered", extra={"ports": len(self._unanswered)})
+
+    async def aclose(self) -> None:
+        """End all loops."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        await self._tasks.aclose()
+        self._running.clear()
+
+    def _follow(self, _snapshot: PoolSnapshot) -> None:
+        """Start loops for new ports, end those of ports that left, restart changed ones."""
+        wanted = {
+            port: record.member for record in self._directory.records for port in record.ports
+        }
+        for port, running in tuple(self._running.items()):
+            if wanted.get(port) != running.member:
+                running.task.cancel()
+                del self._running[port]
+                if port not in wanted:
+                    self._answered(port)
+        for port, member in wanted.items():
+            if port not in self._running:
+                name = f"health: {port.backend.name} {port.protocol.label}"
+                probe = self._make_probe(member, port.protocol)
+                task = self._tasks.spawn(self._probe_forever(port, probe), name=name)
+                self._running[port] = _Running(member, task)
+
+    def _answered(self, port: PortRecord) -> None:
+        self._unanswered.discard(port)
+        if not self._unanswered:
+            self._all_answered.set()
+
+    async def _probe_forever(self, port: PortRecord, probe: Probe) -> None:
+        kicked = asyncio.Event()
+        port.wake = kicked.set
+        while True:
+            self._directory.probe_sent(port, self._clock())
+            result = await self._check(port, probe)
+            self._directory.probed(port, result, self._clock())
+            self._answered(port)
+            await self._until_due(port, kicked)
+
+    async def _check(self, port: PortRecord, probe: Probe) -> ProbeResult:
+        try:
+            return await probe.check(port.health.rules.timeout_s)
+        except Exception:  # top frame: without its loop a port would keep its state for ever
+            _log.exception("probe failed", extra={"port": repr(port)})
+            return ProbeResult(Finding.ERROR, "the probe itself failed")
+
+    async def _until_due(self, port: PortRecord, kicked: asyncio.Event) -> None:
+        """Sleep until the next probe is due; a kick can only make that earlier."""
+        due = port.health.next_probe_at(self._rng)
+        while (left_s := due - self._clock()) > 0:
+            kicked.clear()
+            try:
+                async with asyncio.timeout(left_s):
+                    await kicked.wait()
+            except TimeoutError:
+                return
+            due = min(due, port.health.next_probe_at(self._rng))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            self._directory.look(self._clock())

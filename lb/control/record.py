@@ -1,0 +1,114 @@
+"""What the control plane knows about one backend: its runtime record and a state per port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from lb.domain.backend import AdminState, AppProtocol, Backend, BackendSpec, BackendState, Port
+from lb.health.port import PortHealth
+from lb.health.thresholds import Thresholds
+from lb.probes.plan import ProbeChoice
+from lb.probes.probe import ProbeResult
+
+_ADMIN_STATES: Final = {
+    AdminState.DRAINING: BackendState.DRAINING,
+    AdminState.DISABLED: BackendState.DISABLED,
+}
+_WORST_FIRST: Final = (
+    BackendState.DOWN,
+    BackendState.STARTING,
+    BackendState.SUSPECTED,
+    BackendState.UP,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One backend as a source says it should be."""
+
+    spec: BackendSpec
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    probe: ProbeChoice = field(default_factory=ProbeChoice)
+
+
+def _nobody() -> None:
+    """Nobody probes this port yet."""
+
+
+class PortRecord:
+    """The state of one port. Written by the directory only."""
+
+    __slots__ = (
+        "backend", "changes", "health", "last_result", "port", "protocol", "since", "wake", "why",
+    )  # fmt: skip
+
+    def __init__(
+        self, backend: Backend, protocol: AppProtocol, rules: Thresholds, now: float
+    ) -> None:
+        self.backend = backend
+        self.protocol = protocol
+        self.port: Port = backend.port(protocol)
+        self.health = PortHealth(rules)
+        self.since = now
+        """When the state last changed."""
+        self.why = ""
+        """What changed it, in words; empty when it is up or has not been probed."""
+        self.changes = 0
+        self.last_result: ProbeResult | None = None
+        self.wake: Callable[[], None] = _nobody
+        """Tells whoever probes this port that the next probe may be due earlier."""
+
+    def __repr__(self) -> str:
+        state = self.health.state.value
+        return f"<PortRecord {self.backend.name} {self.protocol.label} {state}>"
+
+
+class BackendRecord:
+    """One backend and its ports. Written by the directory only."""
+
+    __slots__ = ("admin", "backend", "empty_since", "member", "ports", "since", "state")
+
+    def __init__(self, member: Member, now: float) -> None:
+        self.member = member
+        self.backend = Backend(member.spec)
+        self.ports = tuple(
+            PortRecord(self.backend, protocol, member.thresholds, now)
+            for protocol in AppProtocol
+            if member.spec.address(protocol) is not None
+        )
+        self.admin = AdminState.ENABLED
+        self.state = BackendState.STARTING
+        self.since = now
+        """When `state` last changed."""
+        self.empty_since: float | None = None
+        """When the last request of a draining or disabled backend was seen to be gone."""
+
+    def settle(self, now: float) -> None:
+        """Bring `state` in line with the operator and the ports; the worst port counts."""
+        state = _ADMIN_STATES.get(self.admin)
+        if state is None:
+            states = {port.health.state for port in self.ports}
+            state = next(each for each in _WORST_FIRST if each in states)
+        if state is not self.state:
+            self.state = state
+            self.since = now
+
+    def port(self, protocol: AppProtocol) -> PortRecord | None:
+        """The record of one port, None where the backend has no such port."""
+        return next((port for port in self.ports if port.protocol is protocol), None)
+
+    def apply(self, member: Member) -> None:
+        """Take over changed settings; addresses stay."""
+        self.member = member
+        self.backend.apply(member.spec)
+        for port in self.ports:
+            port.health.rules = member.thresholds
+
+    def has_addresses_of(self, spec: BackendSpec) -> bool:
+        """Whether `spec` means the same ports, so that the counters may live on."""
+        return all(self.member.spec.address(p) == spec.address(p) for p in AppProtocol)
+
+    def __repr__(self) -> str:
+        return f"<BackendRecord {self.backend.name} {self.state.value}>"

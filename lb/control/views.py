@@ -1,0 +1,147 @@
+"""How things stand, for the admin API, the demo and metrics: values, made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lb.control.directory import BackendDirectory
+from lb.control.record import BackendRecord, PortRecord
+from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, BackendState, Histogram
+from lb.telemetry.collector import PortStatus
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyView:
+    """Quantiles of the time that answered attempts took, since the start; None: none yet."""
+
+    p50_s: float | None
+    p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PortView:
+    """One port of one backend."""
+
+    protocol: AppProtocol
+    address: str
+    state: BackendState
+    """What the probes say."""
+    why: str
+    since_s: float
+    """Seconds in this state."""
+    changes: int
+    in_flight: int
+    connections: int
+    served: int
+    failed: int
+    probe_latency_s: float | None
+    """Of the last probe."""
+    latency: LatencyView
+
+
+@dataclass(frozen=True, slots=True)
+class BackendView:
+    """One backend."""
+
+    name: str
+    state: BackendState
+    """What the operator says, else the worst of its ports."""
+    why: str
+    since_s: float
+    in_flight: int
+    served: int
+    weight: float
+    max_in_flight: int
+    empty: bool
+    """Nothing is in flight: one that drains may be stopped."""
+    latency: LatencyView
+    ports: tuple[PortView, ...]
+
+
+def backend_views(directory: BackendDirectory, now: float) -> tuple[BackendView, ...]:
+    """Describe every backend, in the order of the source."""
+    return tuple(backend_view(record, now) for record in directory.records)
+
+
+def backend_view(record: BackendRecord, now: float) -> BackendView:
+    """Describe one backend."""
+    backend = record.backend
+    ports = tuple(_port_view(port, now) for port in record.ports)
+    return BackendView(
+        name=backend.name,
+        state=record.state,
+        why=_why(record),
+        since_s=now - record.since,
+        in_flight=backend.in_flight,
+        served=sum(port.served for port in ports),
+        weight=backend.spec.weight,
+        max_in_flight=backend.max_in_flight,
+        empty=not backend.in_flight,
+        latency=_latency(port.port.latency for port in record.ports),
+        ports=ports,
+    )
+
+
+def _why(record: BackendRecord) -> str:
+    reasons = [f"{port.protocol.label}: {port.why}" for port in record.ports if port.why]
+    if record.admin is not AdminState.ENABLED:
+        reasons.insert(0, "operator")
+    return "; ".join(reasons)
+
+
+def _port_view(record: PortRecord, now: float) -> PortView:
+    port = record.port
+    return PortView(
+        protocol=record.protocol,
+        address=str(port.address),
+        state=record.health.state,
+        why=record.why,
+        since_s=now - record.since,
+        changes=record.changes,
+        in_flight=port.in_flight,
+        connections=port.connections,
+        served=sum(port.codes.values()),
+        failed=sum(port.failures.values()),
+        probe_latency_s=record.last_result.latency_s if record.last_result else None,
+        latency=_latency((port.latency,)),
+    )
+
+
+def port_statuses(directory: BackendDirectory) -> Iterator[PortStatus]:
+    """Describe every port for the metrics page."""
+    placements = directory.ref.current.placements
+    eligible = {protocol: set(placements[protocol].eligible) for protocol in AppProtocol}
+    for record in directory.records:
+        enabled = record.admin is AdminState.ENABLED
+        for port in record.ports:
+            yield PortStatus(
+                backend=record.backend.name,
+                protocol=port.protocol,
+                state=(port.health.state if enabled else record.state).value,
+                is_up=record.backend in eligible[port.protocol],
+                changes=port.changes,
+            )
+
+
+def _latency(histograms: Iterable[Histogram]) -> LatencyView:
+    counts = [sum(column) for column in zip(*(each.counts for each in histograms), strict=True)]
+    return LatencyView(quantile(counts, 0.5), quantile(counts, 0.99))
+
+
+def quantile(counts: list[int], share: float) -> float | None:
+    """Estimate a quantile in seconds from bucket counts; None when all are empty.
+
+    Linear inside a bucket, as Prometheus' `histogram_quantile`; above the last bound it is that.
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return None
+    below = 0
+    lower = 0.0
+    for bound, count in zip(LATENCY_BOUNDS_S, counts, strict=False):
+        if below + count >= rank:
+            return lower + (bound - lower) * (rank - below) / count
+        below += count
+        lower = bound
+    return lower

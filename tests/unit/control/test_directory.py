@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+from random import Random
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.record import Member, PortRecord
+from lb.domain.backend import Address, AdminState, AppProtocol, Backend, BackendState
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolSnapshot
+from lb.health.port import Finding
+from lb.probes.probe import ProbeResult
+from tests.fakes.backends import make_spec
+
+HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
+READY, REFUSED, TIMEOUT = Finding.READY, Finding.REFUSED, Finding.TIMEOUT
+
+
+def make_directory(*names: str, ready: bool = True) -> BackendDirectory:
+    """A directory of backends whose ports were all found ready at time 101."""
+    directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+    directory.replace([Member(make_spec(name)) for name in names], 100.0)
+    if ready:
+        for port in directory.ports():
+            found(directory, port, READY, 101.0)
+    return directory
+
+
+def found(directory: BackendDirectory, port: PortRecord, finding: Finding, now: float) -> None:
+    directory.probe_sent(port, now)
+    directory.probed(port, ProbeResult(finding, f"it was {finding.value}"), now)
+
+
+def port_of(directory: BackendDirectory, name: str, protocol: AppProtocol) -> PortRecord:
+    port = directory.find(name).port(protocol)
+    assert port is not None
+    return port
+
+
+def backend_of(directory: BackendDirectory, name: str) -> Backend:
+    return directory.find(name).backend
+
+
+def eligible(directory: BackendDirectory, protocol: AppProtocol) -> list[str]:
+    placement = directory.ref.current.placement(protocol)
+    assert (placement.picker is None) == (not placement.eligible)
+    return [backend.name for backend in placement.eligible]
+
+
+class Publications(list[PoolSnapshot]):
+    """Every snapshot that is published from now on."""
+
+    def __init__(self, directory: BackendDirectory) -> None:
+        super().__init__()
+        directory.ref.subscribe(self.append)
+
+
+# Eligibility
+
+
+def test_nobody_is_eligible_before_the_first_answer() -> None:
+    directory = make_directory("a", "b", ready=False)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == []
+    assert len(directory.ref.current.backends) == 2
+
+
+def test_ports_are_judged_one_by_one() -> None:
+    directory = make_directory("a", "b")
+    found(directory, port_of(directory, "a", GRPC), REFUSED, 102.0)
+    assert eligible(directory, HTTP) == ["a", "b"]
+    assert eligible(directory, GRPC) == ["b"]
+    assert directory.find("a").state is BackendState.DOWN
+
+
+def test_a_backend_without_a_port_is_never_eligible_for_it() -> None:
+    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory.replace([Member(make_spec("a", grpc=None)), Member(make_spec("b"))], 100.0)
+    for port in directory.ports():
+        found(directory, port, READY, 101.0)
+    assert eligible(directory, HTTP) == ["a", "b"]
+    assert eligible(directory, GRPC) == ["b"]
+
+
+def test_the_picker_picks_among_the_eligible() -> None:
+    directory = make_directory("a", "b")
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 102.0)
+    picker = directory.ref.current.placement(HTTP).picker
+    assert picker is not None
+    assert {picker.pick() for _ in range(5)} == {backend_of(directory, "b")}
+
+
+def test_suspected_backends_are_used_only_when_nothing_better_is_left() -> None:
+    directory = make_directory("a", "b")
+    a, b = (port_of(directory, name, HTTP) for name in "ab")
+    directory.probe_sent(a, 110.0)
+    directory.look(111.0)
+    assert eligible(directory, HTTP) == ["b"]
+    directory.probe_sent(b, 111.0)
+    for tenth in range(1, 11):
+        directory.look(111.0 + tenth / 10)
+    assert (a.health.state, b.health.state) == (BackendState.SUSPECTED, BackendState.SUSPECTED)
+    assert eligible(directory, HTTP) == ["a", "b"]
+    directory.probed(a, ProbeResult(READY), 112.5)
+    assert eligible(directory, HTTP) == ["a"]
+
+
+def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", HTTP)
+    directory.probe_sent(port, 110.0)
+    directory.look(111.2)
+    assert eligible(directory, HTTP) == ["b"]
+    port.port.last_byte_at = 111.25
+    directory.look(111.3)
+    assert eligible(directory, HTTP) == ["a", "b"]
+
+
+def test_a_late_look_blames_nobody() -> None:
+    directory = make_directory("a", "b")
+    directory.look(110.0)
+    directory.probe_sent(port_of(directory, "a", HTTP), 110.0)
+    directory.look(115.0)
+    assert eligible(directory, HTTP) == ["a", "b"]
+    directory.look(115.1)
+    assert eligible(directory, HTTP) == ["b"]
+
+
+# Publication
+
+
+def test_a_snapshot_is_published_only_when_eligibility_changes() -> None:
+    directory = make_directory("a", "b")
+    published = Publications(directory)
+    port = port_of(directory, "a", HTTP)
+    found(directory, port, READY, 102.0)
+    found(directory, port, TIMEOUT, 103.0)
+    found(directory, port, READY, 104.0)
+    directory.look(104.1)
+    assert published == []
+    found(directory, port, REFUSED, 105.0)
+    assert [snapshot.generation for snapshot in published] == [directory.ref.current.generation]
+
+
+def test_the_other_protocol_keeps_its_picker() -> None:
+    directory = make_directory("a", "b")
+    before = directory.ref.current
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 105.0)
+    after = directory.ref.current
+    assert after.generation == before.generation + 1
+    assert after.placement(GRPC) is before.placement(GRPC)
+    assert after.placement(HTTP) is not before.placement(HTTP)
+
+
+# Membership
+
+
+def test_a_backend_lives_on_while_its_name_and_addresses_do() -> None:
+    directory = make_directory("a", "b")
+    a = backend_of(directory, "a")
+    a.in_flight = 3
+    specs = [make_spec("c"), make_spec("a", weight=2.0, max_in_flight=7)]
+    directory.replace([Member(spec) for spec in specs], 110.0)
+    assert [record.backend.name for record in directory.records] == ["c", "a"]
+    assert backend_of(directory, "a") is a
+    assert (a.in_flight, a.inverse_weight, a.max_in_flight) == (3, 0.5, 7)
+    assert eligible(directory, HTTP) == ["a"]
+    assert directory.ref.current.backends == (backend_of(directory, "c"), a)
+
+
+def test_changed_weights_reach_the_pickers() -> None:
+    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory.replace([Member(make_spec("a")), Member(make_spec("b"))], 100.0)
+    for port in directory.ports():
+        found(directory, port, READY, 101.0)
+    directory.replace([Member(make_spec("a", weight=1e6)), Member(make_spec("b"))], 102.0)
+    picker = directory.ref.current.placement(HTTP).picker
+    assert picker is not None
+    assert {picker.pick() for _ in range(50)} == {backend_of(directory, "a")}
+
+
+def test_changed_addresses_make_a_new_backend_that_stays_drained() -> None:
+    directory = make_directory("a")
+    old = backend_of(directory, "a")
+    directory.set_admin("a", AdminState.DRAINING, 102.0)
+    moved = dataclasses.replace(make_spec("a"), http=Address(host="127.0.0.2", port=1))
+    directory.replace([Member(moved)], 103.0)
+    assert backend_of(directory, "a") is not old
+    assert directory.find("a").state is BackendState.DRAINING
+    assert port_of(directory, "a", HTTP).health.state is BackendState.STARTING
+
+
+def test_news_of_a_backend_that_left_is_ignored() -> None:
+    directory = make_directory("a", "b")
+    port, backend = port_of(directory, "a", HTTP), backend_of(directory, "a")
+    moved = dataclasses.replace(make_spec("a"), http=Address(host="127.0.0.2", port=1))
+    for members in ([Member(moved)], []):
+        directory.replace(members, 103.0)
+        published = Publications(directory)
+        directory.probed(port, ProbeResult(REFUSED), 104.0)
+        directory.report(backend, HTTP, Outcome.CONNECT_REFUSED, 104.0)
+        assert published == []
+
+
+def test_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(LookupError, match="there is no backend 'x'"):
+        make_directory("a").set_admin("x", AdminState.DRAINING, 1.0)
+
+
+# The operator
+
+
+@pytest.mark.parametrize("state", [AdminState.DRAINING, AdminState.DISABLED])
+def test_a_backend_that_is_not_enabled_gets_nothing_new_until_it_is(state: AdminState) -> None:
+    directory = make_directory("a", "b")
+    directory.set_admin("a", state, 102.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
+    directory.set_admin("a", AdminState.ENABLED, 103.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a", "b"]
+
+
+def test_a_drained_backend_is_still_probed_and_comes_back_only_if_healthy() -> None:
+    directory = make_directory("a", "b")
+    directory.set_admin("a", AdminState.DRAINING, 102.0)
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 103.0)
+    assert directory.find("a").state is BackendState.DRAINING
+    directory.set_admin("a", AdminState.ENABLED, 104.0)
+    assert eligible(directory, HTTP) == ["b"]
+    assert directory.find("a").state is BackendState.DOWN
+
+
+def test_emptiness_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+    directory = make_directory("a", "b")
+    backend_of(directory, "a").in_flight = 1
+    directory.set_admin("a", AdminState.DRAINING, 102.0)
+    caplog.set_level(logging.INFO)
+    directory.look(102.1)
+    assert directory.find("a").empty_since is None
+    backend_of(directory, "a").in_flight = 0
+    directory.look(102.2)
+    directory.look(102.3)
+    assert directory.find("a").empty_since == 102.2
+    assert [record.message for record in caplog.records] == ["backend is empty"]
+
+
+# Live traffic
+
+
+def test_a_refused_connection_takes_the_port_out_and_wakes_its_probe() -> None:
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", GRPC)
+    woken: list[bool] = []
+    port.wake = lambda: woken.append(True)
+    directory.report(port.backend, GRPC, Outcome.CONNECT_REFUSED, 102.0)
+    assert eligible(directory, GRPC) == ["b"]
+    assert eligible(directory, HTTP) == ["a", "b"]
+    assert woken == [True]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_other_failures_take_nothing_out_and_only_doubtful_ones_wake_the_probe(
+    outcome: Outcome,
+) -> None:
+    if outcome is Outcome.CONNECT_REFUSED:
+        return
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", HTTP)
+    woken: list[bool] = []
+    port.wake = lambda: woken.append(True)
+    for _ in range(10):
+        directory.report(port.backend, HTTP, outcome, 102.0)
+    assert eligible(directory, HTTP) == ["a", "b"]
+    doubtful = {
+        Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST, Outcome.PROTOCOL_ERROR,
+    }  # fmt: skip
+    assert bool(woken) == (outcome in doubtful)
+    assert (port.health.next_probe_at(Random(1)) == 101.1) == (outcome in doubtful)
+
+
+# The log
+
+
+def test_each_change_of_state_is_logged_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", HTTP)
+    caplog.set_level(logging.INFO)
+    for step, finding in enumerate((TIMEOUT, TIMEOUT, TIMEOUT, TIMEOUT, READY, READY, READY)):
+        found(directory, port, finding, 102.0 + step)
+    fields = [
+        {name: getattr(record, name) for name in ("backend", "protocol", "from", "to", "why")}
+        for record in caplog.records
+    ]
+    same = {"backend": "a", "protocol": "http"}
+    assert fields == [
+        {**same, "from": "up", "to": "down", "why": "it was timeout"},
+        {**same, "from": "down", "to": "up", "why": "ready"},
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert port.changes == 3
+
+
+def test_the_operators_word_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    directory = make_directory("a")
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        directory.set_admin("a", AdminState.DRAINING, 102.0)
+    assert [record.message for record in caplog.records] == ["backend administered"]
