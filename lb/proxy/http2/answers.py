@@ -47,7 +47,6 @@ def _watch(call: Call, draining: bool) -> None:
             return
         last[:] = [serving]
         call.server.send_data(call.response, frame_message(health_message(serving)))
-        relay.flush()
 
     call.begun = True
     call.status = 200

@@ -240,7 +240,6 @@ class Call(Exchange):
         """The client's deadline has passed."""
         self.timer = None
         self.fail(Reason.DEADLINE, "Deadline Exceeded", Outcome.DEADLINE)
-        self.relay.flush()
 
     # Attempts
 

@@ -63,7 +63,6 @@ class ClientLink(Link):
         self.retire()
         self._drop_calls(Outcome.LOST)
         self.pool.discard(self)
-        self.relay.flush()
 
     def _drop_calls(self, outcome: Outcome) -> None:
         pipes = tuple(self.streams.values())

@@ -1,7 +1,7 @@
 """One HTTP/2 connection of the relay on a transport: batching of writes and the sending side.
 
-What a read brings is relayed before the next one; every connection that got something to say
-meanwhile writes once, at the end (`Http2Relay.flush`). Reading never pauses: only stream windows
+What the reads of one turn of the event loop bring is relayed at once; every connection that got
+something to say meanwhile writes once, at the end of the turn (`Http2Relay.flush`). Reading never pauses: only stream windows
 hold senders back, so one slow reader cannot stall the other streams of a shared connection.
 """
 
@@ -71,9 +71,8 @@ class Link(Http2Codec, asyncio.Protocol):
             # Our bug: this connection ends, the process and the other connections go on.
             _log.exception("connection handler failed")
             self._abandon(Http2Error(ErrorCode.INTERNAL_ERROR, "internal error"))
-        if self.out:
-            self.flush()
-        self.relay.flush()
+        if self.out and not self.dirty:
+            self.mark()
 
     def _abandon(self, error: Http2Error) -> None:
         """The peer broke the protocol: say so and close."""
@@ -96,7 +95,6 @@ class Link(Http2Codec, asyncio.Protocol):
         self.congested = False
         self.control = 0
         self.drain_waiting()
-        self.relay.flush()
 
     def flush(self) -> None:
         """Write what is collected in one system call."""
@@ -121,10 +119,10 @@ class Link(Http2Codec, asyncio.Protocol):
                 transport.abort()
 
     def mark(self) -> None:
-        """Have this connection flushed when the read under way is done."""
+        """Have this connection flushed at the end of this turn of the event loop."""
         if not self.dirty:
             self.dirty = True
-            self.relay.dirty.append(self)
+            self.relay.flush_soon(self)
 
     # Sending
 
@@ -132,8 +130,7 @@ class Link(Http2Codec, asyncio.Protocol):
         """Send HEADERS."""
         # HOT PATH (benchmarks/load). One concatenation for the common block.
         if not self.dirty:
-            self.dirty = True
-            self.relay.dirty.append(self)
+            self.mark()
         size = len(block)
         if size <= self.peer_frame_size:
             flags = 5 if end_stream else 4
@@ -166,8 +163,7 @@ class Link(Http2Codec, asyncio.Protocol):
         pipe.credit -= size
         self.credit -= size
         if not self.dirty:
-            self.dirty = True
-            self.relay.dirty.append(self)
+            self.mark()
         header = frame_header(size, 0, 1 if ended else 0, pipe.sink_id)
         if size < COPY_BELOW:
             self.out.append(header + payload)

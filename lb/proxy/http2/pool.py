@@ -96,7 +96,6 @@ class UpstreamPool:
         if not link.retired:
             self.links.append(link)
         self.serve_waiting()
-        self.relay.flush()
 
     def _fail_waiting(self, error: UpstreamError) -> None:
         if self.links or self._dials:
@@ -105,7 +104,6 @@ class UpstreamPool:
         for call in waiting:
             if not call.finished and call.upstream is None and call.port is self.port:
                 call.attempt_failed(error.outcome, error.detail)
-        self.relay.flush()
 
     # Connections
 

@@ -85,7 +85,6 @@ class ServerLink(Link):
             self._timer.cancel()
         self._drop_calls()
         self.transport = None
-        self.relay.flush()
 
     def _drop_calls(self) -> None:
         for pipe in tuple(self.streams.values()):
@@ -116,7 +115,6 @@ class ServerLink(Link):
         if options.client_idle_s and idle >= options.client_idle_s:
             self.begin_drain()
             self._finish_drain()
-            self.relay.flush()
         elif options.client_idle_s:
             self._timer = self.relay.timers.after(options.client_idle_s - idle, self._check_time)
 
@@ -205,11 +203,7 @@ class ServerLink(Link):
         self.out.append(fr.goaway(_MAX_STREAM_ID, ErrorCode.NO_ERROR))
         self.out.append(fr.ping(_DRAIN_PING, ack=False))
         self.mark()
-        self.relay.timers.after(_DRAIN_WAIT_S, self._drain_timeout)
-
-    def _drain_timeout(self) -> None:
-        self._finish_drain()
-        self.relay.flush()
+        self.relay.timers.after(_DRAIN_WAIT_S, self._finish_drain)
 
     def on_ping_ack(self, payload: bytes) -> None:
         """The PING of the first step came back."""

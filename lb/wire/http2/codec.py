@@ -136,8 +136,9 @@ class Http2Codec:
             pos = self._go_on(data, size)
         streams = self.streams
         while size - pos >= 9:
-            high, low, kind, flags, stream_id = unpack_header(data, pos)
-            length = high << 8 | low
+            length, flags, stream_id = unpack_header(data, pos)
+            kind = length & 0xFF
+            length >>= 8
             start = pos + 9
             stop = start + length
             if kind == 0 and not self._block_id:
@@ -203,9 +204,9 @@ class Http2Codec:
     def _begin_data(self, data: bytes, pos: int, size: int) -> int:
         """A DATA frame that is not the common one. Returns the position to go on at, or
         `-1 - position` when more bytes are needed before anything of it can be handled."""
-        high, low, _, flags, stream_id = unpack_header(data, pos)
+        length, flags, stream_id = unpack_header(data, pos)
         stream_id &= fr.STREAM_MASK
-        length = high << 8 | low
+        length >>= 8
         self._check_frame(fr.DATA, flags, stream_id, length)
         start = pos + 9
         pad = 0

@@ -78,28 +78,28 @@ class StreamError(Exception):
         self.detail = detail
 
 
-_HEADER: Final = Struct(">HBBBL")
-"""Length (high 16, low 8 bits), type, flags, stream id."""
+_HEADER: Final = Struct(">LBL")
+"""Length and type in one number (type in the low byte), flags, stream id."""
 unpack_header: Final = _HEADER.unpack_from
 _pack_header: Final = _HEADER.pack
 _U32: Final = Struct(">L")
 _SETTING: Final = Struct(">HL")
-_WINDOW: Final = Struct(">HBBBLL")
+_WINDOW: Final = Struct(">LBLL")
 
 
 def frame_header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
     """Nine bytes that start a frame."""
-    return _pack_header(length >> 8, length & 0xFF, kind, flags, stream_id)
+    return _pack_header(length << 8 | kind, flags, stream_id)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
     """WINDOW_UPDATE; stream 0 is the connection."""
-    return _WINDOW.pack(0, 4, WINDOW_UPDATE, 0, stream_id, increment)
+    return _WINDOW.pack(4 << 8 | WINDOW_UPDATE, 0, stream_id, increment)
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
     """RST_STREAM."""
-    return _WINDOW.pack(0, 4, RST_STREAM, 0, stream_id, code)
+    return _WINDOW.pack(4 << 8 | RST_STREAM, 0, stream_id, code)
 
 
 def ping(payload: bytes, *, ack: bool) -> bytes:
