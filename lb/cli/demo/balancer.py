@@ -1,0 +1,113 @@
+"""The load balancer of the demo: its configuration, its command line, and how it is asked."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from lb.simulator.process import Ports
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Where the load balancer listens, as HOST:PORT."""
+
+    http: str
+    grpc: str
+    metrics: str
+    admin: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """What the admin API says of one backend; latencies in milliseconds, None before the first."""
+
+    name: str
+    state: str
+    why: str
+    in_flight: int
+    served: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def free_listeners() -> Listeners:
+    """Return addresses that were free just now, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return Listeners(*(f"{HOST}:{each.getsockname()[1]}" for each in sockets))
+
+
+def configuration(listen: Listeners, backends: Mapping[str, Ports]) -> str:
+    """Return the text of the configuration file that puts `backends` behind `listen`."""
+    return yaml.safe_dump(
+        {
+            "listen": {
+                "http": listen.http,
+                "grpc": listen.grpc,
+                "metrics": listen.metrics,
+                "admin": listen.admin,
+            },
+            "backends": [
+                {
+                    "name": name,
+                    "http": f"{ports.host}:{ports.http_port}",
+                    "grpc": f"{ports.host}:{ports.grpc_port}",
+                    "metrics": f"{ports.host}:{ports.metrics_port}",
+                }
+                for name, ports in backends.items()
+            ],
+        },
+        sort_keys=False,
+    )
+
+
+def serve_command(config: Path) -> Sequence[str]:
+    """Return the command line of the load balancer."""
+    return (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config))
+
+
+async def is_accepting(session: aiohttp.ClientSession, listen: Listeners) -> bool:
+    """Whether the load balancer says that it takes requests."""
+    try:
+        async with session.get(f"http://{listen.metrics}/readyz") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def read_backends(
+    session: aiohttp.ClientSession, listen: Listeners
+) -> tuple[BackendRow, ...]:
+    """Return the state of every backend.
+
+    Raises:
+        aiohttp.ClientError, TimeoutError: the admin API does not answer.
+    """
+    async with session.get(f"http://{listen.admin}/api/v1/backends") as response:
+        response.raise_for_status()
+        return tuple(map(_row, (await response.json())["backends"]))
+
+
+def _row(backend: dict[str, Any]) -> BackendRow:
+    return BackendRow(
+        name=backend["name"],
+        state=backend["state"],
+        why=backend["why"],
+        in_flight=backend["in_flight"],
+        served=backend["served"],
+        p50_ms=backend["latency"]["p50_ms"],
+        p99_ms=backend["latency"]["p99_ms"],
+    )

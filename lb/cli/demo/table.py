@@ -1,0 +1,73 @@
+"""What the demo shows, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lb.cli.demo.balancer import BackendRow, Listeners
+from lb.cli.demo.load import MODEL, Tally
+
+_TITLES = ("backend", "state", "in flight", "served", "p50 ms", "p99 ms")
+_UP_AND_CLEAR = "\x1b[{}F\x1b[J"  # cursor to the start of that many lines up, clear from there
+
+
+def addresses(listen: Listeners) -> list[str]:
+    """Return where the load balancer is, and one command to try."""
+    return [
+        f"  HTTP     http://{listen.http}",
+        f"  gRPC     {listen.grpc}",
+        f"  metrics  http://{listen.metrics}/metrics",
+        f"  admin    http://{listen.admin}/api/v1/backends",
+        "",
+        f"  try      curl http://{listen.http}/v2/models/{MODEL}",
+    ]
+
+
+def table(backends: Sequence[BackendRow], tallies: Sequence[Tally]) -> list[str]:
+    """Return the backends as the load balancer sees them, and what the demo itself measured."""
+    rows = [_TITLES, *map(_cells, backends)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
+    lines = [f"  {_aligned(row, widths)}" for row in rows]
+    for backend, at in zip(backends, range(1, len(lines)), strict=True):
+        if backend.why:
+            lines[at] += f"  {backend.why}"
+    return [*lines, "", *map(_total, tallies)]
+
+
+def redraw(lines: Sequence[str], drawn: int, width: int) -> str:
+    """Return what replaces the last `drawn` lines of a terminal by `lines`, cut to its width."""
+    start = _UP_AND_CLEAR.format(drawn) if drawn else ""
+    return start + "".join(f"{line[:width]}\n" for line in lines)
+
+
+def _cells(backend: BackendRow) -> tuple[str, ...]:
+    return (
+        backend.name,
+        backend.state,
+        str(backend.in_flight),
+        str(backend.served),
+        _milliseconds(backend.p50_ms),
+        _milliseconds(backend.p99_ms),
+    )
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a row: the two texts to the left, the numbers to the right."""
+    padded = [
+        cell.ljust(width) if column < 2 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "   ".join(padded).rstrip()
+
+
+def _total(tally: Tally) -> str:
+    line = (
+        f"  {tally.protocol}   {tally.right} right, {tally.wrong} wrong, {tally.failed} failed"
+        f"   p50 {_milliseconds(tally.quantile_ms(0.5))} ms"
+        f"   p99 {_milliseconds(tally.quantile_ms(0.99))} ms"
+    )
+    return f"{line}   last: {tally.problem}" if tally.problem else line
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
