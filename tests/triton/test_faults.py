@@ -15,7 +15,7 @@ from tests.triton.load import Load
 from tests.triton.server import RealTriton
 
 CLIENTS = 12
-NOTICE_S = 0.3
+NOTICE_S = 0.5
 """The balancer hears of the end of a process by its closed sockets; on a busy machine its turn
 to look may come this late."""
 FROZEN_IS_OUT_S = 2.5
