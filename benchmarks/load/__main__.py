@@ -36,6 +36,8 @@ def main() -> int:
     except BenchError as error:
         say(f"error: {error}")
         return 2
+    except KeyboardInterrupt:
+        return 130
     print(report.as_text(plan, facts, results))
     _write(given.results, report.as_markdown(plan, facts, results))
     _write(given.json, report.as_json(plan, facts, results))
