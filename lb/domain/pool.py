@@ -79,8 +79,12 @@ class PoolRef:
     def publish(self, snapshot: PoolSnapshot) -> None:
         """Replace the snapshot, then tell the listeners (connection pools, health watchers)."""
         self.current = snapshot
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell the listeners again: something that they judge beside the snapshot has changed."""
         for listener in tuple(self._listeners):
-            listener(snapshot)
+            listener(self.current)
 
     def subscribe(self, listener: Callable[[PoolSnapshot], None]) -> Callable[[], None]:
         """Call `listener` after every publication. Returns the function that ends it."""

@@ -45,11 +45,18 @@ class Dispatcher:
         self._max_attempts = max_attempts
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
+        self.exiting = False
+        """The process shuts down: questions about readiness are answered "Server exiting"."""
 
     @property
     def pool(self) -> PoolRef:
         """The published pool, for answers about readiness."""
         return self._ref
+
+    def announce_exit(self) -> None:
+        """Answer from now on that we are not ready; requests are still taken."""
+        self.exiting = True
+        self._ref.announce()
 
     # Attempts
 

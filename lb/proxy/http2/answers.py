@@ -16,25 +16,25 @@ def is_ready(snapshot: PoolSnapshot) -> bool:
     return bool(snapshot.placement(AppProtocol.GRPC).eligible)
 
 
-def answer(call: Call, *, draining: bool) -> None:
+def answer(call: Call) -> None:
     """Answer a call whose request is complete."""
     operation = call.operation
-    pool = call.relay.dispatcher.pool
+    dispatcher = call.relay.dispatcher
     if operation is HEALTH_WATCH:
-        _watch(call, draining)
+        _watch(call)
         return
-    ready = is_ready(pool.current)
+    ready = is_ready(dispatcher.pool.current)
     if operation is HEALTH_CHECK:
-        call.finish_answer(frame_message(health_message(ready and not draining)))
+        call.finish_answer(frame_message(health_message(ready and not dispatcher.exiting)))
     elif operation is SERVER_LIVE:
         call.finish_answer(frame_message(flag_message(True)))
-    elif draining:
+    elif dispatcher.exiting:
         call.fail(Reason.DRAINING, EXITING)
     else:
         call.finish_answer(frame_message(flag_message(ready)))
 
 
-def _watch(call: Call, draining: bool) -> None:
+def _watch(call: Call) -> None:
     """Send the state now and whenever it changes, until the client goes (health.proto)."""
     if call.begun:
         return
@@ -42,7 +42,7 @@ def _watch(call: Call, draining: bool) -> None:
     last: list[bool] = []
 
     def tell(snapshot: PoolSnapshot) -> None:
-        serving = is_ready(snapshot) and not relay.draining
+        serving = is_ready(snapshot) and not relay.dispatcher.exiting
         if last and last[0] == serving:
             return
         last[:] = [serving]

@@ -110,7 +110,7 @@ class Http2Relay:
 
     def answer(self, call: Call) -> None:
         """Answer a call ourselves."""
-        answer(call, draining=self.draining)
+        answer(call)
 
     def pool(self, backend: Backend) -> UpstreamPool:
         """The connections to a backend."""

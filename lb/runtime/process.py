@@ -1,0 +1,259 @@
+"""The life of the process: start, signals, and a shutdown that loses nothing.
+
+Start: bind every address, probe the backends once, then accept. Shutdown: readiness down, accept
+for the settle time, close the listeners, ask clients to go (Connection: close, GOAWAY), wait for
+what runs, cut what is left. A second signal cuts at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from aiohttp import web
+
+from lb.domain.backend import Address
+from lb.net.listeners import bind, bound_address, serve
+from lb.proxy.sniff import SniffProtocol
+from lb.runtime.logs import Logs
+from lb.runtime.notify import notify
+from lb.runtime.wiring import Product, admin_app, build, metrics_app
+from lb.settings.model import Settings
+
+_log = logging.getLogger(__name__)
+
+_LAG_TICK_S: Final = 0.1
+_STEP_S: Final = 0.02
+"""How often the shutdown looks whether everything has ended."""
+_GOODBYE_S: Final = 1.0
+"""How long clients without requests may take to close after they were told to."""
+
+
+def run(settings: Settings) -> int:
+    """Balance until told to stop. Returns the exit code.
+
+    Raises:
+        LoadBalancerError: an address or a log file cannot be used.
+    """
+    listeners = Listeners(settings)
+    try:
+        logs = Logs(settings)
+        try:
+            _raise_descriptor_limit()
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(Process(settings, listeners, logs).main())
+        finally:
+            logs.close()
+    finally:
+        listeners.close()
+    return 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop  # optional: not on every platform
+
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _raise_descriptor_limit() -> None:
+    """A proxy needs two descriptors per request; the soft limit is for programs that select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Listeners:
+    """The listening sockets by name. HTTP and gRPC on one address share one socket."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Bind all.
+
+        Raises:
+            ListenError: one cannot be bound; none stays open.
+        """
+        self.sockets: dict[str, socket.socket] = {}
+        self.addresses: dict[str, Address] = {}
+        listen = settings.listen
+        self.shared = (
+            listen.http is not None
+            and listen.grpc is not None
+            and listen.http.address == listen.grpc.address
+        )
+        wanted = {
+            "http": listen.http,
+            "grpc": None if self.shared else listen.grpc,
+            "metrics": listen.metrics,
+            "admin": listen.admin,
+        }
+        try:
+            for name, listener in wanted.items():
+                if listener is not None:
+                    bound = bind(name, listener.address)
+                    self.sockets[name] = bound
+                    self.addresses[name] = bound_address(bound, listener.address)
+        except BaseException:
+            self.close()
+            raise
+        if self.shared:
+            self.addresses["grpc"] = self.addresses["http"]
+
+    def close(self) -> None:
+        """Close the sockets; a Unix socket's file goes too."""
+        for name, bound in self.sockets.items():
+            path = self.addresses[name].path if name in self.addresses else ""
+            bound.close()
+            if path and os.path.exists(path):
+                os.unlink(path)
+        self.sockets.clear()
+
+
+class Process:
+    """A running load balancer."""
+
+    def __init__(self, settings: Settings, listeners: Listeners, logs: Logs) -> None:
+        self._settings = settings
+        self._listeners = listeners
+        self._logs = logs
+        self._accepting = False
+        self._stop = asyncio.Event()
+        self._force = asyncio.Event()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._runners: list[web.AppRunner] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Accepting and not draining, whatever the backends do."""
+        return self._accepting
+
+    async def main(self) -> None:
+        """Start, serve, shut down."""
+        self._handle_signals()
+        product = build(self._settings, self._logs)
+        try:
+            product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
+            await self._serve_app("metrics", metrics_app(product, lambda: self.is_ready))
+            await self._serve_app("admin", admin_app(product))
+            product.probes.start()
+            await self._unless_stopped(product.probes.first_round())
+            if not self._stop.is_set():
+                await self._open(product)
+                await self._stop.wait()
+                await self._shut_down(product)
+        finally:
+            for server in self._servers:
+                server.close()
+            await product.aclose()
+            for runner in self._runners:
+                await runner.cleanup()
+        _log.info("stopped")
+
+    # Start
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        loop.add_signal_handler(signal.SIGUSR1, self._logs.reopen)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+    def _on_stop_signal(self) -> None:
+        if self._stop.is_set():
+            self._force.set()
+        self._stop.set()
+
+    def _on_hangup(self) -> None:
+        _log.warning("SIGHUP ignored: restart the process to apply a changed configuration")
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for `work`, but not longer than until the process is told to stop."""
+        async with asyncio.TaskGroup() as group:
+            done = group.create_task(work)
+            stopped = group.create_task(_wait(self._stop))
+            await asyncio.wait((done, stopped), return_when=asyncio.FIRST_COMPLETED)
+            done.cancel()
+            stopped.cancel()
+
+    async def _serve_app(self, name: str, app: web.Application) -> None:
+        bound = self._listeners.sockets.get(name)
+        if bound is None:
+            return
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        self._runners.append(runner)
+        await web.SockSite(runner, bound).start()
+
+    async def _open(self, product: Product) -> None:
+        """Start to accept requests and say so."""
+        loop = asyncio.get_running_loop()
+        sockets = self._listeners.sockets
+        factories: dict[str, Callable[[], asyncio.BaseProtocol]] = {
+            "http": product.http1.server_protocol,
+            "grpc": product.http2.server_protocol,
+        }
+        if self._listeners.shared:
+            factories["http"] = lambda: SniffProtocol(
+                product.http1.server_protocol,
+                product.http2.server_protocol,
+                product.timers,
+                self._settings.timeouts.head,
+            )
+        for name, factory in factories.items():
+            if name in sockets:
+                self._servers.append(await serve(loop, sockets[name], factory))
+        self._accepting = True
+        addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
+        _log.info("serving", extra={**addresses, "backends": len(self._settings.backends)})
+        notify("READY=1", os.environ)
+
+    async def _watch_lag(self, product: Product) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LAG_TICK_S
+            await asyncio.sleep(_LAG_TICK_S)
+            product.loop_lag.observe(loop.time() - due)
+
+    # Shutdown
+
+    async def _shut_down(self, product: Product) -> None:
+        shutdown = self._settings.shutdown
+        self._accepting = False
+        notify("STOPPING=1", os.environ)
+        _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
+        product.dispatcher.announce_exit()
+        if shutdown.settle:
+            await self._until(lambda: False, shutdown.settle)
+        for server in self._servers:
+            server.close()
+        product.http1.begin_drain()
+        product.http2.begin_drain()
+        await self._until(lambda: product.idle, shutdown.drain)
+        if not product.idle:
+            cut = product.dispatcher.open_exchanges
+            _log.warning("requests were cut", extra={"requests": cut})
+        else:
+            await self._until(lambda: not product.connections, _GOODBYE_S)
+
+    async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
+        """Wait until `is_over`, a second signal, or the limit."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while not is_over() and not self._force.is_set() and loop.time() < deadline:
+            try:
+                async with asyncio.timeout(min(_STEP_S, limit_s)):
+                    await self._force.wait()
+            except TimeoutError:
+                continue
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,238 @@
+"""Puts the product together: the only module that knows every package."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from random import Random
+
+from aiohttp import web
+
+from lb.admin.app import make_admin_app
+from lb.admin.metrics_app import make_metrics_app
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.loops import ProbeLoops
+from lb.control.record import Member
+from lb.control.views import port_statuses
+from lb.domain.backend import Address, AppProtocol
+from lb.health.thresholds import Thresholds
+from lb.net.tasks import TaskOwner
+from lb.net.timers import TimerWheel
+from lb.probes.plan import ProbeChoice, ProbeKind
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.http1.relay import Http1Options, Http1Relay
+from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.runtime.logs import Logs
+from lb.runtime.memory import held_ceiling, memory_limit
+from lb.settings.model import ForwardedMode, GrpcProbe, Settings
+from lb.telemetry.access_log import AccessLog
+from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
+from lb.telemetry.loop_lag import LoopLag
+from lb.telemetry.meter import Meter
+from lb.telemetry.sinks import combine
+from lb.wire.ledger import Ledger
+
+
+def members(settings: Settings) -> tuple[Member, ...]:
+    """The pool that a configuration asks for."""
+    found = []
+    for backend, spec in zip(settings.backends, settings.specs(), strict=True):
+        health = settings.health_of(backend)
+        found.append(
+            Member(
+                spec,
+                Thresholds(health.interval, health.timeout, health.rise, health.fall),
+                ProbeChoice(
+                    kind=ProbeKind(health.probe.value),
+                    http_path=health.http_path,
+                    expected_status=health.expected_status,
+                    grpc_health=health.grpc_service is GrpcProbe.HEALTH,
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def http1_options(settings: Settings) -> Http1Options:
+    """Limits and times of the HTTP/1.1 side."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http1Options(
+        head_bytes=limits.head_bytes,
+        request_line_bytes=limits.request_line_bytes,
+        fields=limits.fields,
+        body_bytes=limits.body_bytes,
+        retained_body_bytes=limits.retained_body_bytes,
+        buffer_bytes=limits.http_buffer_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        body_progress_s=timeouts.body_progress,
+        client_idle_s=timeouts.client_idle,
+        upstream_idle_s=timeouts.upstream_idle,
+        request_timeout_s=timeouts.request,
+        x_forwarded=settings.forwarded in (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH),
+        forwarded=settings.forwarded in (ForwardedMode.FORWARDED, ForwardedMode.BOTH),
+    )
+
+
+def http2_options(settings: Settings) -> Http2Options:
+    """Limits and times of the HTTP/2 side."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http2Options(
+        concurrent_streams=limits.concurrent_streams,
+        stream_window=limits.stream_window_bytes,
+        stream_window_max=limits.stream_window_max_bytes,
+        frame_size=limits.frame_bytes,
+        head_size=limits.head_bytes,
+        fields=limits.fields,
+        message_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        client_idle_s=timeouts.client_idle,
+        request_timeout_s=timeouts.request,
+        x_forwarded=settings.forwarded in (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH),
+        forwarded=settings.forwarded in (ForwardedMode.FORWARDED, ForwardedMode.BOTH),
+    )
+
+
+def version() -> str:
+    """The installed version of this distribution."""
+    try:
+        return metadata.version("triton-lb")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def build_info() -> BuildInfo:
+    """What runs."""
+    loop = asyncio.get_running_loop()
+    is_uvloop = type(loop).__module__.partition(".")[0] == "uvloop"
+    return BuildInfo(
+        version=version(),
+        python=platform.python_version(),
+        uvloop=metadata.version("uvloop") if is_uvloop else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The parts of a running process, made by `build`."""
+
+    settings: Settings
+    directory: BackendDirectory
+    probes: ProbeLoops
+    dispatcher: Dispatcher
+    http1: Http1Relay
+    http2: Http2Relay
+    timers: TimerWheel
+    tasks: TaskOwner
+    meter: Meter
+    loop_lag: LoopLag
+    collector: LoadBalancerCollector
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return not self.dispatcher.open_exchanges
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        return sum(traffic.connections for traffic in self.meter.traffic)
+
+    async def aclose(self) -> None:
+        """Close everything; what still runs is cut."""
+        await self.probes.aclose()
+        await self.http1.aclose()
+        await self.http2.aclose()
+        await self.tasks.aclose()
+        self.timers.close()
+
+
+def build(settings: Settings, logs: Logs) -> Product:
+    """Make all parts. Needs a running loop; nothing listens or connects yet."""
+    loop = asyncio.get_running_loop()
+    rng = Random()
+    directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
+    directory.replace(members(settings), loop.time())
+    timers = TimerWheel(loop)
+    tasks = TaskOwner()
+    ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
+    meter = Meter(max_models=settings.metrics.model_labels)
+    sink = combine(meter)
+    if logs.access is not None:
+        access = settings.access_log
+        sink = combine(
+            meter, AccessLog(logs.access, mode=access.mode, sample=access.sample, rng=rng)
+        )
+    dispatcher = Dispatcher(
+        directory.ref,
+        directory,
+        sink,
+        clock=loop.time,
+        ledger=ledger,
+        max_attempts=settings.retry.attempts,
+    )
+    traffic = meter.traffic
+    http1 = Http1Relay(
+        dispatcher, timers, ledger, tasks, traffic[AppProtocol.HTTP], http1_options(settings)
+    )
+    http2 = Http2Relay(
+        dispatcher, timers, ledger, tasks, traffic[AppProtocol.GRPC], http2_options(settings)
+    )
+    loop_lag = LoopLag()
+    collector = LoadBalancerCollector(
+        Sources(
+            meter=meter,
+            snapshot=lambda: directory.ref.current,
+            statuses=lambda: port_statuses(directory),
+            loop_lag=loop_lag,
+            build=build_info(),
+            started_at=time.time(),  # noqa: TID251  # a wall-clock fact for Prometheus
+            open_requests=lambda: dispatcher.open_exchanges,
+            held_bytes=lambda: ledger.held,
+            dropped_lines=logs.dropped,
+        )
+    )
+    return Product(
+        settings=settings,
+        directory=directory,
+        probes=ProbeLoops(directory, rng, clock=loop.time),
+        dispatcher=dispatcher,
+        http1=http1,
+        http2=http2,
+        timers=timers,
+        tasks=tasks,
+        meter=meter,
+        loop_lag=loop_lag,
+        collector=collector,
+    )
+
+
+def scrape_targets(directory: BackendDirectory) -> list[tuple[str, Address]]:
+    """Backends that have a metrics port."""
+    return [
+        (record.backend.name, record.backend.spec.metrics)
+        for record in directory.records
+        if record.backend.spec.metrics is not None
+    ]
+
+
+def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Application:
+    """The application of the metrics listener."""
+    return make_metrics_app(
+        make_registry(product.collector),
+        is_ready=is_ready,
+        targets=lambda: scrape_targets(product.directory),
+        include_backends=product.settings.metrics.backends,
+    )
+
+
+def admin_app(product: Product) -> web.Application:
+    """The application of the admin listener."""
+    return make_admin_app(product.directory, clock=product.dispatcher.clock)
