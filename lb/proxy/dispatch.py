@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
-from lb.domain.backend import LATENCY_BOUNDS_S, Backend
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
@@ -126,6 +126,10 @@ class Dispatcher:
         port.failures[label] = port.failures.get(label, 0) + 1
         exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
+
+    def connection_lost(self, backend: Backend, protocol: AppProtocol) -> None:
+        """A connection without requests was lost: the control plane may want to know why."""
+        self._outcomes.report(backend, protocol, Outcome.LOST, self.clock())
 
     def may_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool

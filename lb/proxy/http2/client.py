@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
@@ -60,6 +61,8 @@ class ClientLink(Link):
         """asyncio: the connection is gone, and so are its calls."""
         self.pool.port.connections -= 1
         self.transport = None
+        if not self.streams and not self.retired:
+            self.relay.dispatcher.connection_lost(self.pool.backend, AppProtocol.GRPC)
         self.retire()
         self._drop_calls(Outcome.LOST)
         self.pool.discard(self)

@@ -1,0 +1,69 @@
+"""Answers that we give ourselves: errors, liveness and readiness."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
+from lb.domain.pool import PoolSnapshot
+from lb.kserve.health import EXITING
+from lb.kserve.operations import SERVER_LIVE
+from lb.proxy.failure import RETRY_AFTER, http_body
+from lb.proxy.http1.heads import RequestPlan
+
+_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+REASONS: Final = {
+    413: Reason.BODY_TOO_LARGE,
+    414: Reason.HEAD_TOO_LARGE,
+    431: Reason.HEAD_TOO_LARGE,
+    501: Reason.UNSUPPORTED,
+}
+"""Why a request was refused, by the status that the codec gave; others are BAD_REQUEST."""
+
+
+class Answer:
+    """An answer of ours before it is known what becomes of the connection."""
+
+    __slots__ = ("body", "reason", "status")
+
+    def __init__(self, status: int, body: bytes = b"", reason: Reason | None = None) -> None:
+        self.status = status
+        self.body = body
+        """JSON; empty for the answers about health, as Triton gives them."""
+        self.reason = reason
+
+    def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
+        """The whole message, without a body when it answers HEAD."""
+        parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, _PHRASES.get(self.status, b""))]
+        if self.body:
+            parts.append(b"Content-Type: application/json\r\n")
+        parts.append(b"Content-Length: %d\r\n" % len(self.body))
+        if self.status == 405:
+            parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
+        if self.reason in RETRY_AFTER:
+            parts.append(b"Retry-After: 1\r\n")
+        if not keep_alive:
+            parts.append(b"Connection: close\r\n")
+        elif is_http10:
+            parts.append(b"Connection: keep-alive\r\n")
+        parts.append(b"\r\n")
+        if not is_head:
+            parts.append(self.body)
+        return b"".join(parts)
+
+
+def error(status: int, reason: Reason, detail: str) -> Answer:
+    """An error in the shape of Triton's."""
+    return Answer(status, http_body(detail), reason)
+
+
+def health(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
+    """Liveness and readiness as a Triton answers them: empty, 200 or 400, or 503 as it exits."""
+    if plan.operation is SERVER_LIVE:
+        return Answer(200)
+    if draining:
+        return error(503, Reason.DRAINING, EXITING)
+    return Answer(200 if snapshot.placement(AppProtocol.HTTP).eligible else 400)

@@ -1,0 +1,39 @@
+"""Limits and times of the HTTP/1.1 side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lb.wire.http1.limits import HeadLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http1Options:
+    """What the relay needs of the settings. Bytes and seconds; 0 switches a limit off where it
+    says so."""
+
+    head: HeadLimits = HeadLimits()
+    """Of requests and of answers."""
+    body_size: int = 0
+    """Longest request body; 0 is no limit."""
+    retained_size: int = 64 * 1024
+    """How much of a request is kept to be sent again."""
+    buffer_size: int = 64 * 1024
+    """Bytes that may wait to be written on a connection before its source is paused, and bytes
+    of pipelined requests that may wait to be read."""
+    connect_timeout_s: float = 1.0
+    head_timeout_s: float = 10.0
+    """From the first byte of a head to its end, and until a new connection sends something."""
+    body_timeout_s: float = 30.0
+    """Without a byte of an upload that we wait for, or of an answer taken by the client."""
+    client_idle_s: float = 620.0
+    upstream_idle_s: float = 30.0
+    request_timeout_s: float = 0.0
+    """From a request's head to the end of its answer; 0 is no limit."""
+    linger_s: float = 2.0
+    """How long we go on reading, so that the client can take an early or final answer."""
+    linger_size: int = 64 * 1024 * 1024
+    """Bytes thrown away meanwhile at most. Large, since a client that sends its whole upload
+    before it looks for the answer loses the answer if we stop; it costs time, not memory."""
+    x_forwarded: bool = False
+    forwarded: bool = False
