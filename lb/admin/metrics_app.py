@@ -50,9 +50,12 @@ _TYPE_LINE: Final = re.compile(rb"^# TYPE (\S+) ", re.MULTILINE)
 class BackendPages:
     """The metrics pages of all backends, read at the same time and kept for a second."""
 
-    def __init__(self, targets: Targets, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, targets: Targets, session: aiohttp.ClientSession, *, cache_s: float = CACHE_S
+    ) -> None:
         self._targets = targets
         self._session = session
+        self._cache_s = cache_s
         self._lock = asyncio.Lock()
         self._slots = asyncio.Semaphore(CONCURRENT_SCRAPES)
         self._pages = MergedPages()
@@ -69,10 +72,10 @@ class BackendPages:
             yield (name,), self._failures.get(name, 0)
 
     async def read(self) -> MergedPages:
-        """All pages merged, at most `CACHE_S` old. Concurrent callers share one round."""
+        """All pages merged, at most `cache_s` seconds old. Concurrent callers share one round."""
         async with self._lock:
             now = asyncio.get_running_loop().time
-            if now() - self._read_at >= CACHE_S:
+            if now() - self._read_at >= self._cache_s:
                 self._pages = await self._read_all()
                 self._read_at = now()
             return self._pages

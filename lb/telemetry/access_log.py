@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as quoted
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from lb.domain.backend import AppProtocol
 from lb.settings.model import AccessLogMode
 from lb.telemetry.labels import code_label
-from lb.telemetry.line_writer import LineWriter
 from lb.telemetry.record import RequestRecord
 
 MAX_LINE_BYTES: Final = 8192
@@ -36,12 +35,20 @@ _USUAL_WIDTHS: Final = _Widths(path=4096, other=256)
 _SAFE_WIDTHS: Final = _Widths(path=480, other=128)
 
 
+class LineSink(Protocol):
+    """Takes lines: a `LineWriter`."""
+
+    def write(self, line: bytes) -> None:
+        """Take one line, newline included. Never blocks, never raises."""
+        ...
+
+
 class AccessLog:
     """A `RequestSink` that writes lines; which ones is a matter of the mode."""
 
     def __init__(
         self,
-        writer: LineWriter,
+        writer: LineSink,
         *,
         mode: AccessLogMode,
         sample: float,

@@ -1,0 +1,63 @@
+"""A collector over counters that a test holds, and what it says as a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lb.balancing.round_robin import RoundRobin
+from lb.domain.backend import Backend
+from lb.domain.pool import Placement, PoolSnapshot
+from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, PortStatus, Sources
+from lb.telemetry.loop_lag import LoopLag
+from lb.telemetry.meter import Meter
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    """The key of one series."""
+    return name, frozenset(labels.items())
+
+
+def make_snapshot(backends: Sequence[Backend]) -> PoolSnapshot:
+    """A snapshot in which every backend is eligible for both protocols."""
+    placement = Placement(tuple(backends), None, RoundRobin())
+    return PoolSnapshot(1, tuple(backends), (placement, placement))
+
+
+@dataclass
+class Counters:
+    """Everything that the collector reads."""
+
+    backends: Sequence[Backend] = ()
+    meter: Meter = field(default_factory=Meter)
+    loop_lag: LoopLag = field(default_factory=LoopLag)
+    statuses: Sequence[PortStatus] = ()
+    dropped_access_lines: int = 0
+
+    def collector(self) -> LoadBalancerCollector:
+        """A collector over these counters."""
+        return LoadBalancerCollector(
+            Sources(
+                meter=self.meter,
+                snapshot=lambda: make_snapshot(self.backends),
+                statuses=lambda: self.statuses,
+                loop_lag=self.loop_lag,
+                build=BuildInfo("0.1.0", "3.11.7", ""),
+                started_at=1_700_000_000.5,
+                open_requests=lambda: 3,
+                held_bytes=lambda: 4096,
+                dropped_lines={"access": lambda: self.dropped_access_lines},
+            )
+        )
+
+    def samples(self) -> Samples:
+        """What a scrape reads now, by name and labels. No series appears twice."""
+        read: Samples = {}
+        for family in self.collector().collect():
+            for sample in family.samples:
+                series = key(sample.name, **sample.labels)
+                assert series not in read
+                read[series] = sample.value
+        return read

@@ -1,0 +1,52 @@
+"""Finished requests as the relay would hand them over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lb.domain.backend import AppProtocol
+from lb.domain.operation import Operation, OperationKind
+from lb.telemetry.record import RequestRecord
+
+INFER = Operation("ModelInfer", OperationKind.INFERENCE)
+
+
+class PlainRecord(RequestRecord):
+    """A record of a good HTTP inference without a backend; facts are overridden by name."""
+
+    __slots__ = ()
+
+    def __init__(self, **facts: Any) -> None:
+        usual: dict[str, Any] = {
+            "protocol": AppProtocol.HTTP,
+            "operation": INFER,
+            "method": b"POST",
+            "path": b"/v2/models/simple/infer",
+            "model": b"simple",
+            "backend": None,
+            "attempts": 1,
+            "client": "10.0.0.9:4711",
+            "request_id": b"",
+            "started_at": 100.0,
+            "placed_at": 100.001,
+            "connected_at": 100.003,
+            "first_byte_at": 100.010,
+            "ended_at": 100.0125,
+            "bytes_in": 130,
+            "bytes_out": 200,
+            "status": 200,
+            "grpc_status": -1,
+            "reason": None,
+        }
+        for name, value in (usual | facts).items():
+            setattr(self, name, value)
+
+
+def grpc_record(**facts: Any) -> PlainRecord:
+    """A good gRPC inference."""
+    usual: dict[str, Any] = {
+        "protocol": AppProtocol.GRPC,
+        "path": b"/inference.GRPCInferenceService/ModelInfer",
+        "grpc_status": 0,
+    }
+    return PlainRecord(**(usual | facts))

@@ -1,0 +1,310 @@
+"""The metrics port, over real sockets, in front of backends that behave and that do not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from lb.admin.metrics_app import BackendPages, make_metrics_app
+from lb.domain.backend import Address
+from lb.telemetry.collector import make_registry
+from tests.fakes.backends import make_backend
+from tests.fakes.metrics import Counters
+from tests.fakes.promtool import criticism_of
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Client = TestClient[web.Request, web.Application]
+
+TRITON_PAGE = """\
+# HELP nv_inference_count Number of inferences performed (does not include cached requests)
+# TYPE nv_inference_count counter
+nv_inference_count{model="simple",version="1"} 42
+# HELP process_open_fds Number of open file descriptors.
+# TYPE process_open_fds gauge
+process_open_fds 7
+"""
+
+
+class FakeTriton:
+    """A metrics port with a page, that counts how often it is read."""
+
+    def __init__(self, answer: Handler | None = None) -> None:
+        self.reads = 0
+        self._answer = answer or self._page
+        app = web.Application()
+        app.router.add_get("/metrics", self._read)
+        self._server = TestServer(app)
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        self.reads += 1
+        return await self._answer(request)
+
+    async def _page(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text=TRITON_PAGE)
+
+    async def start(self) -> Address:
+        await self._server.start_server()
+        return Address("127.0.0.1", self._server.port or 0)
+
+    async def stop(self) -> None:
+        await self._server.close()
+
+
+class Front:
+    """The metrics port under test and the backends behind it."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.targets: list[tuple[str, Address]] = []
+        self.counters = Counters(backends=[make_backend("a")])
+
+    @asynccontextmanager
+    async def serve(
+        self, *backends: FakeTriton, include_backends: bool = True
+    ) -> AsyncIterator[Client]:
+        self.targets += [
+            (name, await backend.start()) for name, backend in zip("abcdef", backends, strict=False)
+        ]
+        app = make_metrics_app(
+            make_registry(self.counters.collector()),
+            is_ready=lambda: self.is_ready,
+            targets=lambda: self.targets,
+            include_backends=include_backends,
+        )
+        async with TestClient(TestServer(app)) as client:
+            yield client
+        for backend in backends:
+            await backend.stop()
+
+
+async def read(client: Client, path: str = "/metrics", **headers: str) -> str:
+    """A page that must be there."""
+    async with client.get(path, headers=headers) as response:
+        assert response.status == 200
+        return await response.text()
+
+
+def failures(page: str) -> dict[str, float]:
+    """Failed scrapes by backend."""
+    return {
+        sample.labels["backend"]: sample.value
+        for family in parse_text(page)
+        for sample in family.samples
+        if sample.name == "triton_lb_backend_scrape_failures_total"
+    }
+
+
+async def test_the_page_shows_ours_and_theirs_with_one_head_per_family() -> None:
+    async with Front().serve(FakeTriton(), FakeTriton()) as client:
+        page = await read(client)
+    families = [family.name for family in parse_text(page)]
+    assert len(families) == len(set(families))
+    assert {"triton_lb_requests", "nv_inference_count", "process_open_fds"} <= set(families)
+    assert 'nv_inference_count{backend="a",model="simple",version="1"} 42\n' in page
+    assert 'nv_inference_count{backend="b",model="simple",version="1"} 42\n' in page
+    assert 'process_open_fds{backend="b"} 7\n' in page
+    assert page.count("# TYPE process_open_fds ") == 1
+    assert page.count("# HELP nv_inference_count ") == 1
+
+
+async def test_samples_of_a_family_stand_together() -> None:
+    async with Front().serve(FakeTriton(), FakeTriton()) as client:
+        page = await read(client)
+    lines = page.splitlines()
+    at = [number for number, line in enumerate(lines) if line.startswith("process_open_fds")]
+    assert len(at) == 3
+    assert at == list(range(at[0], at[0] + 3))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/"])
+async def test_both_spellings_are_plain_text(path: str) -> None:
+    async with Front().serve(FakeTriton()) as client, client.get(path) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "nv_inference_count" in await response.text()
+
+
+async def test_a_page_with_theirs_is_plain_text_whatever_is_asked_for() -> None:
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    async with (
+        Front().serve(FakeTriton()) as client,
+        client.get("/metrics", headers=openmetrics) as response,
+    ):
+        assert response.content_type == "text/plain"
+        assert "nv_inference_count" in await response.text()
+
+
+async def test_ours_alone_follow_the_accept_field() -> None:
+    openmetrics = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    async with (
+        Front().serve(FakeTriton()) as client,
+        client.get("/metrics/own", headers=openmetrics) as response,
+    ):
+        assert response.content_type == "application/openmetrics-text"
+        page = await response.text()
+    families = {family.name for family in parse_openmetrics(page)}
+    assert "triton_lb_backend_attempt_duration_seconds" in families
+    assert "nv_inference_count" not in families
+    assert page.count("# EOF") == 1
+
+
+async def test_ours_alone_pass_promtool() -> None:
+    async with Front().serve(FakeTriton()) as client:
+        page = await read(client, "/metrics/own")
+    assert criticism_of(page.encode()) == ""
+
+
+async def test_backends_can_be_left_out() -> None:
+    triton = FakeTriton()
+    async with Front().serve(triton, include_backends=False) as client:
+        page = await read(client)
+    assert "triton_lb_requests_total" in page
+    assert "nv_inference_count" not in page
+    assert triton.reads == 0
+
+
+async def test_a_large_family_is_one_family() -> None:
+    front = Front()
+    front.counters.backends = [make_backend(f"gpu-{number}") for number in range(40)]
+    async with front.serve(FakeTriton()) as client:
+        page = await read(client)
+    name = "triton_lb_backend_attempt_duration_seconds"
+    assert page.count(f"# TYPE {name} ") == 1
+    assert page.count(f"\n{name}_bucket{{") == 40 * 2 * 17
+    (family,) = (family for family in parse_text(page) if family.name == name)
+    assert len(family.samples) == 40 * 2 * 19
+
+
+async def test_readers_within_a_second_share_one_round() -> None:
+    triton = FakeTriton()
+    async with Front().serve(triton) as client:
+        pages = await asyncio.gather(*(read(client) for _ in range(5)))
+    assert triton.reads == 1
+    assert all("nv_inference_count" in page for page in pages)
+
+
+async def test_a_backend_that_hangs_is_left_out_and_counted() -> None:
+    release = asyncio.Event()
+
+    async def hang(_: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response(text=TRITON_PAGE)
+
+    loop = asyncio.get_running_loop()
+    async with Front().serve(FakeTriton(hang), FakeTriton()) as client:
+        started_at = loop.time()
+        page = await read(client)
+        took = loop.time() - started_at
+        release.set()
+    assert took < 2.0
+    assert 'backend="b",model="simple"' in page
+    assert 'backend="a",model="simple"' not in page
+    assert failures(page) == {"a": 1, "b": 0}
+
+
+async def status_500(_: web.Request) -> web.StreamResponse:
+    return web.Response(status=500, text=TRITON_PAGE)
+
+
+async def redirect(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/elsewhere")
+
+
+async def not_utf8(_: web.Request) -> web.StreamResponse:
+    return web.Response(body=b'm{x="\xff"} 1\n')
+
+
+async def cut_short(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Length": "1000"})
+    await response.prepare(request)
+    await response.write(TRITON_PAGE.encode())
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(b"m 1\n" * 65536)
+    except ConnectionResetError:
+        return response
+
+
+@pytest.mark.parametrize("answer", [status_500, redirect, not_utf8, cut_short, endless])
+async def test_a_bad_page_is_left_out_and_counted(answer: Handler) -> None:
+    async with Front().serve(FakeTriton(answer), FakeTriton()) as client:
+        page = await read(client)
+    assert failures(page) == {"a": 1, "b": 0}
+    assert 'backend="b",model="simple"' in page
+    assert 'backend="a",' not in page.partition("# HELP nv_inference_count")[2]
+
+
+async def test_a_backend_that_is_down_is_logged_once_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture, unused_tcp_port: int
+) -> None:
+    caplog.set_level(logging.INFO, logger="lb.admin.metrics_app")
+    triton = FakeTriton()
+    here = await triton.start()
+    gone = Address("127.0.0.1", unused_tcp_port)
+    async with aiohttp.ClientSession() as session:
+        at = gone
+        pages = BackendPages(lambda: [("a", at)], session, cache_s=0.0)
+        for _ in range(3):
+            await pages.read()
+        at = here
+        assert b"nv_inference_count" in (await pages.read()).families
+    await triton.stop()
+    messages = [record.message for record in caplog.records]
+    assert messages == [
+        "metrics of a backend cannot be read",
+        "metrics of a backend can be read again",
+    ]
+
+
+async def test_failures_of_backends_that_left_are_forgotten(unused_tcp_port: int) -> None:
+    targets = [("a", Address("127.0.0.1", unused_tcp_port))]
+    async with aiohttp.ClientSession() as session:
+        pages = BackendPages(lambda: targets, session, cache_s=0.0)
+        await pages.read()
+        (family,) = pages.collect()
+        assert [sample.value for sample in family.samples] == [1]
+        returned, targets = targets, []
+        await pages.read()
+        targets = returned
+        assert [sample.value for sample in family.samples] == [0]
+
+
+async def test_readiness_follows_the_process_and_liveness_does_not() -> None:
+    front = Front()
+    async with front.serve() as client:
+        for is_ready, status in ((True, 200), (False, 503)):
+            front.is_ready = is_ready
+            async with client.get("/readyz") as response:
+                assert response.status == status
+                assert response.content_type == "text/plain"
+            assert await read(client, "/livez") == "ok\n"
+
+
+async def test_liveness_can_fail_too() -> None:
+    app = make_metrics_app(
+        make_registry(Counters().collector()),
+        is_ready=lambda: True,
+        is_live=lambda: False,
+        targets=list,
+        include_backends=False,
+    )
+    async with TestClient(TestServer(app)) as client, client.get("/livez") as response:
+        assert response.status == 503

@@ -1,0 +1,61 @@
+"""A plain version of the meter: keeps every record and counts them when asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lb.domain.backend import LATENCY_BOUNDS_S
+from lb.telemetry.labels import code_label, is_failure
+from lb.telemetry.meter import MAX_MODEL_NAME
+from lb.telemetry.record import RequestRecord
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+def count(records: Sequence[RequestRecord], max_models: int) -> Counter[Series]:
+    """The series of request metrics after these records. Durations must be exact in binary."""
+    series: Counter[Series] = Counter()
+
+    def add(name: str, amount: float = 1, **labels: str) -> None:
+        series[name, frozenset(labels.items())] += amount  # type: ignore[assignment]
+
+    labelled: set[bytes] = set()
+    for record in records:
+        protocol = record.protocol.label
+        code = record.grpc_status if protocol == "grpc" else record.status
+        failed = is_failure(record.protocol, code)
+        add(
+            "triton_lb_requests_total",
+            backend=record.backend.name if record.backend else "",
+            protocol=protocol,
+            code=code_label(record.protocol, code),
+        )
+        add(
+            "triton_lb_operation_requests_total",
+            operation=record.operation.name,
+            protocol=protocol,
+        )
+        took = record.ended_at - record.started_at
+        histogram = "triton_lb_request_duration_seconds"
+        kind = record.operation.kind.value
+        for bound in (*LATENCY_BOUNDS_S, float("inf")):
+            if took <= bound:
+                le = "+Inf" if bound == float("inf") else str(bound)
+                add(f"{histogram}_bucket", protocol=protocol, kind=kind, le=le)
+        add(f"{histogram}_count", protocol=protocol, kind=kind)
+        add(f"{histogram}_sum", took, protocol=protocol, kind=kind)
+        add("triton_lb_request_bytes_total", record.bytes_in, protocol=protocol)
+        add("triton_lb_response_bytes_total", record.bytes_out, protocol=protocol)
+        add("triton_lb_retries_total", max(record.attempts - 1, 0), protocol=protocol)
+        if record.reason:
+            reason = record.reason.value
+            add("triton_lb_request_errors_total", protocol=protocol, reason=reason)
+        if record.model:
+            may_have_label = not failed and len(record.model) <= MAX_MODEL_NAME
+            if may_have_label and len(labelled) < max_models:
+                labelled.add(record.model)
+            model = record.model.decode() if record.model in labelled else "other"
+            add("triton_lb_model_requests_total", model=model, protocol=protocol)
+            add("triton_lb_model_failures_total", int(failed), model=model, protocol=protocol)
+    return series

@@ -1,0 +1,181 @@
+"""What a scrape reads."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
+from lb.domain.outcome import Reason
+from lb.telemetry.catalogue import COLLECTED
+from lb.telemetry.collector import PortStatus, make_registry
+from tests.fakes.backends import make_backend
+from tests.fakes.metrics import Counters, key
+from tests.fakes.promtool import criticism_of
+from tests.fakes.records import PlainRecord, grpc_record
+
+HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
+
+
+def busy() -> Counters:
+    """Counters of a process that has seen a little of everything."""
+    backend = make_backend("gpu-0")
+    port = backend.port(HTTP)
+    port.attempts, port.connects, port.connect_failures = 7, 2, 1
+    port.in_flight, port.connections = 1, 2
+    port.bytes_sent, port.bytes_received = 300, 500
+    port.codes = {200: 5, 700: 1, 800: 1}
+    port.failures = {"upstream_lost": 1}
+    port.latency.counts[0], port.latency.counts[-1], port.latency.sum = 4, 2, 130.5
+    counters = Counters(
+        backends=[backend],
+        statuses=[
+            PortStatus("gpu-0", HTTP, "healthy", is_up=True, changes=1),
+            PortStatus("gpu-0", GRPC, "suspected", is_up=False, changes=3),
+        ],
+        dropped_access_lines=9,
+    )
+    counters.meter.finished(PlainRecord(backend=backend, attempts=2))
+    counters.meter.finished(grpc_record(reason=Reason.NO_BACKEND, grpc_status=14))
+    counters.meter.traffic[HTTP].connections = 4
+    counters.meter.traffic[HTTP].accepted = 6
+    counters.meter.traffic[GRPC].connection_failed(Reason.HEAD_TOO_LARGE)
+    counters.loop_lag.observe(0.002)
+    return counters
+
+
+def test_every_family_of_the_catalogue_is_rendered_in_order() -> None:
+    names = [
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in busy().collector().collect()
+    ]
+    assert names == [spec.name for spec in COLLECTED]
+
+
+def test_counters_of_ports_are_rendered() -> None:
+    samples = busy().samples()
+    port = {"backend": "gpu-0", "protocol": "http"}
+    for name, value in {
+        "in_flight": 1,
+        "connections": 2,
+        "attempts_total": 7,
+        "connects_total": 2,
+        "connect_failures_total": 1,
+        "sent_bytes_total": 300,
+        "received_bytes_total": 500,
+    }.items():
+        assert samples[key(f"triton_lb_backend_{name}", **port)] == value
+    responses = "triton_lb_backend_responses_total"
+    assert samples[key(responses, **port, code="200")] == 5
+    assert samples[key(responses, **port, code="other")] == 2
+    failures = "triton_lb_backend_failures_total"
+    assert samples[key(failures, **port, reason="upstream_lost")] == 1
+
+
+def test_buckets_are_cumulative_and_end_at_the_count() -> None:
+    samples = busy().samples()
+    port = {"backend": "gpu-0", "protocol": "http"}
+    name = "triton_lb_backend_attempt_duration_seconds"
+    assert samples[key(f"{name}_bucket", **port, le="0.0005")] == 4
+    assert samples[key(f"{name}_bucket", **port, le="60.0")] == 4
+    assert samples[key(f"{name}_bucket", **port, le="+Inf")] == 6
+    assert samples[key(f"{name}_count", **port)] == 6
+    assert samples[key(f"{name}_sum", **port)] == 130.5
+
+
+def test_counters_of_clients_are_rendered() -> None:
+    samples = busy().samples()
+    for name, labels, value in (
+        ("connections", {"protocol": "http"}, 4),
+        ("connections_accepted_total", {"protocol": "http"}, 6),
+        ("connection_errors_total", {"protocol": "grpc", "reason": "head_too_large"}, 1),
+        ("requests_total", {"backend": "gpu-0", "protocol": "http", "code": "200"}, 1),
+        ("requests_total", {"backend": "", "protocol": "grpc", "code": "UNAVAILABLE"}, 1),
+        ("request_errors_total", {"protocol": "grpc", "reason": "no_backend"}, 1),
+        ("retries_total", {"protocol": "http"}, 1),
+        ("request_duration_seconds_count", {"protocol": "http", "kind": "inference"}, 1),
+        ("model_requests_total", {"model": "simple", "protocol": "http"}, 1),
+        ("model_failures_total", {"model": "simple", "protocol": "grpc"}, 1),
+        ("operation_requests_total", {"operation": "ModelInfer", "protocol": "grpc"}, 1),
+    ):
+        assert samples[key(f"triton_lb_{name}", **labels)] == value
+
+
+def test_facts_of_the_process_are_rendered() -> None:
+    samples = busy().samples()
+    build = {"version": "0.1.0", "python": "3.11.7", "uvloop": ""}
+    assert samples[key("triton_lb_build_info", **build)] == 1
+    assert samples[key("triton_lb_start_time_seconds")] == 1_700_000_000.5
+    assert samples[key("triton_lb_event_loop_lag_seconds_bucket", le="0.0025")] == 1
+    assert samples[key("triton_lb_held_bytes")] == 4096
+    assert samples[key("triton_lb_open_requests")] == 3
+    assert samples[key("triton_lb_log_dropped_total", log="access")] == 9
+
+
+def test_a_port_is_in_exactly_one_state() -> None:
+    samples = busy().samples()
+    for protocol, state in (("http", "healthy"), ("grpc", "suspected")):
+        states = {
+            dict(labels)["state"]: value
+            for (name, labels), value in samples.items()
+            if name == "triton_lb_backend_state" and ("protocol", protocol) in labels
+        }
+        assert len(states) >= 5
+        assert [name for name, value in states.items() if value] == [state]
+
+
+def test_up_and_changes_come_from_the_control_plane() -> None:
+    samples = busy().samples()
+    http, grpc = ({"backend": "gpu-0", "protocol": p} for p in ("http", "grpc"))
+    assert samples[key("triton_lb_backend_up", **http)] == 1
+    assert samples[key("triton_lb_backend_up", **grpc)] == 0
+    assert samples[key("triton_lb_backend_state_changes_total", **grpc)] == 3
+
+
+def test_the_pool_is_counted() -> None:
+    samples = busy().samples()
+    assert samples[key("triton_lb_pool_backends")] == 1
+    assert samples[key("triton_lb_pool_eligible_backends", protocol="grpc")] == 1
+
+
+def test_a_backend_without_a_port_has_no_series_for_it() -> None:
+    backend = Backend(BackendSpec(name="http-only", http=Address("h", 1)))
+    ports = {
+        dict(labels)["protocol"]
+        for name, labels in Counters(backends=[backend]).samples()
+        if name == "triton_lb_backend_attempts_total"
+    }
+    assert ports == {"http"}
+
+
+def test_series_of_a_backend_end_with_it() -> None:
+    counters = busy()
+    replacement = make_backend("gpu-0")
+    counters.backends = [replacement]
+    counters.statuses = []
+    samples = counters.samples()
+    assert not [
+        series for series, value in samples.items() if ("backend", "gpu-0") in series[1] and value
+    ]
+    counters.meter.finished(PlainRecord(backend=replacement))
+    requests = {"backend": "gpu-0", "protocol": "http", "code": "200"}
+    assert counters.samples()[key("triton_lb_requests_total", **requests)] == 1
+
+
+def test_samples_can_be_read_twice() -> None:
+    family = next(iter(busy().collector().collect()))
+    assert list(family.samples) == list(family.samples) != []
+
+
+def test_the_page_follows_openmetrics_too() -> None:
+    page = generate_openmetrics(make_registry(busy().collector())).decode()
+    names = {family.name for family in text_string_to_metric_families(page)}
+    assert {"triton_lb_requests", "triton_lb_backend_attempt_duration_seconds"} <= names
+
+
+@pytest.mark.parametrize("counters", [busy(), Counters()], ids=["busy", "fresh"])
+def test_promtool_finds_nothing_to_criticise(counters: Counters) -> None:
+    page = generate_latest(make_registry(counters.collector()))
+    assert criticism_of(page) == ""
