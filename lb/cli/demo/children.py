@@ -20,6 +20,7 @@ from lb.net.tasks import TaskOwner
 END_S: Final = 5.0
 """How long a child may take to end before it is killed."""
 READY_S: Final = 15.0
+"""How long a child may take to start."""
 TAIL_LINES: Final = 15
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
@@ -31,9 +32,18 @@ class DemoError(Exception):
 class Children:
     """Starts child processes and ends them; an asynchronous context manager."""
 
-    def __init__(self, log: Path, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        log: Path,
+        on_death: Callable[[str], None],
+        *,
+        ready_s: float = READY_S,
+        end_s: float = END_S,
+    ) -> None:
         self._log = log
         self._on_death = on_death
+        self._ready_s = ready_s
+        self._end_s = end_s
         self._processes: list[Process] = []
         self._watchers = TaskOwner()
         self._prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -44,8 +54,8 @@ class Children:
     async def __aexit__(self, *_: object) -> None:
         """End the newest child, then all others: the newest depends on them."""
         await self._watchers.aclose()
-        await _end(self._processes[-1:])
-        await _end(self._processes[:-1])
+        await _end(self._processes[-1:], self._end_s)
+        await _end(self._processes[:-1], self._end_s)
 
     async def start(self, name: str, *command: str, announces: bool = False) -> Process:
         """Start a child; `on_death` hears of its end.
@@ -75,7 +85,7 @@ class Children:
         """
         assert process.stdout is not None
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), READY_S)
+            line = await asyncio.wait_for(process.stdout.readline(), self._ready_s)
         except TimeoutError:
             line = b""
         if not line:
@@ -97,13 +107,13 @@ class Children:
             self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def _end(processes: list[Process]) -> None:
+async def _end(processes: list[Process], end_s: float) -> None:
     """Terminate, and kill what does not end in time."""
     running = [process for process in processes if process.returncode is None]
     for process in running:
         process.terminate()
     try:
-        async with asyncio.timeout(END_S):
+        async with asyncio.timeout(end_s):
             for process in running:
                 await process.wait()
     except TimeoutError:

@@ -43,6 +43,7 @@ REFRESH_S: Final = 0.5
 REFRESH_PLAIN_S: Final = 10.0
 """Where the output is no terminal."""
 POLL_S: Final = 0.05
+_NO_PROXY: Final = (("grpc.enable_http_proxy", 0),)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CONTROL_TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 
@@ -126,7 +127,7 @@ class _Demo:
             listen = await self._start(children, folder)
             async with (
                 aiohttp.ClientSession(timeout=_CONTROL_TIMEOUT) as session,
-                grpc.aio.insecure_channel(listen.grpc) as channel,
+                grpc.aio.insecure_channel(listen.grpc, options=_NO_PROXY) as channel,
             ):
                 await _wait_until_accepting(session, listen, children)
                 infers = (http_infer(session, listen.http), grpc_infer(channel))

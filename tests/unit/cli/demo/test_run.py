@@ -1,0 +1,103 @@
+"""The demo with a stand-in for the load balancer: how it goes on, and every way it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+import yaml
+
+from lb.cli.demo.run import demonstrate
+
+Serve = Callable[[Path], Sequence[str]]
+
+
+def stand_in(*models: str) -> Serve:
+    return lambda config: (sys.executable, "-m", "tests.fakes.demo_balancer", str(config), *models)
+
+
+def failing(config: Path) -> Sequence[str]:
+    return (sys.executable, "-c", "import sys; sys.exit('no such setting')")
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left() -> None:
+    yield
+    assert psutil.Process().children() == []
+
+
+async def test_once_ends_with_zero_when_every_answer_is_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await demonstrate(2, True, stand_in()) == 0
+    shown = capsys.readouterr().out
+    assert "all 600 answers were right" in shown
+    assert "  triton-1   up              0        0      1.5        -\n" in shown
+
+
+async def test_once_ends_with_one_when_answers_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await demonstrate(1, True, stand_in("sleeper")) == 1
+    shown = capsys.readouterr()
+    assert "HTTP   0 right, 0 wrong, 300 failed" in shown.out
+    assert "triton-lb demo: not every answer was right" in shown.err
+
+
+async def test_load_balancer_that_does_not_start_ends_the_demo(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert await demonstrate(1, True, failing) == 1
+    shown = capsys.readouterr().err
+    assert shown == "triton-lb demo: the load balancer ended with 1\n  | no such setting\n"
+
+
+async def kill_when_inferring(address: str, number: signal.Signals) -> None:
+    """Send ourselves a signal once the demo's requests arrive."""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(10):
+        inferences = 0
+        while not inferences:
+            try:
+                async with session.get(f"http://{address}/v2/models/simple/stats") as response:
+                    (model,) = (await response.json())["model_stats"]
+                    inferences = model["inference_count"]
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.01)
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_ends_a_running_demo_with_zero(number: signal.Signals) -> None:
+    killers: list[asyncio.Task[None]] = []
+
+    def serve(config: Path) -> Sequence[str]:
+        address = yaml.safe_load(config.read_text())["listen"]["http"]
+        killers.append(asyncio.create_task(kill_when_inferring(address, number)))
+        return stand_in()(config)
+
+    assert await demonstrate(1, False, serve) == 0
+    await killers[0]
+
+
+async def test_signal_before_the_end_of_once_is_a_failure() -> None:
+    def serve(config: Path) -> Sequence[str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return stand_in()(config)
+
+    assert await demonstrate(1, True, serve) == 1
+
+
+async def test_death_of_a_triton_ends_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    def serve(config: Path) -> Sequence[str]:
+        psutil.Process().children()[0].kill()
+        return stand_in()(config)
+
+    assert await demonstrate(2, False, serve) == 1
+    assert capsys.readouterr().err.startswith("triton-lb demo: triton-0 was killed by SIGKILL")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from lb.cli.demo.balancer import BackendRow, Listeners
+from lb.cli.demo.load import Tally
+from lb.cli.demo.table import addresses, redraw, table
+
+ROWS = (
+    BackendRow("triton-0", "up", "", 2, 12345, 2.34, 10.0),
+    BackendRow("b", "down", "http: refused", 0, 0, None, None),
+)
+
+
+def test_table_aligns_texts_left_and_numbers_right() -> None:
+    assert table(ROWS, ())[:3] == [
+        "  backend    state   in flight   served   p50 ms   p99 ms",
+        "  triton-0   up              2    12345      2.3     10.0",
+        "  b          down            0        0        -        -  http: refused",
+    ]
+
+
+def test_table_tells_what_became_of_the_requests() -> None:
+    clean = Tally("HTTP", right=2)
+    clean.recent_s.extend([0.001, 0.002])
+    spoilt = Tally("gRPC", failed=1, problem="UNAVAILABLE: no backend")
+    assert table((), (clean, spoilt))[-2:] == [
+        "  HTTP   2 right, 0 wrong, 0 failed   p50 2.0 ms   p99 2.0 ms",
+        "  gRPC   0 right, 0 wrong, 1 failed   p50 - ms   p99 - ms   last: UNAVAILABLE: no backend",
+    ]
+
+
+def test_addresses_are_those_of_the_four_listeners() -> None:
+    lines = "\n".join(addresses(Listeners("h:1", "h:2", "h:3", "h:4")))
+    for address in ("http://h:1", "h:2", "http://h:3/metrics", "http://h:4/api/v1/backends"):
+        assert f"  {address}\n" in lines
+    assert "curl http://h:1/v2/models/simple" in lines
+
+
+def test_redraw_replaces_the_lines_drawn_before_and_never_wraps() -> None:
+    assert redraw(["abc", "d"], 0, 2) == "ab\nd\n"
+    assert redraw(["abc"], 2, 80) == "\x1b[2F\x1b[Jabc\n"
