@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lb.runtime.logs import LogFileError, Logs
+from lb.settings.flags import settings_from_flags
+from lb.settings.model import AccessLogMode, AccessLogSettings, Settings
+
+
+def settings(mode: AccessLogMode, path: str) -> Settings:
+    base = settings_from_flags(["127.0.0.1:18000"])
+    return base.model_copy(update={"access_log": AccessLogSettings(mode=mode, path=path)})
+
+
+def test_access_log_that_is_off_has_no_writer(tmp_path: Path) -> None:
+    logs = Logs(settings(AccessLogMode.OFF, str(tmp_path / "access.log")))
+    try:
+        assert logs.access is None
+        assert set(logs.dropped) == {"application"}
+        logs.reopen()
+    finally:
+        logs.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_reopening_follows_a_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    logs = Logs(settings(AccessLogMode.ALL, str(path)))
+    assert logs.access is not None
+    logs.access.write(b"one\n")
+    logs.close()
+    path.rename(tmp_path / "access.log.1")
+    logs = Logs(settings(AccessLogMode.ALL, str(path)))
+    assert logs.access is not None
+    logs.reopen()
+    logs.access.write(b"two\n")
+    logs.close()
+    assert (tmp_path / "access.log.1").read_bytes() == b"one\n"
+    assert path.read_bytes() == b"two\n"
+
+
+def test_a_file_that_cannot_be_opened_is_named() -> None:
+    with pytest.raises(LogFileError, match="cannot open the access log /nowhere/a: No such file"):
+        Logs(settings(AccessLogMode.ALL, "/nowhere/a"))
