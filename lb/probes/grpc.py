@@ -79,8 +79,9 @@ class GrpcCall:
         self._received += data
         replies: list[bytes] = []
         while self.answer is None and len(self._received) >= frames.HEADER_SIZE:
-            high, low, kind, flags, stream = frames.unpack_header(self._received)
-            end = frames.HEADER_SIZE + (high << 8 | low)
+            kind, flags = self._received[3:5]
+            stream = frames.read_u32(self._received, 5) & frames.STREAM_MASK
+            end = frames.HEADER_SIZE + int.from_bytes(self._received[:3], "big")
             if end > frames.HEADER_SIZE + frames.MIN_FRAME_SIZE or not (
                 self._greeted or kind == frames.SETTINGS
             ):
@@ -91,7 +92,7 @@ class GrpcCall:
                 self._greeted = True
                 payload = self._received[frames.HEADER_SIZE : end]
                 self._received = self._received[end:]
-                replies.append(self._take(kind, flags, stream & frames.STREAM_MASK, payload))
+                replies.append(self._take(kind, flags, stream, payload))
         return b"".join(replies)
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
