@@ -20,7 +20,7 @@ def _speed(text: str) -> float:
     return speed
 
 
-def _parse_arguments() -> argparse.Namespace:
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m lb.simulator", description="A small simulated Triton server."
     )
@@ -30,7 +30,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--speed", type=_speed, default=1.0, help="how many times as fast as 1.0")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def _say(line: str) -> None:
@@ -38,9 +38,9 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Serve until a signal ends it."""
-    given = _parse_arguments()
+    given = _parse(arguments)
     ports = Ports(given.host, given.http_port, given.grpc_port, given.metrics_port)
     try:
         asyncio.run(serve(ports, tuple(given.models), given.speed, _say))

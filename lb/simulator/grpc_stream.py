@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from lb.kserve import inference_pb2 as pb
-from lb.net.tasks import TaskOwner
 from lb.simulator import grpc_infer
 from lb.simulator.errors import TritonError
 from lb.simulator.models import InferRequest
@@ -25,31 +24,24 @@ class InferStream:
 
     def __init__(self, triton: SimulatedTriton) -> None:
         self._triton = triton
-        self._tasks = TaskOwner()
         self._answers: asyncio.Queue[pb.ModelStreamInferResponse | None] = asyncio.Queue()
 
     async def run(self, requests: AsyncIterator[pb.ModelInferRequest], send: Send) -> None:
         """Answer every request through `send`, which is called by one task at a time."""
-        try:
-            self._tasks.spawn(self._read(requests), name="simulator: requests of a stream")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read(requests))
             while (answer := await self._answers.get()) is not None:
                 await send(answer)
-        finally:
-            await self._tasks.aclose()
 
     async def _read(self, requests: AsyncIterator[pb.ModelInferRequest]) -> None:
-        running: list[asyncio.Task[None]] = []
         turn = asyncio.Event()
         turn.set()
         try:
-            async for message in requests:
-                running = [task for task in running if not task.done()]
-                next_turn = asyncio.Event() if self._is_ordered(message) else turn
-                work = self._infer(message, turn, next_turn)
-                running.append(self._tasks.spawn(work, name="simulator: inference of a stream"))
-                turn = next_turn
-            if running:
-                await asyncio.wait(running)
+            async with asyncio.TaskGroup() as inferences:
+                async for message in requests:
+                    next_turn = asyncio.Event() if self._is_ordered(message) else turn
+                    inferences.create_task(self._infer(message, turn, next_turn))
+                    turn = next_turn
         finally:
             self._answers.put_nowait(None)
 

@@ -240,19 +240,3 @@ def test_process_serves_the_chosen_models_only() -> None:
             names = [model["name"] for model in client.get_model_repository_index()]
         process.terminate()
     assert names == ["simple", "sleeper"]
-
-
-def test_taken_port_is_told_in_one_line(ports: Ports) -> None:
-    command = [*COMMAND, "--grpc-port", str(ports.grpc_port)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "simulator: cannot listen: " in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize("speed", ["0", "-1", "x"])
-def test_speed_must_be_positive(speed: str) -> None:
-    command = [*COMMAND, "--speed", speed]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "--speed" in ended.stderr
