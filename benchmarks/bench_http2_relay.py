@@ -1,0 +1,168 @@
+"""CPU of one unary call through the gRPC relay, sockets left out: microseconds and Python calls.
+
+    python -m benchmarks.bench_http2_relay [--profile]
+
+Both connections are real, their transports only collect. What the kernel and the event loop cost
+comes on top (see benchmarks/load).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import sys
+import time
+from random import Random
+from typing import Any
+
+from lb.balancing.least_loaded import LeastLoaded
+from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
+from lb.domain.outcome import Outcome
+from lb.domain.pool import Placement, PoolRef, PoolSnapshot
+from lb.net.tasks import TaskOwner
+from lb.net.timers import TimerWheel
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.http2.client import ClientLink
+from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.telemetry.meter import Meter
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.fields import encode_field
+from lb.wire.ledger import Ledger
+
+CALLS = 20_000
+BATCH = 8
+"""Calls that one read brings."""
+
+
+class CollectingTransport(asyncio.Transport):
+    """Takes what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> None:
+        self.written += len(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.written += len(data)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
+class IgnoredOutcomes:
+    """An `OutcomeSink` that does nothing."""
+
+    def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
+        raise AssertionError(outcome)
+
+
+def request(stream_id: int, number: int | None) -> bytes:
+    """HEADERS and DATA of a small ModelInfer."""
+    block = b"\x83\x86" + encode_field(b":path", b"/inference.GRPCInferenceService/ModelInfer")
+    block += encode_field(b":authority", b"127.0.0.1:8001")
+    block += encode_field(b"content-type", b"application/grpc") + encode_field(b"te", b"trailers")
+    block += encode_field(b"user-agent", b"grpc-python/1.60 grpc-c/37 (linux; chttp2)")
+    if number is not None:
+        block += encode_field(b"traceparent", b"00-%032x-%016x-01" % (number, number))
+    message = b"\0" + (200).to_bytes(4, "big") + b"\x0a\x06simple" + bytes(192)
+    return (
+        fr.header_frames(stream_id, block, end_stream=False, frame_size=16384)
+        + fr.frame_header(len(message), fr.DATA, fr.END_STREAM, stream_id)
+        + message
+    )
+
+
+def response(stream_id: int) -> bytes:
+    """HEADERS, DATA and trailers."""
+    head = b"\x88" + encode_field(b"content-type", b"application/grpc")
+    message = b"\0" + (200).to_bytes(4, "big") + bytes(200)
+    return (
+        fr.header_frames(stream_id, head, end_stream=False, frame_size=16384)
+        + fr.frame_header(len(message), fr.DATA, 0, stream_id)
+        + message
+        + fr.header_frames(
+            stream_id, encode_field(b"grpc-status", b"0"), end_stream=True, frame_size=16384
+        )
+    )
+
+
+def make_relay() -> tuple[Http2Relay, Backend]:
+    loop = asyncio.get_running_loop()
+    backend = Backend(BackendSpec(name="b", grpc=parse_address("127.0.0.1:1")))
+    policy = LeastLoaded(Random(1))
+    placement = Placement((backend,), policy.build((backend,)), policy)
+    ref = PoolRef(PoolSnapshot(1, (backend,), (placement, placement)))
+    ledger = Ledger(2**28)
+    meter = Meter()
+    dispatcher = Dispatcher(
+        ref, IgnoredOutcomes(), meter, clock=loop.time, ledger=ledger, max_attempts=3
+    )
+    relay = Http2Relay(
+        dispatcher,
+        TimerWheel(loop),
+        ledger,
+        TaskOwner(),
+        meter.traffic[AppProtocol.GRPC],
+        Http2Options(),
+    )
+    return relay, backend
+
+
+async def run(unique: bool, profile: bool) -> None:
+    relay, backend = make_relay()
+    server = relay.server_protocol()
+    server.connection_made(CollectingTransport())
+    pool = relay.pool(backend)
+    client = ClientLink(pool)
+    client.connection_made(CollectingTransport())
+    pool.links.append(client)
+    greeting = fr.settings({}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
+    server.data_received(fr.PREFACE + greeting)
+    client.data_received(greeting)
+    reads = []
+    for start in range(0, CALLS, BATCH):
+        numbers = range(start, start + BATCH)
+        reads.append(
+            (
+                b"".join(request(2 * n + 1, n if unique else None) for n in numbers),
+                b"".join(response(2 * n + 1) for n in numbers),
+            )
+        )
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    began = time.process_time()
+    for up, down in reads:
+        server.data_received(up)
+        relay.flush()
+        client.data_received(down)
+        relay.flush()
+    took = time.process_time() - began
+    profiler.disable()
+    assert relay.dispatcher.open_exchanges == 0
+    assert backend.port(AppProtocol.GRPC).codes == {0: CALLS}
+    name = "never-repeating heads" if unique else "repeating heads"
+    print(f"{name:24} {took / CALLS * 1e6:6.2f} us per call")
+    if profile:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+    relay.timers.close()
+
+
+if __name__ == "__main__":
+    for unique in (False, True):
+        asyncio.run(run(unique, "--profile" in sys.argv))
