@@ -228,6 +228,10 @@ _INTRODUCTION: Final = """\
   label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most
   once a second. A backend that does not answer within half a second is left out and counted.
   `GET /metrics/own` shows ours alone.
+- `perf_analyzer --collect-metrics` reads this page, but does not understand `nv_gpu_*` with a
+  `backend` label and leaves its GPU columns empty; point its `--metrics-url` at a Triton for those.
+- `GET /livez` is 200 while the process works; `GET /readyz` is 200 while it takes requests, whatever
+  the backends do, else 503.
 """
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -193,7 +192,7 @@ def test_an_unread_standard_error_costs_lines_and_no_time() -> None:
 def test_closing_puts_everything_back() -> None:
     root = logging.getLogger()
     before = (root.level, root.handlers)
-    log = ApplicationLog(LogLevel.DEBUG, LogFormat.TEXT, fd=sys.__stderr__.fileno())
+    log = ApplicationLog(LogLevel.DEBUG, LogFormat.TEXT, fd=2)
     log.close()
     log.close()
     assert (root.level, root.handlers) == before
