@@ -230,7 +230,7 @@ _INTRODUCTION: Final = """\
   `GET /metrics/own` shows ours alone.
 - `perf_analyzer --collect-metrics` reads this page, but does not understand `nv_gpu_*` with a
   `backend` label and leaves its GPU columns empty; point its `--metrics-url` at a Triton for those.
-- `GET /livez` is 200 while the process works; `GET /readyz` is 200 while it takes requests, whatever
+- `GET /livez` is 200 while the process works, `GET /readyz` while it takes requests, whatever
   the backends do, else 503.
 """
 
