@@ -1,0 +1,1 @@
+"""The admin API: how the backends are, and what the operator says about them."""

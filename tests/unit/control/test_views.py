@@ -1,37 +1,17 @@
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from lb.balancing.policies import make_policy
-from lb.control.directory import BackendDirectory
-from lb.control.record import Member
 from lb.control.views import backend_view, backend_views, port_statuses, quantile
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, BackendState
-from lb.health.port import Finding
-from lb.probes.probe import ProbeResult
 from lb.telemetry.collector import PortStatus
-from tests.fakes.backends import make_spec
+from tests.fakes.pool import make_pool
 
 HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
 
 
-def make_directory() -> BackendDirectory:
-    """Backend a is up, b answers HTTP but refuses gRPC."""
-    directory = BackendDirectory(make_policy("least_loaded", Random(1)))
-    specs = [make_spec("a", weight=2.0, max_in_flight=8), make_spec("b")]
-    directory.replace([Member(spec) for spec in specs], 100.0)
-    for port in directory.ports():
-        refuses = port.backend.name == "b" and port.protocol is GRPC
-        directory.probe_sent(port, 101.0)
-        result = ProbeResult(Finding.REFUSED, "closed") if refuses else ProbeResult(Finding.READY)
-        directory.probed(port, result, 101.0)
-    return directory
-
-
 def test_a_view_says_state_reason_and_load() -> None:
-    directory = make_directory()
+    directory = make_pool()
     backend = directory.find("a").backend
     backend.in_flight = 5
     http, grpc = backend.port(HTTP), backend.port(GRPC)
@@ -51,7 +31,7 @@ def test_a_view_says_state_reason_and_load() -> None:
 
 
 def test_the_operator_comes_first_in_the_reason() -> None:
-    directory = make_directory()
+    directory = make_pool()
     directory.set_admin("b", AdminState.DRAINING, 105.0)
     view = backend_view(directory.find("b"), 106.0)
     assert (view.state, view.why, view.since_s) == (
@@ -60,7 +40,7 @@ def test_the_operator_comes_first_in_the_reason() -> None:
 
 
 def test_latency_covers_both_ports() -> None:
-    directory = make_directory()
+    directory = make_pool()
     backend = directory.find("a").backend
     backend.port(HTTP).latency.counts[0] = 50
     backend.port(GRPC).latency.counts[-1] = 50
@@ -72,7 +52,7 @@ def test_latency_covers_both_ports() -> None:
 
 
 def test_statuses_say_who_may_get_requests() -> None:
-    directory = make_directory()
+    directory = make_pool()
     directory.set_admin("a", AdminState.DISABLED, 105.0)
     assert list(port_statuses(directory)) == [
         PortStatus("a", HTTP, "disabled", is_up=False, changes=1),

@@ -1,0 +1,127 @@
+"""The aiohttp application of the admin port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+
+from lb.admin.openapi import openapi_document
+from lb.admin.render import render_backend
+from lb.control.directory import BackendDirectory
+from lb.control.views import backend_view, backend_views
+from lb.domain.backend import AdminState
+
+_log = logging.getLogger(__name__)
+
+_ACTIONS: Final = {
+    "drain": AdminState.DRAINING,
+    "enable": AdminState.ENABLED,
+    "disable": AdminState.DISABLED,
+}
+_INDEX: Final = {
+    "name": "triton-lb admin",
+    "backends": "/api/v1/backends",
+    "openapi": "/api/v1/openapi.json",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_admin_app(
+    directory: BackendDirectory, *, version: str, clock: Callable[[], float] = monotonic
+) -> web.Application:
+    """Make the application; whoever runs it decides where it listens.
+
+    Args:
+        directory: what it shows and changes.
+        version: of the product, for the OpenAPI document.
+        clock: the clock that the directory is used with.
+    """
+    app = web.Application(middlewares=[_answer_in_json, _refuse_other_sites])
+    api = _Api(directory, clock, openapi_document(version))
+    app.router.add_get("/", api.index)
+    app.router.add_get("/api/v1/backends", api.list_backends)
+    app.router.add_get("/api/v1/backends/{name}", api.show_backend)
+    for action, state in _ACTIONS.items():
+        app.router.add_post(f"/api/v1/backends/{{name}}/{action}", api.changer(state))
+    app.router.add_get("/api/v1/openapi.json", api.show_openapi)
+    return app
+
+
+class _Api:
+    """The handlers."""
+
+    def __init__(
+        self, directory: BackendDirectory, clock: Callable[[], float], document: dict[str, Any]
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._document = document
+
+    async def index(self, _request: web.Request) -> web.Response:
+        return web.json_response(_INDEX)
+
+    async def show_openapi(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._document)
+
+    async def list_backends(self, _request: web.Request) -> web.Response:
+        views = backend_views(self._directory, self._clock())
+        return web.json_response({"backends": [render_backend(view) for view in views]})
+
+    async def show_backend(self, request: web.Request) -> web.Response:
+        return self._backend(request.match_info["name"])
+
+    def changer(self, state: AdminState) -> Handler:
+        """Make the handler that brings a backend into `state`."""
+
+        async def change(request: web.Request) -> web.Response:
+            name = request.match_info["name"]
+            try:
+                self._directory.set_admin(name, state, self._clock())
+            except LookupError as error:
+                return _error(404, str(error))
+            return self._backend(name)
+
+        return change
+
+    def _backend(self, name: str) -> web.Response:
+        try:
+            record = self._directory.find(name)
+        except LookupError as error:
+            return _error(404, str(error))
+        return web.json_response(render_backend(backend_view(record, self._clock())))
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": message}, status=status, headers=headers)
+
+
+@web.middleware
+async def _answer_in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say errors in JSON, those of aiohttp's router too."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        allow = error.headers.get(hdrs.ALLOW)
+        return _error(error.status, error.reason, {hdrs.ALLOW: allow} if allow else None)
+    except Exception:  # top frame: no traceback leaves the process
+        _log.exception("admin request failed", extra={"path": request.path})
+        return _error(500, "internal error")
+
+
+@web.middleware
+async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what a web page of another site makes a browser send.
+
+    A page can make an operator's browser post to loopback. Browsers name the page's site in
+    `Origin`, and send other bodies than forms only after asking, which we never answer.
+    """
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
+        return _error(403, "requests from other web sites are refused")
+    if request.can_read_body and request.content_type != "application/json":
+        return _error(415, "a body must be application/json; none is needed")
+    return await handler(request)

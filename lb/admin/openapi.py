@@ -1,0 +1,152 @@
+"""The OpenAPI 3.1 document of the admin API, written by hand; tests hold it to the routes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lb.domain.backend import BackendState
+
+Schema = dict[str, Any]
+
+
+def _object(properties: dict[str, Schema], description: str) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "required": list(properties),
+        "properties": properties,
+    }
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(schema: Schema, description: str) -> Schema:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_SECONDS: Final = {"type": "number", "minimum": 0}
+_MS: Final = {"type": ["number", "null"], "minimum": 0}
+_TEXT: Final = {"type": "string"}
+_STATE: Final = {"type": "string", "enum": [state.value for state in BackendState]}
+_WHY: Final = {"type": "string", "description": "The reason in words; empty when it is up."}
+_NAME: Final = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "schema": _TEXT,
+    "description": "Name of the backend.",
+}
+
+_SCHEMAS: Final = {
+    "Latency": _object(
+        {"p50_ms": _MS, "p99_ms": _MS},
+        "Quantiles of answered attempts since the start, from histograms; null: none yet.",
+    ),
+    "Port": _object(
+        {
+            "address": _TEXT,
+            "state": _STATE | {"description": "What the probes say."},
+            "why": _WHY,
+            "since_s": _SECONDS | {"description": "Seconds in this state."},
+            "changes": _COUNT | {"description": "How often the state has changed."},
+            "in_flight": _COUNT,
+            "connections": _COUNT,
+            "served": _COUNT | {"description": "Attempts that the backend answered."},
+            "failed": _COUNT | {"description": "Attempts that ended without its answer."},
+            "latency": _ref("Latency"),
+            "probe_ms": _MS | {"description": "How long the last probe took."},
+        },
+        "One protocol port of a backend.",
+    ),
+    "Backend": _object(
+        {
+            "name": _TEXT,
+            "state": _STATE
+            | {"description": "What the operator says, else the worst state of its ports."},
+            "why": _WHY,
+            "since_s": _SECONDS | {"description": "Seconds in this state."},
+            "in_flight": _COUNT,
+            "served": _COUNT,
+            "latency": _ref("Latency"),
+            "weight": {"type": "number", "exclusiveMinimum": 0},
+            "max_in_flight": _COUNT | {"description": "0 is no limit."},
+            "empty": {
+                "type": "boolean",
+                "description": "Nothing is in flight: a backend that drains may be stopped.",
+            },
+            "ports": {
+                "type": "object",
+                "description": "By protocol: `http`, `grpc`.",
+                "additionalProperties": _ref("Port"),
+            },
+        },
+        "One Triton.",
+    ),
+    "Backends": _object(
+        {"backends": {"type": "array", "items": _ref("Backend")}}, "The whole pool."
+    ),
+    "Error": _object({"error": _TEXT}, "What was wrong, in one sentence."),
+}
+
+_NOT_FOUND: Final = _json(_ref("Error"), "There is no such backend.")
+
+
+def _change(action: str, summary: str) -> Schema:
+    return {
+        "post": {
+            "operationId": f"{action}Backend",
+            "summary": summary,
+            "parameters": [_NAME],
+            "responses": {
+                "200": _json(_ref("Backend"), "The backend as it is now."),
+                "403": _json(_ref("Error"), "The request comes from another web site."),
+                "404": _NOT_FOUND,
+                "415": _json(_ref("Error"), "The body is not JSON; none is needed."),
+            },
+        }
+    }
+
+
+def openapi_document(version: str) -> Schema:
+    """Return the document for this version of the product."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "triton-lb admin API",
+            "version": version,
+            "description": "State of the backends, and draining them.",
+        },
+        "paths": {
+            "/api/v1/backends": {
+                "get": {
+                    "operationId": "listBackends",
+                    "summary": "List all backends in the order of the configuration.",
+                    "responses": {"200": _json(_ref("Backends"), "All backends.")},
+                }
+            },
+            "/api/v1/backends/{name}": {
+                "get": {
+                    "operationId": "getBackend",
+                    "summary": "Show one backend.",
+                    "parameters": [_NAME],
+                    "responses": {"200": _json(_ref("Backend"), "It."), "404": _NOT_FOUND},
+                }
+            },
+            "/api/v1/backends/{name}/drain": _change(
+                "drain", "Let a backend finish what it has and give it nothing new."
+            ),
+            "/api/v1/backends/{name}/enable": _change("enable", "Give a backend requests again."),
+            "/api/v1/backends/{name}/disable": _change("disable", "Take a backend out."),
+            "/api/v1/openapi.json": {
+                "get": {
+                    "operationId": "getOpenapi",
+                    "summary": "This document.",
+                    "responses": {"200": _json({"type": "object"}, "OpenAPI 3.1.")},
+                }
+            },
+        },
+        "components": {"schemas": _SCHEMAS},
+    }

@@ -1,0 +1,48 @@
+"""Views as JSON. Times that people compare with a clock are in seconds, latencies in ms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lb.control.views import BackendView, LatencyView, PortView
+
+
+def render_backend(view: BackendView) -> dict[str, Any]:
+    """One backend, as `Backend` of the OpenAPI document says."""
+    return {
+        "name": view.name,
+        "state": view.state.value,
+        "why": view.why,
+        "since_s": round(view.since_s, 3),
+        "in_flight": view.in_flight,
+        "served": view.served,
+        "latency": _render_latency(view.latency),
+        "weight": view.weight,
+        "max_in_flight": view.max_in_flight,
+        "empty": view.empty,
+        "ports": {port.protocol.label: _render_port(port) for port in view.ports},
+    }
+
+
+def _render_port(view: PortView) -> dict[str, Any]:
+    return {
+        "address": view.address,
+        "state": view.state.value,
+        "why": view.why,
+        "since_s": round(view.since_s, 3),
+        "changes": view.changes,
+        "in_flight": view.in_flight,
+        "connections": view.connections,
+        "served": view.served,
+        "failed": view.failed,
+        "latency": _render_latency(view.latency),
+        "probe_ms": _in_ms(view.probe_latency_s),
+    }
+
+
+def _render_latency(view: LatencyView) -> dict[str, float | None]:
+    return {"p50_ms": _in_ms(view.p50_s), "p99_ms": _in_ms(view.p99_s)}
+
+
+def _in_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

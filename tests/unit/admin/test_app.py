@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from lb.admin.app import make_admin_app
+from lb.admin.openapi import openapi_document
+from tests.fakes.pool import make_pool
+
+
+def test_the_document_describes_every_route_and_no_other() -> None:
+    app = make_admin_app(make_pool(), version="1.2.3")
+    routes = {
+        (route.method.lower(), route.resource.canonical)
+        for route in app.router.routes()
+        if route.method != "HEAD" and route.resource is not None
+    }
+    documented = {
+        (method, path)
+        for path, methods in openapi_document("1.2.3")["paths"].items()
+        for method in methods
+    }
+    assert routes == documented | {("get", "/")}

@@ -1,0 +1,147 @@
+"""The commands of the admin API against canned answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.cli.admin import change_backend, list_backends
+
+
+def backend(name: str, **changed: Any) -> dict[str, Any]:
+    state = {"name": name, "state": "up", "since_s": 5.9, "in_flight": 0, "served": 0, "why": ""}
+    return {**state, "latency": {"p50_ms": None, "p99_ms": None}, **changed}
+
+
+@contextmanager
+def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]:
+    """A server with one answer for everything; yields its address and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = {"p50_ms": 12.34, "p99_ms": 1234.5}
+    backends = [
+        backend("gpu-0", since_s=90061.0, in_flight=12, served=123456, latency=slow),
+        backend("b", state="down", since_s=65.0, why="grpc: connection refused"),
+    ]
+    with answering(json.dumps({"backends": backends}).encode()) as (address, asked):
+        assert list_backends(f"http://{address}/") == 0
+    assert asked == ["GET /api/v1/backends"]
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50       P99  WHY",
+        "gpu-0  up     1d01h         12  123456  12.3ms  1234.5ms",
+        "b      down   1m05s          0       0       -         -  grpc: connection refused",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.2, "0s"),
+        (59.9, "59s"),
+        (60, "1m00s"),
+        (3599, "59m59s"),
+        (7620, "2h07m"),
+        (86400, "1d00h"),
+    ],
+)
+def test_durations_have_two_units(
+    seconds: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.dumps({"backends": [backend("a", since_s=seconds)]}).encode()
+    with answering(body) as (address, _):
+        assert list_backends(address) == 0
+    assert shown in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize("action", ["drain", "enable", "disable"])
+def test_a_change_says_what_became_of_the_backend(
+    action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.dumps(backend("a/b", state="draining", in_flight=3)).encode()
+    with answering(body) as (address, asked):
+        assert change_backend(address, "a/b", action) == 0
+    assert asked == [f"POST /api/v1/backends/a%2Fb/{action}"]
+    assert capsys.readouterr().out == "a/b: draining, 3 in flight\n"
+
+
+def test_an_error_of_the_api_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b'{"error": "there is no backend \'x\'"}', 404) as (address, _):
+        assert change_backend(address, "x", "drain") == 1
+    assert capsys.readouterr() == ("", "triton-lb: there is no backend 'x'\n")
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b"7", b'{"backends": [{}]}', b'{"backends": 7}']
+)
+def test_what_is_not_the_admin_api_is_said_so(
+    body: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(body) as (address, _):
+        assert list_backends(address) == 1
+        assert change_backend(address, "a", "drain") == 1
+    line = f"triton-lb: what answers at {address} is not the admin API of triton-lb\n"
+    assert capsys.readouterr() == ("", line + line)
+
+
+def test_an_api_that_does_not_run_is_one_line(
+    unused_tcp_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list_backends(f"http://127.0.0.1:{unused_tcp_port}") == 1
+    assert list_backends(f"unix:{tmp_path}/none.sock") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith(f"cannot reach the admin API at http://127.0.0.1:{unused_tcp_port}: "
+                             "Connection refused")  # fmt: skip
+    assert lines[1].endswith("none.sock: No such file or directory")
+
+
+def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list_backends("https://lb.example") == 1
+    assert capsys.readouterr().err.startswith("triton-lb: --admin: ")
+
+
+def test_a_port_that_speaks_something_else_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert list_backends(address) == 1
+        thread.join()
+    assert "is not the admin API" in capsys.readouterr().err
