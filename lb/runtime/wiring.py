@@ -235,4 +235,4 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
 
 def admin_app(product: Product) -> web.Application:
     """The application of the admin listener."""
-    return make_admin_app(product.directory, clock=product.dispatcher.clock)
+    return make_admin_app(product.directory, version=version(), clock=product.dispatcher.clock)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lb.balancing.least_loaded import EXACT_LIMIT, WINDOW, LeastLoadedPicker, WindowPicker
 from lb.balancing.policies import POLICY_NAMES, make_policy
 from lb.balancing.power_of_two import PowerOfTwoPicker
+from lb.balancing.random_choice import RandomPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn, score
 from lb.domain.backend import Backend
@@ -135,6 +136,16 @@ def test_power_of_two_agrees_with_its_plain_version(
     rng = Random(seed)
     for _ in range(20):
         expected = picking.power_of_two(backends, rng)
+        assert picker.pick() is expected
+        take(expected)
+
+
+@given(backends=pools(), seed=st.integers(0, 2**32))
+def test_random_agrees_with_its_plain_version(backends: tuple[Backend, ...], seed: int) -> None:
+    picker = RandomPicker(backends, Random(seed))
+    rng = Random(seed)
+    for _ in range(20):
+        expected = picking.weighted_random(backends, rng)
         assert picker.pick() is expected
         take(expected)
 
