@@ -127,7 +127,7 @@ def counters_of(count: int) -> Counters:
         counters.meter.finished(PlainRecord(backend=backend))
         counters.meter.finished(grpc_record(backend=backend))
     counters.statuses = [
-        PortStatus(backend.name, protocol, "healthy", is_up=True, changes=1)
+        PortStatus(backend.name, protocol, "up", is_up=True, changes=1)
         for backend in counters.backends
         for protocol in AppProtocol
     ]

@@ -214,7 +214,7 @@ def _life_sign(is_good: Callable[[], bool]) -> Callable[[web.Request], Awaitable
     async def answer(_: web.Request) -> web.Response:
         if is_good():
             return web.Response(text="ok\n")
-        return web.Response(text="not ready\n", status=503)
+        return web.Response(text="not ok\n", status=503)
 
     return answer
 

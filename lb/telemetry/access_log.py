@@ -18,8 +18,6 @@ from lb.telemetry.labels import code_label
 from lb.telemetry.record import RequestRecord
 
 MAX_LINE_BYTES: Final = 8192
-BATCH_DELAY_S: Final = 0.05
-"""For the line writer: waking its thread for each line would cost more than the line."""
 
 
 class _Widths(NamedTuple):

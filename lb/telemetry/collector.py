@@ -21,19 +21,14 @@ from prometheus_client import (
 )
 from prometheus_client.samples import Sample
 
-from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, Backend, Health, Port
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, BackendState, Port
 from lb.domain.pool import PoolSnapshot
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 
-STATES: Final = (
-    *(health.value for health in Health),
-    AdminState.DRAINING.value,
-    AdminState.DISABLED.value,
-)
-"""The states that always have a series; a status may name others."""
+STATES: Final = tuple(state.value for state in BackendState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +48,7 @@ class PortStatus:
     backend: str
     protocol: AppProtocol
     state: str
+    """Value of a `BackendState`."""
     is_up: bool
     """Whether it may get new requests."""
     changes: int
@@ -260,8 +256,7 @@ class LoadBalancerCollector:
 
     def _states(self) -> Iterator[Row]:
         for status in self._sources.statuses():
-            extra = () if status.state in STATES else (status.state,)
-            for state in (*STATES, *extra):
+            for state in STATES:
                 labels = (status.backend, status.protocol.label, state)
                 yield labels, int(state == status.state)
 

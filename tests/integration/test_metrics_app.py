@@ -65,7 +65,6 @@ class Front:
     """The metrics port under test and the backends behind it."""
 
     def __init__(self) -> None:
-        self.is_ready = True
         self.targets: list[tuple[str, Address]] = []
         self.counters = Counters(backends=[make_backend("a")])
 
@@ -78,7 +77,7 @@ class Front:
         ]
         app = make_metrics_app(
             make_registry(self.counters.collector()),
-            is_ready=lambda: self.is_ready,
+            is_ready=lambda: True,
             targets=lambda: self.targets,
             include_backends=include_backends,
         )
@@ -285,26 +284,3 @@ async def test_failures_of_backends_that_left_are_forgotten(unused_tcp_port: int
         await pages.read()
         targets = returned
         assert [sample.value for sample in family.samples] == [0]
-
-
-async def test_readiness_follows_the_process_and_liveness_does_not() -> None:
-    front = Front()
-    async with front.serve() as client:
-        for is_ready, status in ((True, 200), (False, 503)):
-            front.is_ready = is_ready
-            async with client.get("/readyz") as response:
-                assert response.status == status
-                assert response.content_type == "text/plain"
-            assert await read(client, "/livez") == "ok\n"
-
-
-async def test_liveness_can_fail_too() -> None:
-    app = make_metrics_app(
-        make_registry(Counters().collector()),
-        is_ready=lambda: True,
-        is_live=lambda: False,
-        targets=list,
-        include_backends=False,
-    )
-    async with TestClient(TestServer(app)) as client, client.get("/livez") as response:
-        assert response.status == 503

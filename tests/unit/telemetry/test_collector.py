@@ -32,7 +32,7 @@ def busy() -> Counters:
     counters = Counters(
         backends=[backend],
         statuses=[
-            PortStatus("gpu-0", HTTP, "healthy", is_up=True, changes=1),
+            PortStatus("gpu-0", HTTP, "up", is_up=True, changes=1),
             PortStatus("gpu-0", GRPC, "suspected", is_up=False, changes=3),
         ],
         dropped_access_lines=9,
@@ -116,13 +116,13 @@ def test_facts_of_the_process_are_rendered() -> None:
 
 def test_a_port_is_in_exactly_one_state() -> None:
     samples = busy().samples()
-    for protocol, state in (("http", "healthy"), ("grpc", "suspected")):
+    for protocol, state in (("http", "up"), ("grpc", "suspected")):
         states = {
             dict(labels)["state"]: value
             for (name, labels), value in samples.items()
             if name == "triton_lb_backend_state" and ("protocol", protocol) in labels
         }
-        assert len(states) >= 5
+        assert len(states) == 6
         assert [name for name, value in states.items() if value] == [state]
 
 
