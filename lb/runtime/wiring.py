@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from random import Random
+from typing import Final
 
 from aiohttp import web
 
@@ -25,7 +26,8 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.probes.plan import ProbeChoice, ProbeKind
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.http1.relay import Http1Options, Http1Relay
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
@@ -35,7 +37,11 @@ from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, ma
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.sinks import combine
+from lb.wire.http1.limits import HeadLimits
 from lb.wire.ledger import Ledger
+
+_X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
+_FORWARDED: Final = (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
 
 
 def members(settings: Settings) -> tuple[Member, ...]:
@@ -62,20 +68,22 @@ def http1_options(settings: Settings) -> Http1Options:
     """Limits and times of the HTTP/1.1 side."""
     limits, timeouts = settings.limits, settings.timeouts
     return Http1Options(
-        head_bytes=limits.head_bytes,
-        request_line_bytes=limits.request_line_bytes,
-        fields=limits.fields,
-        body_bytes=limits.body_bytes,
-        retained_body_bytes=limits.retained_body_bytes,
-        buffer_bytes=limits.http_buffer_bytes,
+        head=HeadLimits(
+            head_bytes=limits.head_bytes,
+            line_bytes=limits.request_line_bytes,
+            fields=limits.fields,
+        ),
+        body_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        buffer_size=limits.http_buffer_bytes,
         connect_timeout_s=timeouts.connect,
         head_timeout_s=timeouts.head,
-        body_progress_s=timeouts.body_progress,
+        body_timeout_s=timeouts.body_progress,
         client_idle_s=timeouts.client_idle,
         upstream_idle_s=timeouts.upstream_idle,
         request_timeout_s=timeouts.request,
-        x_forwarded=settings.forwarded in (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH),
-        forwarded=settings.forwarded in (ForwardedMode.FORWARDED, ForwardedMode.BOTH),
+        x_forwarded=settings.forwarded in _X_FORWARDED,
+        forwarded=settings.forwarded in _FORWARDED,
     )
 
 
@@ -95,8 +103,8 @@ def http2_options(settings: Settings) -> Http2Options:
         head_timeout_s=timeouts.head,
         client_idle_s=timeouts.client_idle,
         request_timeout_s=timeouts.request,
-        x_forwarded=settings.forwarded in (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH),
-        forwarded=settings.forwarded in (ForwardedMode.FORWARDED, ForwardedMode.BOTH),
+        x_forwarded=settings.forwarded in _X_FORWARDED,
+        forwarded=settings.forwarded in _FORWARDED,
     )
 
 
@@ -193,7 +201,7 @@ def build(settings: Settings, logs: Logs) -> Product:
             statuses=lambda: port_statuses(directory),
             loop_lag=loop_lag,
             build=build_info(),
-            started_at=time.time(),  # noqa: TID251  # a wall-clock fact for Prometheus
+            started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
             open_requests=lambda: dispatcher.open_exchanges,
             held_bytes=lambda: ledger.held,
             dropped_lines=logs.dropped,

@@ -56,8 +56,8 @@ class Call(Exchange):
     """A gRPC call in the relay."""
 
     __slots__ = (
-        "begun", "client_id", "head", "held_back", "messages", "opened_at", "relay", "request", "response",
-        "server", "timer", "upstream", "watch",
+        "begun", "client_id", "head", "held_back", "messages", "opened_at", "relay",
+        "request", "response", "server", "timer", "upstream", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -188,7 +188,7 @@ class Call(Exchange):
 
     def _length_fits(self) -> bool:
         expected = self.head.content_length
-        if expected == NO_LENGTH or expected == self.bytes_in:
+        if expected in (NO_LENGTH, self.bytes_in):
             return True
         # RFC 9113 8.1.1: malformed. Only the end shows it, so the backend has seen most of it.
         error = StreamError(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")

@@ -1,8 +1,9 @@
 """One HTTP/2 connection of the relay on a transport: batching of writes and the sending side.
 
 What the reads of one turn of the event loop bring is relayed at once; every connection that got
-something to say meanwhile writes once, at the end of the turn (`Http2Relay.flush`). Reading never pauses: only stream windows
-hold senders back, so one slow reader cannot stall the other streams of a shared connection.
+something to say meanwhile writes once, at the end of the turn (`Http2Relay.flush`). Reading never
+pauses: only stream windows hold senders back, so one slow reader cannot stall the other streams of
+a shared connection.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.operation import Operation
@@ -27,6 +27,9 @@ from lb.wire.ledger import Ledger
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
     from lb.proxy.http2.link import Link
+
+_CLOSING_TURNS: Final = 100
+"""Turns of the event loop that aborted connections may take to be gone; two do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,5 +193,7 @@ class Http2Relay:
         for pool in self._pools.values():
             pool.close()
         # connection_lost comes in the next turns of the loop.
-        while self.servers or self.upstream_connections:
+        for _ in range(_CLOSING_TURNS):
+            if not self.servers and not self.upstream_connections:
+                return
             await asyncio.sleep(0)

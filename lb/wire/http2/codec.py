@@ -37,7 +37,7 @@ class Http2Codec:
 
     __slots__ = (
         "_acked", "_block", "_block_end", "_block_frames", "_block_id", "_header_limit",
-        "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_reset_ids", "_skip", "_tail",
+        "_reset_ids", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail",
         "blocks", "credit", "frame_limit", "going_away", "last_peer_id", "out", "owed",
         "peer_frame_size", "peer_max_streams", "peer_ready", "peer_window", "streams",
     )  # fmt: skip
@@ -119,7 +119,7 @@ class Http2Codec:
 
     # Receiving
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:  # noqa: C901, PLR0912, PLR0915  # the fence
         """Take bytes as they come.
 
         Raises:

@@ -25,8 +25,8 @@ class Pipe(Generic[S]):
 
     __slots__ = (
         "credit", "ended", "finished", "held", "ledger", "opposite", "owed", "owner",
-        "queue", "replayed", "retained", "retained_size", "sink", "sink_id", "source", "source_id", "trailers", "window",
-        "window_limit", "window_size",
+        "queue", "replayed", "retained", "retained_size", "sink", "sink_id", "source",
+        "source_id", "trailers", "window", "window_limit", "window_size",
     )  # fmt: skip
 
     def __init__(self, owner: Any, ledger: Ledger, window: int, window_limit: int) -> None:
@@ -139,10 +139,7 @@ class Pipe(Generic[S]):
             self.ledger.release(self, waiting)
         self.replayed = self.retained_size - (waiting - min(self.replayed, waiting))
         self.finished = False
-        for payload in self.retained:
-            if payload and not self.push(payload):
-                return False
-        return True
+        return all(self.push(payload) for payload in self.retained)
 
     def went_out(self, size: int) -> int:
         """Note bytes that went out. Returns the WINDOW_UPDATE that the sender gets, 0 for none.
