@@ -16,6 +16,7 @@ from lb.proxy.http1.heads import RequestPlan
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 REASONS: Final = {
+    408: Reason.HEAD_TIMEOUT,
     413: Reason.BODY_TOO_LARGE,
     414: Reason.HEAD_TOO_LARGE,
     431: Reason.HEAD_TOO_LARGE,

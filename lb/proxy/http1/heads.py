@@ -21,8 +21,9 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain", "is_unstoppable",
-        "keep_alive", "length", "method", "model", "operation", "path", "request_id", "upstream",
+        "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain",
+        "is_unstoppable", "keep_alive", "length", "method", "model", "operation", "path",
+        "request_id", "upstream",
     )  # fmt: skip
 
     def __init__(self, head: bytes, limits: HeadLimits) -> None:
@@ -106,3 +107,14 @@ class HeadReader:
             if not response.is_interim:
                 self._responses.put(head, response)
         return response
+
+
+def _make_unreadable() -> RequestPlan:
+    plan = RequestPlan(b"GET / HTTP/1.1\r\nHost: -\r\n\r\n", HeadLimits())
+    plan.method = plan.path = plan.host = b""
+    plan.is_plain = plan.keep_alive = False
+    return plan
+
+
+UNREADABLE: Final = _make_unreadable()
+"""Stands for a request whose head could not be read."""

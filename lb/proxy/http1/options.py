@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lb.wire.http1.limits import HeadLimits
 
@@ -12,7 +12,7 @@ class Http1Options:
     """What the relay needs of the settings. Bytes and seconds; 0 switches a limit off where it
     says so."""
 
-    head: HeadLimits = HeadLimits()
+    head: HeadLimits = field(default_factory=HeadLimits)
     """Of requests and of answers."""
     body_size: int = 0
     """Longest request body; 0 is no limit."""

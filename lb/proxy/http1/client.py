@@ -1,0 +1,220 @@
+"""A connection to a backend: one request at a time goes out, its answer comes in.
+
+Never pipelined: Triton answers only the first of two pipelined requests. A connection is used
+again only when the answer ended exactly where its framing said, and nothing came after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from lb.domain.backend import Backend, Port
+from lb.domain.outcome import Outcome
+from lb.wire.http1.body import (
+    ChunkedDecoder,
+    CloseDecoder,
+    LengthDecoder,
+    Payload,
+    make_decoder,
+)
+from lb.wire.http1.collect import END, HeadCollector
+from lb.wire.http1.errors import MessageError
+from lb.wire.http1.limits import INTERIM_RESPONSES
+from lb.wire.http1.response import ResponseHead
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.exchange import Http1Exchange
+    from lb.proxy.http1.relay import Http1Relay
+
+JOIN_BYTES: Final = 16 * 1024
+"""Up to this much is copied into one piece to be written; more is written as a vector."""
+
+
+def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
+    """Write all pieces with one system call."""
+    if len(pieces) == 1:
+        transport.write(pieces[0])
+    elif sum(map(len, pieces)) <= JOIN_BYTES:
+        transport.write(b"".join(pieces))
+    else:
+        transport.writelines(pieces)
+
+
+class ClientConnection(asyncio.Protocol):
+    """One upstream connection."""
+
+    __slots__ = (
+        "_answering", "_collector", "_decoder", "_interim", "_is_reading", "_known_head", "backend",
+        "exchange", "idle_since", "is_full", "is_reused", "port", "relay", "transport",
+    )  # fmt: skip
+
+    def __init__(self, relay: Http1Relay, backend: Backend, port: Port) -> None:
+        self.relay = relay
+        self.backend = backend
+        self.port = port
+        self.transport: asyncio.Transport | None = None
+        """None before it is connected and once it is lost."""
+        self.exchange: Http1Exchange | None = None
+        """Whose request is under way."""
+        self.is_reused = False
+        """It has answered a request before."""
+        self.is_full = False
+        """More waits to be written than should: the request's sender is to pause."""
+        self.idle_since = 0.0
+        self._known_head = relay.heads.known_response
+        self._answering = False
+        """Some of an answer has come."""
+        self._collector: HeadCollector | None = None
+        self._decoder: LengthDecoder | ChunkedDecoder | CloseDecoder | None = None
+        """Of the answer's body, once its head is complete."""
+        self._interim = 0
+        """1xx answers to the request under way."""
+        self._is_reading = True
+
+    # Requests
+
+    def write(self, pieces: list[Payload]) -> None:
+        """Send a part of the request."""
+        if self.transport is not None:
+            write_pieces(self.transport, pieces)
+
+    def set_reading(self, wanted: bool) -> None:
+        """Read on, or let the backend wait until the client has caught up."""
+        if self.transport is not None and wanted is not self._is_reading:
+            self._is_reading = wanted
+            if wanted:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def release(self, *, reusable: bool) -> None:
+        """The exchange is over: keep the connection for the next one, or close it."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Resets only what an ordinary exchange sets.
+        self.exchange = None
+        self._decoder = None
+        if not reusable or self.is_full:
+            self.close()
+            return
+        self._answering = False
+        self._interim = 0
+        self.is_reused = True
+        if not self._is_reading:
+            self.set_reading(True)
+        self.relay.upstreams.put(self)
+
+    def close(self) -> None:
+        """Close without waiting for anything to be sent: it would be of no use any more."""
+        self.exchange = None
+        self.abort()
+
+    def abort(self) -> None:
+        """Close now; an exchange that is under way fails."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: connected."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=self.relay.options.buffer_size)
+        self.relay.upstreams.open.add(self)
+        self.port.connections += 1
+
+    def pause_writing(self) -> None:
+        """asyncio: the backend takes the request more slowly than the client sends it."""
+        self.is_full = True
+        if self.exchange is not None:
+            self.exchange.upload_changed()
+
+    def resume_writing(self) -> None:
+        """asyncio: the backend has caught up."""
+        self.is_full = False
+        if self.exchange is not None:
+            self.exchange.upload_changed()
+
+    def eof_received(self) -> None:
+        """asyncio: the backend closes. What we have not sent it will not read any more."""
+        self.relay.upstreams.discard(self)
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: closed, by whichever side."""
+        self.transport = None
+        self.port.connections -= 1
+        upstreams = self.relay.upstreams
+        upstreams.open.discard(self)
+        exchange = self.exchange
+        if exchange is None:
+            upstreams.discard(self)
+            return
+        if exc is None and isinstance(self._decoder, CloseDecoder):
+            self._decoder.ended = True
+            exchange.on_answer(None, [], self._decoder, reusable=False)
+            return
+        never_answered = not self._answering and self.is_reused
+        self._fail(Outcome.STALE if never_answered else Outcome.LOST, str(exc or "closed"))
+
+    # Answers
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes came."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). A whole answer with a head that is known,
+        # in one read, takes no decoder. Everything else takes `_read`, which is the plain form.
+        exchange = self.exchange
+        if exchange is None:
+            # Nobody asked: it must not become the answer to the next request.
+            self.relay.upstreams.discard(self)
+            self.abort()
+            return
+        if not self._answering:
+            self._answering = True
+            end = data.find(END) + 4
+            if end > 3 and not exchange.plan.is_head:
+                head = self._known_head(data[:end])
+                if head is not None and head.length == len(data) - end:
+                    exchange.on_whole_answer(head, data, end)
+                    return
+        self._read(exchange, data)
+
+    def _read(self, exchange: Http1Exchange, data: bytes) -> None:
+        try:
+            head: ResponseHead | None = None
+            if self._decoder is None:
+                found = self._read_head(exchange, data)
+                if found is None:
+                    return
+                head, data = found
+                self._decoder = make_decoder(head.length)
+            decoder = self._decoder
+            pieces: list[Payload] = []
+            end = 0 if decoder.ended else decoder.decode(data, 0, pieces)
+        except MessageError as error:
+            self._fail(Outcome.PROTOCOL_ERROR, error.text)
+            return
+        exchange.on_answer(head, pieces, decoder, reusable=end == len(data))
+
+    def _read_head(self, exchange: Http1Exchange, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """The final head and what follows it; None while it is not complete."""
+        if self._collector is None:
+            self._collector = HeadCollector(self.relay.options.head, of_request=False)
+        collector = self._collector
+        while True:
+            text = collector.feed(data)
+            if text is None:
+                return None
+            head = self.relay.heads.response(text, to_head=exchange.plan.is_head)
+            data = collector.rest
+            if not head.is_interim:
+                return head, data
+            self._interim += 1
+            if self._interim > INTERIM_RESPONSES:
+                raise MessageError(400, "too many interim responses")
+            exchange.on_interim(head)
+
+    def _fail(self, outcome: Outcome, detail: str) -> None:
+        exchange = self.exchange
+        self.close()
+        if exchange is not None:
+            exchange.attempt_failed(outcome, detail)

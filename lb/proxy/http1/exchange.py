@@ -1,0 +1,366 @@
+"""One HTTP/1.1 request and its answer: placed, connected, relayed both ways, ended once.
+
+Invariants: an attempt is ended exactly once, however the two sides end; nothing is written to a
+side that was ended; once a byte of an answer came there is no other attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.backend import Backend, BackendKind, Port
+from lb.domain.errors import RequestRefused, UpstreamError
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.net.dial import dial
+from lb.proxy.failure import http_status, upstream_detail
+from lb.proxy.http1.answers import Answer, error
+from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.upload import Upload
+from lb.wire.http1.body import (
+    LAST_CHUNK,
+    BodyDecoder,
+    ChunkedDecoder,
+    LengthDecoder,
+    Payload,
+    forwardable_trailers,
+)
+from lb.wire.http1.grammar import CRLF
+from lb.wire.http1.response import CONTINUE, ResponseHead
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.server import ServerConnection
+
+_log = logging.getLogger(__name__)
+
+_ANSWERED: Final = Outcome.ANSWERED
+
+
+class Http1Exchange(Upload):
+    """A request between a client's connection and a backend's."""
+
+    __slots__ = (
+        "_backend_keeps", "_client_keeps", "_sends_chunks", "_was_continued", "response_begun",
+    )  # fmt: skip
+
+    # The request
+
+    def start_whole(self, message: bytes, size: int) -> None:
+        """Relay a request that is complete, see `keep_whole`."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
+        # are set where they are needed first.
+        self.response_begun = False
+        self.relay.dispatcher.begin(self)
+        if self.keep_whole(message, size):
+            self._place()
+
+    def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """Relay a request whose head is complete, with what there is of its body."""
+        self.response_begun = False
+        self._was_continued = False
+        self.relay.dispatcher.begin(self)
+        if self.keep_first(head, pieces, ended=ended):
+            self._place()
+
+    def answer_only(self, answer: Answer, *, ended: bool) -> None:
+        """Answer a request ourselves from the start."""
+        self.response_begun = False
+        self.request_ended = ended
+        self.relay.dispatcher.begin(self)
+        self.answer(answer)
+
+    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+        """Relay a further part of the body."""
+        limit = self.relay.options.body_size
+        self.add_body(pieces, ended=ended)
+        if limit and self.bytes_in > limit:
+            self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
+
+    # Attempts
+
+    def _place(self) -> None:
+        # HOT PATH (benchmarks/bench_http1_relay.py). Nearly always a connection is waiting; only
+        # dialing takes a task.
+        relay = self.relay
+        try:
+            backend = relay.dispatcher.place(self)
+        except RequestRefused as refusal:
+            self._fail(refusal.reason, refusal.detail)
+            return
+        # After a failure other waiting connections may be as dead as the one that failed.
+        upstream = relay.upstreams.take(backend) if self.attempts == 1 else None
+        if upstream is not None:
+            self.connected_at = self.attempt_at
+            self._send_over(upstream)
+        elif self.port is not None:
+            relay.tasks.spawn(self._dial(backend, self.port), name=f"dial-http:{backend.name}")
+
+    async def _dial(self, backend: Backend, port: Port) -> None:
+        relay = self.relay
+        attempt = self.attempts
+        upstream: ClientConnection | None
+        try:
+            _, upstream = await dial(
+                relay.loop,
+                port.address,
+                lambda: ClientConnection(relay, backend, port),
+                relay.options.connect_timeout_s,
+            )
+        except UpstreamError as failure:
+            port.connect_failures += 1
+            outcome, detail = failure.outcome, failure.detail
+            upstream = None
+        else:
+            port.connects += 1
+            outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
+        is_wanted = self.port is port and self.attempts == attempt
+        if upstream is None or upstream.transport is None:
+            if is_wanted:
+                self.attempt_failed(outcome, detail)
+        elif is_wanted:
+            self.connected_at = relay.clock()
+            self._send_over(upstream)
+        else:
+            upstream.release(reusable=True)
+
+    def _send_over(self, upstream: ClientConnection) -> None:
+        self.upstream = upstream
+        upstream.exchange = self
+        self.send_kept(upstream)
+        if not self.request_ended and self.server is not None:
+            self._invite_body(self.server)
+
+    def _invite_body(self, server: ServerConnection) -> None:
+        """There is a backend: let the client send the rest of the body."""
+        if self.plan.expects_continue and not self._was_continued and not self.bytes_in:
+            self._was_continued = True
+            server.write([CONTINUE])
+        server.update_reading()
+
+    def attempt_failed(self, outcome: Outcome, detail: str) -> None:
+        """The attempt under way ended without a complete answer; its connection is closed."""
+        backend = self.backend
+        self.upstream = None
+        dispatcher = self.relay.dispatcher
+        dispatcher.attempt_ended(self, outcome)
+        name = backend.name if backend is not None else ""
+        _log.debug(
+            "attempt failed", extra={"backend": name, "outcome": outcome.value, "detail": detail}
+        )
+        if self.server is None:
+            return
+        if dispatcher.may_retry(
+            self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
+        ):
+            self._place()
+        else:
+            text = upstream_detail(name, self.protocol, outcome)
+            if outcome is Outcome.PROTOCOL_ERROR:
+                text = f"{text}: {detail}"
+            self._fail(OUTCOME_REASONS[outcome], text)
+
+    # The answer
+
+    def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
+        """Relay an answer that came in one read, `data`, with its body from `end` on."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Does for the common case what `on_answer`
+        # does for all; the bytes go out as they came where the head needs no change.
+        server = self.server
+        plan = self.plan
+        if server is None or not plan.is_plain or not self.request_ended or self.relay.draining:
+            self._on_answer_slowly(head, data, end)
+            return
+        now = self.relay.clock()
+        self.first_byte_at = now
+        self.status = head.status
+        self.bytes_out = size = head.length
+        port = self.port
+        if port is not None:
+            port.last_byte_at = now
+            port.bytes_received += size
+        if self._charged:
+            self.forget()
+        if server.transport is not None:
+            server.transport.write(data if head.is_clean else head.plain + data[end:])
+        self._client_keeps = True
+        self._backend_keeps = head.keep_alive
+        self._end(reusable=True)
+
+    def _on_answer_slowly(self, head: ResponseHead, data: bytes, end: int) -> None:
+        pieces: list[Payload] = []
+        decoder = LengthDecoder(head.length)
+        decoder.decode(data, end, pieces)
+        self.on_answer(head, pieces, decoder, reusable=True)
+
+    def on_interim(self, head: ResponseHead) -> None:
+        """Pass a 1xx answer on. 100 (Continue) is ours to give, HTTP/1.0 knows none of them."""
+        if self.server is not None and head.status != 100 and not self.plan.is_http10:
+            self.server.write([head.plain])
+
+    def on_answer(
+        self,
+        head: ResponseHead | None,
+        pieces: list[Payload],
+        decoder: BodyDecoder,
+        *,
+        reusable: bool,
+    ) -> None:
+        """Relay a part of the answer as it was read.
+
+        Args:
+            head: the final head, with the first part.
+            pieces: payload.
+            decoder: says whether this was the end, and holds the trailers.
+            reusable: nothing came behind the end.
+        """
+        now = self.relay.clock()
+        size = sum(map(len, pieces))
+        port = self.port
+        if port is not None:
+            port.last_byte_at = now
+            port.bytes_received += size
+        message: list[Payload] = []
+        if head is not None:
+            self._begin_answer(head, now, message)
+        server = self.server
+        if server is not None:
+            self.bytes_out += size
+            self._frame(message, pieces, size, decoder)
+            if message:
+                server.write(message)
+        if decoder.ended:
+            self._end(reusable=reusable)
+
+    def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
+        self.forget()
+        self.first_byte_at = now
+        self.status = head.status
+        self.response_begun = True
+        self._backend_keeps = head.keep_alive
+        plan = self.plan
+        # A client that is still sending may never end; one of HTTP/1.0 takes the end of the
+        # connection for the end of a body without a length.
+        self._client_keeps = (
+            plan.keep_alive
+            and self.request_ended
+            and not self.relay.draining
+            and (head.length >= 0 or not plan.is_http10)
+        )
+        self._sends_chunks = head.length < 0 and not plan.is_http10
+        message.append(head.downstream(to_http10=plan.is_http10, keep_alive=self._client_keeps))
+
+    def _frame(
+        self, message: list[Payload], pieces: list[Payload], size: int, decoder: BodyDecoder
+    ) -> None:
+        """Add a part of the body as the client gets it: all of one read is one chunk."""
+        if not self._sends_chunks:
+            message += pieces
+            return
+        if size:
+            message.append(b"%x\r\n" % size)
+            message += pieces
+            message.append(CRLF)
+        if decoder.ended:
+            trailers = b""
+            if isinstance(decoder, ChunkedDecoder) and decoder.trailers:
+                trailers = forwardable_trailers(decoder.trailers)
+            message.append(b"0\r\n%b\r\n" % trailers if trailers else LAST_CHUNK)
+
+    def _end(self, *, reusable: bool) -> None:
+        """The answer is complete."""
+        # HOT PATH (benchmarks/bench_http1_relay.py).
+        if self._charged or not self.request_ended:
+            self.end_upload()
+        upstream = self.upstream
+        server = self.server
+        self.upstream = self.server = None
+        if upstream is not None:
+            upstream.release(reusable=reusable and self._backend_keeps and self.request_ended)
+        dispatcher = self.relay.dispatcher
+        dispatcher.attempt_ended(self, _ANSWERED, self.status)
+        if server is not None:
+            dispatcher.finish(self)
+            server.exchange_over(keep_alive=self._client_keeps)
+
+    # Pressure
+
+    def pause_answer(self) -> None:
+        """The client is slow: let the backend wait."""
+        if self.upstream is not None:
+            self.upstream.set_reading(False)
+
+    def resume_answer(self) -> None:
+        """The client has caught up."""
+        if self.upstream is not None:
+            self.upstream.set_reading(True)
+
+    def upload_changed(self) -> None:
+        """The backend takes the request more slowly than it comes, or has caught up."""
+        if self.server is not None:
+            self.server.update_reading()
+
+    # Ends before the answer is complete
+
+    def answer(self, answer: Answer) -> None:
+        """Answer ourselves; there is no attempt under way."""
+        server = self._leave_client(answer.reason)
+        self.status = answer.status
+        self.bytes_out = len(answer.body)
+        if server is not None:
+            server.send_answer(answer, self.plan)
+
+    def cut(self, outcome: Outcome, reason: Reason, detail: str, *, status: int = 0) -> None:
+        """End the exchange from our side.
+
+        Args:
+            outcome: of the attempt under way, if there is one.
+            reason: for the client and the log.
+            detail: what to tell the client.
+            status: where the reason alone does not say it.
+        """
+        self._end_attempt(outcome)
+        if self.server is not None:
+            self._fail(reason, detail, status=status)
+
+    def client_gone(self, reason: Reason) -> None:
+        """There is nobody left to answer.
+
+        A plain inference on a Triton runs on: it cannot be stopped, so it stays in flight until
+        its answer, which is dropped, and the connection is used again.
+        """
+        self._leave_client(reason)
+        upstream = self.upstream
+        backend = self.backend
+        if (
+            upstream is not None
+            and backend is not None
+            and self.request_ended
+            and self.plan.is_unstoppable
+            and backend.spec.kind is BackendKind.TRITON
+        ):
+            upstream.set_reading(True)
+        else:
+            self._end_attempt(Outcome.CANCELLED)
+
+    def _end_attempt(self, outcome: Outcome) -> None:
+        upstream = self.upstream
+        self.upstream = None
+        if upstream is not None:
+            upstream.close()
+        self.relay.dispatcher.attempt_ended(self, outcome)
+
+    def _fail(self, reason: Reason, detail: str, *, status: int = 0) -> None:
+        """Tell the client: by an answer of ours, or by cutting the one that has begun."""
+        if not self.response_begun:
+            self.answer(error(status or http_status(reason), reason, detail))
+            return
+        server = self._leave_client(reason)
+        if server is not None:
+            server.truncate(reset=self.plan.is_http10)
+
+    def _leave_client(self, reason: Reason | None) -> ServerConnection | None:
+        self.end_upload()
+        server = self.server
+        self.server = None
+        self.relay.dispatcher.finish(self, reason)
+        return server

@@ -1,0 +1,103 @@
+"""Connections to backends that wait for their next request.
+
+Last in, first out: the connection used last is the least likely to have been closed by the
+backend meanwhile, and the ones that are not needed grow old at the other end and are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.pool import PoolSnapshot
+from lb.net.timers import Timer, TimerWheel
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.client import ClientConnection
+
+_SWEEPS: Final = 4
+"""Looks for old connections per idle time, so that none stays more than a quarter longer."""
+
+
+class UpstreamPool:
+    """Idle connections by backend. There is no limit: what is in flight is limited elsewhere."""
+
+    def __init__(
+        self,
+        first: PoolSnapshot,
+        timers: TimerWheel,
+        clock: Callable[[], float],
+        idle_timeout_s: float,
+    ) -> None:
+        self._timers = timers
+        self._clock = clock
+        self._idle_timeout_s = idle_timeout_s
+        self._idle: dict[Backend, list[ClientConnection]] = {}
+        """Of each backend that may get requests; oldest first."""
+        self._sweep_timer: Timer | None = None
+        self._closed = False
+        self.open: set[ClientConnection] = set()
+        """All connections, those that serve a request included."""
+        self.on_snapshot(first)
+
+    def __len__(self) -> int:
+        """Idle connections."""
+        return sum(len(idle) for idle in self._idle.values())
+
+    def take(self, backend: Backend) -> ClientConnection | None:
+        """The idle connection that was used last; None when there is none."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Closed connections leave the list as they
+        # close, so nothing is checked here.
+        idle = self._idle.get(backend)
+        return idle.pop() if idle else None
+
+    def put(self, connection: ClientConnection) -> None:
+        """Keep a connection for its next request, unless its backend gets none any more."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). One timer for all, not one per connection.
+        idle = self._idle.get(connection.backend)
+        if idle is None:
+            connection.close()
+            return
+        connection.idle_since = self._clock()
+        idle.append(connection)
+        if self._sweep_timer is None:
+            self._plan_sweep()
+
+    def discard(self, connection: ClientConnection) -> None:
+        """A connection is closing."""
+        idle = self._idle.get(connection.backend)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
+
+    def on_snapshot(self, snapshot: PoolSnapshot) -> None:
+        """Close idle connections to backends that get nothing new: a Triton that shuts down waits
+        for them (up to 30 s)."""
+        eligible = () if self._closed else snapshot.placement(AppProtocol.HTTP).eligible
+        old, self._idle = self._idle, {}
+        for backend in eligible:
+            self._idle[backend] = old.pop(backend, [])
+        for idle in old.values():
+            for connection in idle:
+                connection.close()
+
+    def close(self) -> None:
+        """Close everything now, requests under way included."""
+        self._closed = True
+        self._idle = {}
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in tuple(self.open):
+            connection.abort()
+
+    def _plan_sweep(self) -> None:
+        self._sweep_timer = self._timers.after(self._idle_timeout_s / _SWEEPS, self._sweep)
+
+    def _sweep(self) -> None:
+        oldest = self._clock() - self._idle_timeout_s
+        for idle in self._idle.values():
+            while idle and idle[0].idle_since <= oldest:
+                idle.pop(0).close()
+        self._sweep_timer = None
+        if any(self._idle.values()):
+            self._plan_sweep()

@@ -1,0 +1,95 @@
+"""The HTTP/1.1 data plane: what its connections share, and their life."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from lb.net.tasks import TaskOwner
+from lb.net.timers import TimerWheel
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.http1.heads import HeadReader, RequestPlan
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.pool import UpstreamPool
+from lb.proxy.http1.server import ServerConnection
+from lb.telemetry.meter import Traffic
+from lb.wire.ledger import Ledger
+
+_CLOSING_TURNS: Final = 100
+"""Turns of the loop that connections get to report that they are closed; they need a few."""
+
+
+class Http1Relay:
+    """Owns downstream connections and the pool of upstream ones."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        timers: TimerWheel,
+        ledger: Ledger,
+        tasks: TaskOwner,
+        traffic: Traffic,
+        options: Http1Options,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.dispatcher = dispatcher
+        self.timers = timers
+        self.ledger = ledger
+        self.tasks = tasks
+        self.traffic = traffic
+        """Counters of the clients' side."""
+        self.options = options
+        self.clock: Callable[[], float] = dispatcher.clock
+        self.heads = HeadReader(options.head)
+        self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
+        if options.x_forwarded or options.forwarded:
+            # The backend's head differs by client, so none is ready to be sent.
+            self.known_plan = _know_nothing
+        self.servers: set[ServerConnection] = set()
+        self.upstreams = UpstreamPool(
+            dispatcher.pool.current, timers, self.clock, options.upstream_idle_s
+        )
+        self.draining = False
+        self._unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
+
+    def server_protocol(self) -> ServerConnection:
+        """A protocol for one accepted connection."""
+        return ServerConnection(self)
+
+    @property
+    def downstream_connections(self) -> int:
+        """Open connections of clients."""
+        return len(self.servers)
+
+    @property
+    def upstream_connections(self) -> int:
+        """Open connections to backends."""
+        return len(self.upstreams.open)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no client waits for an answer."""
+        return not any(server.exchange is not None for server in self.servers)
+
+    def begin_drain(self) -> None:
+        """Close connections without requests; the others close after their next answer."""
+        self.draining = True
+        for server in tuple(self.servers):
+            server.begin_drain()
+
+    async def aclose(self) -> None:
+        """Close everything, requests under way included."""
+        self._unsubscribe()
+        for server in tuple(self.servers):
+            server.abort()
+        self.upstreams.close()
+        # connection_lost comes in the next turns of the loop.
+        for _ in range(_CLOSING_TURNS):
+            if not self.servers and not self.upstreams.open:
+                return
+            await asyncio.sleep(0)
+
+
+def _know_nothing(_head: bytes) -> RequestPlan | None:
+    return None

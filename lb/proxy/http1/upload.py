@@ -1,0 +1,227 @@
+"""The request's way to the backend: framed again, kept while it may have to be sent again.
+
+A body in chunks is gathered after the first few chunks: a Triton counts chunks, and older ones
+die of very many, so what a client sends in crumbs arrives in slices of 16 KiB.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.backend import AppProtocol
+from lb.net.timers import Timer
+from lb.proxy.exchange import Exchange
+from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.heads import RequestPlan
+from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload
+from lb.wire.http1.grammar import CRLF
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.relay import Http1Relay
+    from lb.proxy.http1.server import ServerConnection
+
+EAGER_CHUNKS: Final = 32
+"""Chunks that are passed on as they come, so that a small live upload is not held up."""
+GATHERED_CHUNK: Final = 16 * 1024
+"""Size of later chunks at least, unless nothing came for a while."""
+GATHER_S: Final = 0.1
+_COMPACT_PIECES: Final = 64
+UNCOUNTED: Final = 4096
+"""Bytes that a connection may keep without asking the ledger: as much as its objects take."""
+
+
+class Upload(Exchange):
+    """The request side of an exchange."""
+
+    __slots__ = (
+        "_charged", "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "plan", "relay",
+        "request_ended", "server", "upstream",
+    )  # fmt: skip
+
+    def __init__(
+        self, relay: Http1Relay, server: ServerConnection, plan: RequestPlan, now: float
+    ) -> None:
+        super().__init__(AppProtocol.HTTP, plan.operation, server.client, now)
+        self.method = plan.method
+        self.path = plan.path
+        self.model = plan.model
+        self.request_id = plan.request_id
+        self.relay = relay
+        self.plan = plan
+        self.server: ServerConnection | None = server
+        """None once the client's side is over."""
+        self.upstream: ClientConnection | None = None
+        """The connection of the attempt under way, once there is one."""
+        self.request_ended = False
+        """All of the request has come from the client."""
+        self._kept: list[Payload] | None = None
+        """Everything that goes to a backend so far; None once it is too much to keep."""
+        self._kept_size = 0
+        self._charged = 0
+        """Bytes on the ledger for what is kept and gathered."""
+        self._chunks = 0
+        self._gathered: bytearray | None = None
+        """Payload that waits to become a chunk."""
+        self._gather_timer: Timer | None = None
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether everything that was sent could be sent again."""
+        return self._kept is not None
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether the client should send more now."""
+        return self.upstream is not None and not self.upstream.is_full
+
+    def keep_whole(self, message: bytes, size: int) -> bool:
+        """Take a request that is complete, to be sent once there is a backend.
+
+        Args:
+            message: the head for the backend and the whole body, which is not in chunks.
+            size: of the body.
+
+        Returns:
+            False when memory is so short that the exchange was ended instead.
+        """
+        self.request_ended = True
+        self.bytes_in = size
+        self._kept = [message]
+        self._kept_size = len(message)
+        return self._kept_size <= UNCOUNTED or self._settle()
+
+    def keep_first(self, head: bytes, pieces: list[Payload], *, ended: bool) -> bool:
+        """Take the head and what there is of the body; as `keep_whole` otherwise."""
+        self.request_ended = ended
+        self.bytes_in = sum(map(len, pieces))
+        message: list[Payload] = [head]
+        if self.plan.length == CHUNKED:
+            self._add_chunk(message, pieces, self.bytes_in)
+        else:
+            message += pieces
+        self._kept = message
+        self._kept_size = sum(map(len, message))
+        return self._settle()
+
+    def send_kept(self, upstream: ClientConnection) -> None:
+        """Send what was kept over a new attempt's connection."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). `Port` counts are bumped in place.
+        kept = self._kept
+        upstream.port.bytes_sent += self.bytes_in
+        if kept is None:
+            raise RuntimeError("an attempt was made without the request")
+        upstream.write(kept)
+        limit = self.relay.options.retained_size
+        if self._kept_size > limit or self.plan.length > limit:
+            self.forget()
+
+    def add_body(self, pieces: list[Payload], *, ended: bool) -> None:
+        """Pass on a part of the body as it was read."""
+        size = sum(map(len, pieces))
+        self.bytes_in += size
+        self.request_ended = ended
+        message = pieces
+        if self.plan.length == CHUNKED:
+            if not ended and self._gathers(pieces, size):
+                return
+            message = []
+            self._add_chunk(message, pieces, size)
+        self._send(message, size)
+
+    def forget(self) -> None:
+        """Give back what was kept: there will be no other attempt."""
+        self._kept = None
+        self._kept_size = 0
+        if self._charged:
+            self._settle()
+
+    def end_upload(self) -> None:
+        """Drop everything that is held: the exchange is over, or its client is gone."""
+        self._take_gathered()
+        self._gathered = None
+        self.forget()
+
+    # Chunks
+
+    def _add_chunk(self, message: list[Payload], pieces: list[Payload], size: int) -> None:
+        """Frame what was gathered and `pieces` as one chunk, and the end if this is it."""
+        gathered = self._take_gathered()
+        size += len(gathered)
+        if size:
+            self._chunks += 1
+            message.append(b"%x\r\n" % size)
+            if gathered:
+                message.append(gathered)
+            message += pieces
+            message.append(CRLF)
+        if self.request_ended:
+            message.append(LAST_CHUNK)
+
+    def _gathers(self, pieces: list[Payload], size: int) -> bool:
+        """Hold a small part back if many were sent. True when it is held."""
+        if self._chunks < EAGER_CHUNKS:
+            return False
+        if self._gathered is None:
+            if size >= GATHERED_CHUNK:
+                return False
+            self._gathered = bytearray()
+            if not self._settle():
+                return True  # the exchange is over
+        if len(self._gathered) + size >= GATHERED_CHUNK:
+            return False
+        for piece in pieces:
+            self._gathered += piece
+        if self._gather_timer is None:
+            self._gather_timer = self.relay.timers.after(GATHER_S, self._send_gathered)
+        return True
+
+    def _take_gathered(self) -> bytes:
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+            self._gather_timer = None
+        if not self._gathered:
+            return b""
+        gathered = bytes(self._gathered)
+        self._gathered.clear()
+        return gathered
+
+    def _send_gathered(self) -> None:
+        self._gather_timer = None
+        message: list[Payload] = []
+        self._add_chunk(message, [], 0)
+        if message:
+            self._send(message, 0)
+
+    # Keeping
+
+    def _send(self, message: list[Payload], size: int) -> None:
+        upstream = self.upstream
+        if upstream is not None:
+            upstream.port.bytes_sent += size
+            upstream.write(message)
+        if self._kept is not None:
+            self._keep(self._kept, message, may_drop=upstream is not None)
+
+    def _keep(self, kept: list[Payload], message: list[Payload], *, may_drop: bool) -> None:
+        size = sum(map(len, message))
+        self._kept_size += size
+        if may_drop and self._kept_size > self.relay.options.retained_size:
+            self.forget()
+            return
+        kept += message
+        if len(kept) > _COMPACT_PIECES:
+            # A body that comes in crumbs would otherwise cost many times its size.
+            kept[:] = [b"".join(kept)]
+        self._settle()
+
+    def _settle(self) -> bool:
+        """Bring the ledger up to date. False when the exchange had to give way."""
+        owed = self._kept_size if self._kept_size > UNCOUNTED else 0
+        if self._gathered is not None:
+            owed += GATHERED_CHUNK
+        change = owed - self._charged
+        if change and self.server is not None:
+            if not self.server.charge(change):
+                return False
+            self._charged = owed
+        return True
