@@ -221,8 +221,8 @@ _INTRODUCTION: Final = """\
   health checks nor long streams hide the latency of inferences.
 - Series of a backend, its counters included, end when it leaves the pool and start at 0 when it
   comes back. `rate()` copes with both; sum after the rate, not before.
-- A model gets a label of its own once a request for it has succeeded, up to 200 models. All else is
-  `model="other"`.
+- A model gets a label of its own once a request for it has succeeded, for as many models as
+  `metrics.model_labels` says; all else is `model="other"`.
 - Metrics of the process (`process_*`) and of Python (`python_*`) are those of `prometheus-client`.
 - The metrics of backends that have a `metrics` address follow ours, each sample with the first
   label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most

@@ -16,8 +16,8 @@ from lb.domain.outcome import Reason
 from lb.telemetry.labels import OTHER, code_label, is_failure
 from lb.telemetry.record import RequestRecord
 
-MAX_MODELS: Final = 200
-"""Distinct `model` labels: at most four series each, so a Prometheus does not notice them."""
+MAX_MODELS: Final = 100
+"""Distinct `model` labels, each with at most four series, where the settings say nothing."""
 MAX_MODEL_NAME: Final = 255
 """Bytes. Triton's model names are names of folders."""
 MAX_OPERATIONS: Final = 64
@@ -99,6 +99,7 @@ class Meter:
     __slots__ = ("_max_models", "_names", "traffic")
 
     def __init__(self, *, max_models: int = MAX_MODELS) -> None:
+        """Count; at most `max_models` distinct models get a label of their own."""
         self._max_models = max_models
         self._names: set[bytes] = set()
         """Models that have a label of their own, on either protocol."""
