@@ -35,6 +35,12 @@ bench-quick: $(VENV)/.test
 
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
+	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
+
+# Only after lb/kserve/inference.proto changed; what it makes is checked in.
+proto: $(VENV)/.test
+	$(BIN)/python -m pip install -q -c constraints.txt grpcio-tools
+	$(BIN)/python tools/make_messages.py
 
 # Real Tritons on a CPU, in an environment of their own.
 triton:

@@ -22,6 +22,8 @@ from lb.wire.ledger import Ledger
 _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
+_RACE_S: Final = 1.0
+"""A connection that the backend was closing already is gone within a round trip."""
 
 
 class Dispatcher:
@@ -127,6 +129,14 @@ class Dispatcher:
         exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
 
+    def _may_be_a_race(self, exchange: Exchange) -> bool:
+        """Whether a connection that closed as it was reused may have crossed the request.
+
+        A request that kills the server which runs it looks the same: so only once, and only
+        when it closed soon.
+        """
+        return exchange.attempts == 1 and self.clock() - exchange.attempt_at < _RACE_S
+
     def connection_lost(self, backend: Backend, protocol: AppProtocol) -> None:
         """A connection without requests was lost: the control plane may want to know why."""
         self._outcomes.report(backend, protocol, Outcome.LOST, self.clock())
@@ -141,6 +151,8 @@ class Dispatcher:
             outcome, exchange.operation, body_retained=body_retained, response_begun=response_begun
         )
         if verdict is Verdict.FAIL:
+            return False
+        if outcome is Outcome.STALE and not self._may_be_a_race(exchange):
             return False
         if outcome in _SAME_BACKEND_WILL_DO:
             return True

@@ -167,7 +167,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     loop = asyncio.get_running_loop()
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
-    directory.replace(members(settings), loop.time())
+    directory.replace(members(settings), time.monotonic())
     timers = TimerWheel(loop)
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
@@ -182,7 +182,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         directory.ref,
         directory,
         sink,
-        clock=loop.time,
+        clock=time.monotonic,
         ledger=ledger,
         max_attempts=settings.retry.attempts,
     )
@@ -210,7 +210,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     return Product(
         settings=settings,
         directory=directory,
-        probes=ProbeLoops(directory, rng, clock=loop.time),
+        probes=ProbeLoops(directory, rng),
         dispatcher=dispatcher,
         http1=http1,
         http2=http2,

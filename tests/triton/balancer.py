@@ -109,7 +109,7 @@ class RunningBalancer:
             view["name"]: BackendView(
                 name=view["name"],
                 in_flight=view["in_flight"],
-                port_states=tuple(port["state"] for port in view["ports"]),
+                port_states=tuple(port["state"] for port in view["ports"].values()),
             )
             for view in self._admin("GET", "/api/v1/backends")["backends"]
         }

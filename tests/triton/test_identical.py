@@ -54,7 +54,6 @@ FAILING = "/v2/models/failing"
 HTTP_REQUESTS = {
     "server metadata": message("GET", "/v2"),
     "query string": message("GET", "/v2?a=b"),
-    "absolute target": message("GET", "http://triton.test/v2"),
     "model metadata": message("GET", "/v2/models/simple"),
     "model config": message("GET", "/v2/models/simple/versions/1/config"),
     "model ready": message("GET", "/v2/models/simple/ready"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field
@@ -17,7 +18,7 @@ from lb.wire.http2.frames import ErrorCode, StreamError
 
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
-_GRPC_STATUS: Final = re.compile(rb"[0-9]{1,3}")
+_STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PATH: Final = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
@@ -235,7 +236,7 @@ def build_response(fields: list[Field], block: bytes) -> ResponseHead:
                 raise _malformed("bad :status")
             head.status = int(value)
         elif kind == f.GRPC_STATUS:
-            head.grpc_status = int(value) if _GRPC_STATUS.fullmatch(value) else 2
+            head.grpc_status = _STATUSES.get(value, GrpcStatus.UNKNOWN)
         elif kind == f.CONTENT_LENGTH:
             head.content_length = _length(value)
     return head
