@@ -258,7 +258,7 @@ class ServerConnection(asyncio.Protocol):
         if plan.operation.treatment is Treatment.ANSWER:
             snapshot = relay.dispatcher.pool.current
             exchange.answer_only(
-                health(plan, snapshot, draining=relay.draining), ended=decoder.ended
+                health(plan, snapshot, draining=relay.dispatcher.exiting), ended=decoder.ended
             )
         else:
             exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
