@@ -59,7 +59,7 @@ class Http1Exchange(Upload):
         self.response_begun = False
         self._was_continued = False
         self.relay.dispatcher.begin(self)
-        if self.keep_first(head, pieces, ended=ended):
+        if not self._is_too_long(pieces) and self.keep_first(head, pieces, ended=ended):
             self._place()
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
@@ -71,10 +71,16 @@ class Http1Exchange(Upload):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a further part of the body."""
+        if not self._is_too_long(pieces):
+            self.add_body(pieces, ended=ended)
+
+    def _is_too_long(self, pieces: list[Payload]) -> bool:
+        """Whether the body passes its limit with `pieces`; the exchange is over then."""
         limit = self.relay.options.body_size
-        self.add_body(pieces, ended=ended)
-        if limit and self.bytes_in > limit:
-            self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
+        if not limit or self.bytes_in + sum(map(len, pieces)) <= limit:
+            return False
+        self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
+        return True
 
     # Attempts
 

@@ -13,6 +13,8 @@ from lb.wire.http1.grammar import CRLF, has_violation
 from lb.wire.http1.limits import HeadLimits
 
 END: Final = b"\r\n\r\n"
+_RESPONSE: Final = b"HTTP/1."
+"""A backend that speaks something else often waits for us, so that no head ever ends."""
 
 
 class HeadCollector:
@@ -54,7 +56,9 @@ class HeadCollector:
             self._checked = 0
             self._may_skip = self._of_request
             return head
-        if has_violation(text, self._checked):
+        if has_violation(text, self._checked) or not (
+            self._of_request or text.startswith(_RESPONSE[: len(text)])
+        ):
             raise MessageError(400, "malformed head")
         check_size(text, self._limits)
         self._checked = max(len(text) - 1, 0)

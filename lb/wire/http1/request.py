@@ -54,8 +54,8 @@ class RequestHead:
     """A request head that may be relayed."""
 
     __slots__ = (
-        "expects_continue", "host", "is_http10", "keep_alive", "length", "method", "options",
-        "request_id", "target", "upstream",
+        "expects_continue", "host", "is_clean", "is_http10", "keep_alive", "length", "method",
+        "options", "request_id", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, method: bytes, target: bytes, *, is_http10: bool) -> None:
@@ -74,8 +74,9 @@ class RequestHead:
         self.host: bytes | None = None
         self.request_id = b""
         self.upstream = b""
-        """The head for the backend with its empty line; the very object that was parsed where
-        nothing had to change."""
+        """The head for the backend with its empty line."""
+        self.is_clean = False
+        """Nothing had to change: `upstream` is the very head that was parsed."""
 
 
 def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
@@ -112,6 +113,7 @@ def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         _rebuild(request, lines)
     else:
         request.upstream = head
+        request.is_clean = True
     if request.length == _UNFRAMED:
         request.length = 0
     return request

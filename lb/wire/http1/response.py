@@ -31,7 +31,9 @@ _HEAD: Final = re.compile(
 class ResponseHead:
     """A response head that may be relayed."""
 
-    __slots__ = ("head", "is_http10", "keep_alive", "length", "options", "plain", "status")
+    __slots__ = (
+        "head", "is_clean", "is_http10", "keep_alive", "length", "options", "plain", "status",
+    )  # fmt: skip
 
     def __init__(self, status: int, *, is_http10: bool) -> None:
         self.status = status
@@ -45,8 +47,9 @@ class ResponseHead:
         self.head = b""
         """Start line and end-to-end fields, without framing by chunks and the empty line."""
         self.plain = b""
-        """The head for an HTTP/1.1 client whose connection lives on, with its empty line; the
-        very object that was parsed where nothing had to change."""
+        """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
+        self.is_clean = False
+        """Nothing had to change: `plain` is the very head that was parsed."""
 
     @property
     def is_interim(self) -> bool:
@@ -107,6 +110,7 @@ def parse_response_head(head: bytes, limits: HeadLimits, *, to_head: bool) -> Re
         response.head = head[:-2]
     if response.length >= 0:
         response.plain = response.head + CRLF if edited else head
+        response.is_clean = not edited
     else:
         response.plain = response.head + CHUNKED_FIELD + CRLF
         response.keep_alive = response.keep_alive and response.length == CHUNKED

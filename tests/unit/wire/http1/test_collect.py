@@ -77,6 +77,8 @@ def test_endless_heads_are_refused(text: bytes, status: int, at_once: bool) -> N
 
 def test_empty_line_before_a_response_is_part_of_it() -> None:
     collector = HeadCollector(_LIMITS, of_request=False)
+    assert collector.feed(b"HTTP/1.1 200") is None
+    assert collector.feed(b" OK\r\n\r\n") == b"HTTP/1.1 200 OK\r\n\r\n"
     assert collector.feed(b"\r\nHTTP/1.1 200 OK\r\n\r\n") == b"\r\nHTTP/1.1 200 OK\r\n\r\n"
 
 
@@ -84,3 +86,10 @@ def test_size_within_the_limits_passes() -> None:
     check_size(b"a" * 38 + b"\r\n" + b"b" * 60, _LIMITS)
     with pytest.raises(MessageError):
         check_size(b"a" * 38 + b"\r\n" + b"b" * 61, _LIMITS)
+
+
+@pytest.mark.parametrize("text", [b"2", b"HTTP/2", b"\r", b"http"])
+def test_what_cannot_become_a_response_is_refused_at_once(text: bytes) -> None:
+    collector = HeadCollector(_LIMITS, of_request=False)
+    with pytest.raises(MessageError):
+        collector.feed(text)

@@ -21,6 +21,7 @@ def _parse(
 def test_clean_head_is_its_own_rebuilt_form() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nX-A:b\r\n\r\n"
     response = parse_response_head(head, _LIMITS, to_head=False)
+    assert response.is_clean
     assert response.plain is head
     assert response.downstream(to_http10=False, keep_alive=True) is head
     assert (response.status, response.length, response.keep_alive) == (200, 3, True)

@@ -1,0 +1,409 @@
+"""What backends should not do: the client gets a clear error or a visible cut, the connection is
+never used again, and nothing of one answer reaches the next client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Outcome, Reason
+from tests.fakes.http1_backend import (
+    Peer,
+    RawClient,
+    Script,
+    ScriptedBackend,
+    eventually,
+    raw_client,
+    reply,
+    scripted_backend,
+)
+from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+
+BOTH_LOOPS = True
+
+_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+_INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+_OK = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
+Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
+        async with raw_client(relay.port) as client:
+            yield backend, relay, client
+        await eventually(lambda: not any(relay.leftovers().values()))
+
+
+def saying(data: bytes, *, step: int = 0, then_close: bool = False) -> Script:
+    """A backend that answers every request with these bytes."""
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if step:
+            for at in range(0, len(data), step):
+                await peer.send(data[at : at + step])
+                await asyncio.sleep(0)
+        else:
+            await peer.send(data)
+        if not then_close:
+            await peer.closed()
+
+    return script
+
+
+_BROKEN_HEADS = [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
+    b"HTTP/1.1 200 OK\nContent-Length: 2\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nX: a\rb\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\n: b\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nNoColon\r\n\r\nok",
+    b"HTTP/1.1 2000 OK\r\n\r\nok",
+    b"HTTP/1.1 abc OK\r\n\r\nok",
+    b"HTTP/1.1 +200 OK\r\n\r\nok",
+    b"HTTP/2.0 200 OK\r\n\r\nok",
+    b"220 smtp.example.com ESMTP\r\n",
+    b"\x15\x03\x01\x00\x02\x02\x46",
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 65536 + b"\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 5000 + b"\r\nok",
+    b"HTTP/1.1 200 " + b"O" * 1_000_000 + b"\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["at once", "by bytes"])
+@pytest.mark.parametrize("wire", _BROKEN_HEADS, ids=lambda wire: repr(wire[:50]))
+async def test_broken_head_is_answered_for_the_backend(
+    setup: Setup, wire: bytes, step: int
+) -> None:
+    backend, relay, client = setup
+    if step and len(wire) > 10_000:
+        step = 4001
+    backend.script = saying(wire, step=step)
+    await client.send(_GET)
+    answer = await client.answer()
+    assert (answer.status, answer.complete) == (502, True)
+    assert len(answer.interim) <= 10
+    record = relay.finished.records[0]
+    assert record.reason is Reason.UPSTREAM_PROTOCOL
+    assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
+    assert relay.relay.upstream_connections == 0
+    backend.script = saying(reply())
+    await client.send(_GET)
+    assert (await client.answer()).body == b"ok"
+
+
+_CUT_BODIES = [
+    _OK + b"Content-Length: 10\r\n\r\nhello",
+    _CHUNKED + b"5\r\nhello\r\n",
+    _CHUNKED + b"5\r\nhello\r\n0\r\n",
+    _CHUNKED + b"a\r\nhello",
+]
+_BROKEN_BODIES = [
+    _CHUNKED + b"5\r\nhello\r\n0x5\r\nhello\r\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n+5\r\nhello\r\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n 5\r\nhello\r\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n5\rhello\r\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhelloworld\r\n0\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n" + b"0" * 17 + b"\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n0\r\nx\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("wire", _CUT_BODIES, ids=repr)
+async def test_answer_that_stops_is_never_complete(setup: Setup, wire: bytes, how: str) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(wire)
+        await eventually(lambda: relay.backends[0].port(AppProtocol.HTTP).last_byte_at > 0)
+        if how == "reset":
+            await peer.reset()
+
+    backend.script = script
+    await client.send(_INFER)
+    answer = await client.answer("POST")
+    assert answer.status == 200
+    assert not answer.complete
+    assert await client.is_closed()
+    assert backend.connections == 1, "an answer that has begun is not repeated"
+    assert relay.finished.records[0].reason is Reason.UPSTREAM_LOST
+    assert relay.outcomes.seen == [("b0", Outcome.LOST)]
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["at once", "by bytes"])
+@pytest.mark.parametrize("wire", _BROKEN_BODIES, ids=repr)
+async def test_broken_chunks_are_never_complete(setup: Setup, wire: bytes, step: int) -> None:
+    backend, relay, client = setup
+    backend.script = saying(wire, step=step)
+    await client.send(_GET)
+    answer = await client.answer()
+    assert answer.status in (200, 502)
+    assert answer.status == 502 or not answer.complete
+    assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
+    assert relay.relay.upstream_connections == 0
+
+
+async def test_reset_in_a_body_until_close_is_a_cut(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(_OK + b"\r\nhello")
+        await eventually(lambda: relay.backends[0].port(AppProtocol.HTTP).last_byte_at > 0)
+        await peer.reset()
+
+    backend.script = script
+    await client.send(_GET)
+    assert not (await client.answer()).complete
+
+
+async def test_cut_is_a_reset_where_the_end_of_the_connection_is_the_end(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(_CHUNKED + b"5\r\nhello\r\n")
+        await eventually(lambda: relay.backends[0].port(AppProtocol.HTTP).last_byte_at > 0)
+
+    backend.script = script
+    await client.send(b"GET / HTTP/1.0\r\n\r\n")
+    with pytest.raises(ConnectionResetError):
+        await client.reader.read(-1)
+
+
+@pytest.mark.parametrize(
+    ("method", "wire", "status"),
+    [
+        (b"GET", _OK + b"Content-Length: 2\r\n\r\nokEXTRA", 200),
+        (b"GET", _OK + b"Content-Length: 2\r\n\r\nok" + reply(b"evil"), 200),
+        (b"GET", _CHUNKED + b"2\r\nok\r\n0\r\n\r\n" + reply(b"evil"), 200),
+        (b"HEAD", _OK + b"Content-Length: 2\r\n\r\nok", 200),
+        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\nbody", 204),
+        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\nbody", 304),
+    ],
+)
+@pytest.mark.parametrize("step", [0, 3])
+async def test_bytes_behind_an_answer_reach_nobody(
+    setup: Setup, method: bytes, wire: bytes, status: int, step: int
+) -> None:
+    backend, relay, client = setup
+    backend.script = saying(wire, step=step)
+    for _ in range(3):
+        await client.send(_GET.replace(b"GET", method))
+        answer = await client.answer(method.decode())
+        assert (answer.status, answer.complete) == (status, True)
+        assert answer.body in (b"ok", b"")
+        await eventually(lambda: relay.relay.upstream_connections == 0)
+    assert backend.connections == 3
+
+
+async def test_unsolicited_bytes_close_an_idle_connection(setup: Setup) -> None:
+    backend, relay, client = setup
+    speak = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply())
+        await speak.wait()
+        await peer.send(reply(b"evil"))
+        await peer.closed()
+
+    backend.script = script
+    await client.send(_GET)
+    assert (await client.answer()).body == b"ok"
+    assert len(relay.relay.upstreams) == 1
+    speak.set()
+    await eventually(lambda: relay.relay.upstream_connections == 0)
+    await client.send(_GET)
+    assert (await client.answer()).body == b"ok"
+
+
+async def test_upgrade_is_never_a_tunnel(setup: Setup) -> None:
+    backend, _, client = setup
+
+    async def script(peer: Peer) -> None:
+        while True:
+            received = await peer.request()
+            assert received.field(b"upgrade") is None
+            await peer.send(reply(fields=b"Upgrade: websocket\r\nConnection: Upgrade\r\n"))
+
+    backend.script = script
+    await client.send(
+        _GET.replace(b"\r\n\r\n", b"\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    )
+    answer = await client.answer()
+    assert (answer.status, answer.body) == (200, b"ok")
+    assert b"upgrade" not in answer.fields
+    await client.send(_GET)
+    assert (await client.answer()).status == 200
+
+
+# Losses before an answer
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_loss_on_a_fresh_connection_is_not_repeated(setup: Setup, how: str) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if how == "reset":
+            await peer.reset()
+
+    backend.script = script
+    await client.send(_INFER)
+    answer = await client.answer("POST")
+    assert answer.status == 502
+    assert answer.body == (
+        b'{"error": "backend b0 (http) closed the connection before its answer was complete"}'
+    )
+    assert len(backend.requests) == 1
+    assert relay.outcomes.seen == [("b0", Outcome.LOST)]
+    backend.script = saying(reply())
+    await client.send(_GET)
+    assert (await client.answer()).status == 200, "the client's connection lives on"
+
+
+@pytest.mark.parametrize("body", [b"hello", b"x" * 60_000])
+async def test_request_on_a_connection_that_was_closing_is_sent_again(
+    setup: Setup, body: bytes
+) -> None:
+    backend, relay, client = setup
+
+    async def closes_on_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply())
+        await peer.reader.read(1)
+        await peer.reset()
+
+    infer = _INFER.replace(b": 5\r\n\r\nhello", b": %d\r\n\r\n" % len(body)) + body
+    backend.script = closes_on_the_second
+    await client.send(infer)
+    assert (await client.answer("POST")).status == 200
+    backend.script = saying(reply(b"second"))
+    await client.send(infer)
+    assert (await client.answer("POST")).body == b"second"
+    assert relay.outcomes.seen == [("b0", Outcome.STALE)]
+    assert relay.finished.records[1].attempts == 2
+    assert backend.requests[-1].body == body
+
+
+async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def closes_on_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply())
+        await peer.reader.readexactly(80_000)
+        await peer.reset()
+
+    backend.script = closes_on_the_second
+    await client.send(_GET)
+    assert (await client.answer()).status == 200
+    await client.send(_INFER.replace(b": 5\r\n\r\nhello", b": 90000\r\n\r\n") + b"x" * 85_000)
+    answer = await client.answer("POST")
+    assert answer.status == 502
+    assert relay.outcomes.seen == [("b0", Outcome.STALE)]
+
+
+async def test_control_operation_is_not_repeated_on_a_doubt(setup: Setup) -> None:
+    backend, _, client = setup
+
+    async def closes_on_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply())
+        await peer.request()
+
+    backend.script = closes_on_the_second
+    load = b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    await client.send(load)
+    assert (await client.answer("POST")).status == 200
+    await client.send(load)
+    assert (await client.answer("POST")).status == 502
+    assert len(backend.requests) == 2
+
+
+async def test_refused_connection_is_tried_elsewhere(unused_tcp_port: int) -> None:
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(f"127.0.0.1:{unused_tcp_port}", backend.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(_INFER)
+        assert (await client.answer("POST")).body == b"ok"
+        assert relay.outcomes.seen == [("b0", Outcome.CONNECT_REFUSED)]
+        port = relay.backends[0].port(AppProtocol.HTTP)
+        assert (port.connect_failures, port.connects, port.connections) == (1, 0, 0)
+        assert port.in_flight == 0
+        assert relay.finished.records[0].attempts == 2
+
+
+async def test_large_upload_is_tried_elsewhere_when_connecting_fails(unused_tcp_port: int) -> None:
+    body = bytes(range(256)) * 4000
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(f"127.0.0.1:{unused_tcp_port}", backend.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(_INFER.replace(b": 5\r\n\r\nhello", b": %d\r\n\r\n" % len(body)) + body)
+        assert (await client.answer("POST")).body == b"ok"
+        assert backend.requests[0].body == body
+        assert relay.ledger.held == 0
+
+
+async def test_no_backend_left_is_said(unused_tcp_port: int) -> None:
+    async with (
+        running_http1_relay(f"127.0.0.1:{unused_tcp_port}") as relay,
+        raw_client(relay.port) as client,
+    ):
+        for _ in range(2):
+            await client.send(_INFER)
+            answer = await client.answer("POST")
+            assert answer.status == 503
+            assert answer.body == b'{"error": "backend b0 (http) refused the connection"}'
+        assert relay.finished.records[0].reason is Reason.CONNECT_REFUSED
+        assert relay.traffic.accepted == 1
+
+
+async def test_empty_pool_and_full_backends_are_said() -> None:
+    async with running_http1_relay() as relay, raw_client(relay.port) as client:
+        await client.send(_GET)
+        answer = await client.answer()
+        assert (answer.status, answer.fields[b"retry-after"]) == (503, b"1")
+        assert relay.finished.records[0].reason is Reason.NO_BACKEND
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await gate.wait()
+        await peer.send(reply())
+        await peer.closed()
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, max_in_flight=1) as relay,
+        raw_client(relay.port) as first,
+        raw_client(relay.port) as second,
+    ):
+        await first.send(_GET)
+        await eventually(lambda: len(backend.requests) == 1)
+        await second.send(_GET)
+        assert (await second.answer()).status == 503
+        assert relay.finished.records[0].reason is Reason.BACKENDS_FULL
+        gate.set()
+        assert (await first.answer()).status == 200

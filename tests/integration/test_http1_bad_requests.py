@@ -1,0 +1,221 @@
+"""What clients should not send: every row of the corpus gets its answer, at every pace, and
+nothing illegal reaches a backend."""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+import pytest
+
+from lb.domain.outcome import Reason
+from lb.proxy.http1.options import Http1Options
+from tests.fakes.http1_backend import (
+    Peer,
+    ScriptedBackend,
+    eventually,
+    raw_client,
+    scripted_backend,
+)
+from tests.fakes.http1_corpus import ALL, BadRequest
+from tests.fakes.http1_relay import running_http1_relay
+
+BOTH_LOOPS = True
+
+_OPTIONS = Http1Options(linger_s=0.2)
+
+
+class Reparsing:
+    """A backend that reads requests with h11, a second opinion on what the relay sends."""
+
+    def __init__(self) -> None:
+        self.targets: list[bytes] = []
+        self.begun = 0
+        self.violations: list[str] = []
+
+    async def serve(self, peer: Peer) -> None:
+        while True:
+            parser = h11.Connection(h11.SERVER)
+            event: object = h11.NEED_DATA
+            while not isinstance(event, h11.EndOfMessage):
+                try:
+                    event = parser.next_event()
+                except h11.RemoteProtocolError as error:
+                    self.violations.append(str(error))
+                    return
+                if isinstance(event, h11.Request):
+                    self.begun += 1
+                    self.targets.append(event.target)
+                if event is h11.NEED_DATA:
+                    data = await peer.reader.read(65536)
+                    if not data:
+                        return
+                    parser.receive_data(data)
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            if parser.trailing_data[0]:
+                self.violations.append("pipelined")
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["at once", "by bytes"])
+@pytest.mark.parametrize("row", ALL, ids=str)
+async def test_corpus_gets_its_answer(row: BadRequest, step: int) -> None:
+    if step and len(row.wire) > 20_000:
+        step = 997
+    judge = Reparsing()
+    async with (
+        scripted_backend(judge.serve) as backend,
+        running_http1_relay(backend.target, options=_OPTIONS) as relay,
+        raw_client(relay.port) as client,
+    ):
+        sending = asyncio.ensure_future(_send(client, row, step))
+        answer = await client.answer()
+        await sending
+        assert answer.status == row.status
+        assert answer.complete
+        if row.status != 200:
+            assert answer.fields[b"connection"] == b"close"
+            assert b'{"error": "' in answer.body
+            assert await client.is_closed()
+        assert judge.violations == []
+        if not step or row.reaches_backend:
+            assert len(judge.targets) == row.reaches_backend or row.half_close
+        assert not any(target in (b"/evil", b"/smuggled") for target in judge.targets)
+        await eventually(lambda: not any(relay.leftovers().values()))
+        if row.status != 200:
+            assert relay.finished.records[0].status == row.status
+            assert relay.finished.records[0].reason is not None
+
+
+async def _send(client: object, row: BadRequest, step: int) -> None:
+    try:
+        await client.send(row.wire, step=step)  # type: ignore[attr-defined]
+        if row.half_close:
+            client.half_close()  # type: ignore[attr-defined]
+    except ConnectionError:
+        pass  # refused before all of it was sent
+
+
+async def test_leading_zeros_arrive_canonical() -> None:
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 05\r\n\r\nhello")
+        assert (await client.answer()).complete
+    assert backend.requests[0].head == b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n"
+
+
+async def test_request_behind_a_bad_one_is_not_served() -> None:
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=_OPTIONS) as relay,
+        raw_client(relay.port) as client,
+    ):
+        good = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        await client.send(good + b"GET / HTTP/1.1\r\n\r\n" + good)
+        assert (await client.answer()).status == 200
+        assert (await client.answer()).status == 400
+        assert await client.is_closed()
+    assert len(backend.requests) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_body_over_the_limit_is_refused(chunked: bool) -> None:
+    options = Http1Options(body_size=1000, linger_s=0.2)
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        head = b"POST / HTTP/1.1\r\nHost: a\r\n"
+        if chunked:
+            await client.send(head + b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001)
+        else:
+            await client.send(head + b"Content-Length: 1001\r\n\r\n")
+        answer = await client.answer()
+        assert answer.status == 413
+        assert relay.finished.records[0].reason is Reason.BODY_TOO_LARGE
+        assert chunked or backend.connections == 0
+
+
+async def _slow_head(backend: ScriptedBackend, sent: bytes, **times: float) -> tuple[int, bool]:
+    options = Http1Options(linger_s=0.1, **times)  # type: ignore[arg-type]
+    async with (
+        running_http1_relay(backend.target, options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(sent)
+        answer = await client.answer()
+        closed = await client.is_closed()
+        await eventually(lambda: not any(relay.leftovers().values()))
+        return answer.status, closed
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", 0),
+        (b"\r\n", 0),
+        (b"G", 408),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", 408),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell", 408),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhell", 408),
+    ],
+)
+async def test_silence_is_answered_in_time(sent: bytes, status: int) -> None:
+    async with scripted_backend() as backend:
+        times = {"head_timeout_s": 0.1, "body_timeout_s": 0.1}
+        assert await _slow_head(backend, sent, **times) == (status, True)
+
+
+async def test_head_that_drips_is_not_given_more_time() -> None:
+    options = Http1Options(head_timeout_s=0.2, linger_s=0.1)
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        dripping = asyncio.ensure_future(_drip(client, b"GET / HTTP/1.1\r\nX: " + b"a" * 2000))
+        answer = await client.answer()
+        took = loop.time() - started
+        dripping.cancel()
+        assert answer.status == 408
+        assert 0.2 <= took < 1.0
+
+
+async def _drip(client: object, text: bytes) -> None:
+    for byte in text:
+        await client.send(bytes((byte,)))  # type: ignore[attr-defined]
+        await asyncio.sleep(0.01)
+
+
+async def test_body_that_drips_goes_on() -> None:
+    options = Http1Options(body_timeout_s=0.2)
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n")
+        await _drip(client, b"x" * 40)
+        assert (await client.answer()).status == 200
+
+
+async def test_idle_client_is_closed_in_time() -> None:
+    options = Http1Options(client_idle_s=0.2)
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        for _ in range(3):
+            await client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await client.answer()).complete
+            await asyncio.sleep(0.05)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        assert await client.is_closed()
+        assert loop.time() - started < 1.0
