@@ -21,9 +21,7 @@ SERVER_READY: Final = Operation("ServerReady", _READ, Treatment.ANSWER)
 HEALTH_CHECK: Final = Operation("HealthCheck", _READ, Treatment.ANSWER)
 HEALTH_WATCH: Final = Operation("HealthWatch", _READ, Treatment.ANSWER)
 SERVER_METADATA: Final = Operation("ServerMetadata", _READ)
-MODEL_INFER: Final = Operation(
-    "ModelInfer", OperationKind.INFERENCE, model_in=ModelIn.MESSAGE
-)
+MODEL_INFER: Final = Operation("ModelInfer", OperationKind.INFERENCE, model_in=ModelIn.MESSAGE)
 MODEL_STREAM_INFER: Final = Operation(
     "ModelStreamInfer", OperationKind.STREAM, model_in=ModelIn.MESSAGE
 )
