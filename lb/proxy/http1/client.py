@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from lb.domain.backend import Backend, Port
+from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
+from lb.net.sockets import read_rest
 from lb.wire.http1.body import (
     ChunkedDecoder,
     CloseDecoder,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 JOIN_BYTES: Final = 16 * 1024
 """Up to this much is copied into one piece to be written; more is written as a vector."""
+
+_REST_BYTES: Final = 1 << 20
+"""Of an answer that is read after writing the request has failed."""
 
 
 def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
@@ -93,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         # HOT PATH (benchmarks/bench_http1_relay.py). Resets only what an ordinary exchange sets.
         self.exchange = None
         self._decoder = None
-        if not reusable or self.is_full:
+        if not reusable or self.is_full or self.transport is None:
             self.close()
             return
         self._answering = False
@@ -136,18 +140,22 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """asyncio: the backend closes. What we have not sent it will not read any more."""
-        self.relay.upstreams.discard(self)
+        self._leave_pool()
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: closed, by whichever side."""
+        transport = self.transport
         self.transport = None
         self.port.connections -= 1
-        upstreams = self.relay.upstreams
-        upstreams.open.discard(self)
+        self.relay.upstreams.open.discard(self)
+        self._leave_pool()
+        if exc is not None and self.exchange is not None and transport is not None:
+            rest = read_rest(transport, _REST_BYTES)
+            if rest:
+                self.data_received(rest)
         exchange = self.exchange
         if exchange is None:
-            upstreams.discard(self)
             return
         if exc is None and isinstance(self._decoder, CloseDecoder):
             self._decoder.ended = True
@@ -155,6 +163,11 @@ class ClientConnection(asyncio.Protocol):
             return
         never_answered = not self._answering and self.is_reused
         self._fail(Outcome.STALE if never_answered else Outcome.LOST, str(exc or "closed"))
+
+    def _leave_pool(self) -> None:
+        """The connection is lost. While it was idle, that says something about its backend."""
+        if self.relay.upstreams.discard(self):
+            self.relay.dispatcher.connection_lost(self.backend, AppProtocol.HTTP)
 
     # Answers
 
@@ -165,7 +178,7 @@ class ClientConnection(asyncio.Protocol):
         exchange = self.exchange
         if exchange is None:
             # Nobody asked: it must not become the answer to the next request.
-            self.relay.upstreams.discard(self)
+            self._leave_pool()
             self.abort()
             return
         if not self._answering:

@@ -64,11 +64,13 @@ class UpstreamPool:
         if self._sweep_timer is None:
             self._plan_sweep()
 
-    def discard(self, connection: ClientConnection) -> None:
-        """A connection is closing."""
+    def discard(self, connection: ClientConnection) -> bool:
+        """A connection is closing. Whether it was waiting for a request."""
         idle = self._idle.get(connection.backend)
-        if idle is not None and connection in idle:
-            idle.remove(connection)
+        if idle is None or connection not in idle:
+            return False
+        idle.remove(connection)
+        return True
 
     def on_snapshot(self, snapshot: PoolSnapshot) -> None:
         """Close idle connections to backends that get nothing new: a Triton that shuts down waits

@@ -7,8 +7,6 @@ requests by `buffer_size`, answers by the water mark of the transport; and each 
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final, cast
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from lb.domain.backend import Address
 from lb.domain.operation import Treatment
 from lb.domain.outcome import Outcome, Reason
+from lb.net.sockets import reset_on_close, unsent_bytes
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.answers import REASONS, Answer, error, health
 from lb.proxy.http1.client import write_pieces
@@ -29,9 +28,6 @@ from lb.wire.http1.forwarded import ClientOrigin, add_forwarded, add_x_forwarded
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
-
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time: closing sends RST instead of FIN."""
 
 
 class State(Enum):
@@ -369,9 +365,7 @@ class ServerConnection(asyncio.Protocol):
         """
         self.exchange = None
         if reset and self.transport is not None:
-            sock = self.transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            reset_on_close(self.transport)
             self.transport.abort()
         else:
             self._close()
@@ -419,11 +413,10 @@ class ServerConnection(asyncio.Protocol):
 
     def _watch_unsent(self) -> None:
         """Some of an answer waits to be taken: it must go on in time."""
-        if self.transport is not None:
-            self._unsent = self.transport.get_write_buffer_size()
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self._unsent = unsent_bytes(self.transport)
             self._unsent_since = self.relay.clock()
-            if self._unsent:
-                self._alarm.ring_by(self._unsent_since + self.relay.options.body_timeout_s)
+            self._alarm.ring_by(self._unsent_since + self.relay.options.body_timeout_s)
 
     def _look_at_time(self) -> None:
         """Do what is due, and have the alarm ring for what is due next."""
@@ -458,7 +451,10 @@ class ServerConnection(asyncio.Protocol):
                 yield self._since + options.linger_s, self._close
 
     def _note_progress(self, transport: asyncio.Transport) -> None:
-        unsent = transport.get_write_buffer_size()
+        if not transport.get_write_buffer_size():
+            self._unsent = 0
+            return
+        unsent = unsent_bytes(transport)
         if unsent < self._unsent:
             self._unsent_since = self.relay.clock()
         self._unsent = unsent

@@ -1,0 +1,74 @@
+"""What transports do not tell: facts that only the socket below them knows.
+
+All of these do nothing where there is no socket, as with transports of tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import socket
+import struct
+import sys
+import termios
+from typing import Final
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: closing sends RST instead of FIN."""
+_READ_BYTES: Final = 65536
+
+
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the peer has not taken yet: those that wait here, and those in the kernel.
+
+    The kernel takes megabytes from us and asks for more only when a third of them is gone, so
+    that a slow reader seems to stand still for a long time if only our own are counted.
+    """
+    size = transport.get_write_buffer_size()
+    fd = _fd_of(transport)
+    if fd >= 0:
+        try:
+            queued = fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0")
+        except OSError:
+            return size
+        size += int.from_bytes(queued, sys.byteorder)
+    return size
+
+
+def reset_on_close(transport: asyncio.Transport) -> None:
+    """Make closing a reset, so that the peer cannot take it for the end of the data."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+
+def read_rest(transport: asyncio.Transport, limit: int) -> bytes:
+    """What a peer sent before it closed, when writing to it has failed first.
+
+    A server that does not want the rest of an upload answers and closes; the kernel keeps the
+    answer although the connection was reset. To be called in `connection_lost`.
+
+    Args:
+        transport: its socket is still open there.
+        limit: bytes to read at most, give or take one read.
+    """
+    fd = _fd_of(transport)
+    if fd < 0 or transport.get_extra_info("sslcontext") is not None:
+        return b""
+    parts: list[bytes] = []
+    while limit > 0:
+        try:
+            part = os.read(fd, _READ_BYTES)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+        limit -= len(part)
+    return b"".join(parts)
+
+
+def _fd_of(transport: asyncio.Transport) -> int:
+    sock = transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())

@@ -1,0 +1,647 @@
+"""Ends that are not the plain one: early answers, clients that leave, slow peers, time-outs,
+draining, memory; and that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lb.domain.backend import AppProtocol, BackendKind, Port
+from lb.domain.outcome import Outcome, Reason
+from lb.proxy.http1.options import Http1Options
+from tests.fakes.http1_backend import (
+    Peer,
+    RawClient,
+    ScriptedBackend,
+    eventually,
+    raw_client,
+    reply,
+    scripted_backend,
+)
+from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import snapshot_of
+
+BOTH_LOOPS = True
+
+_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+_INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
+Serving = tuple[ScriptedBackend, RunningHttp1Relay]
+
+
+def _upload(size: int) -> bytes:
+    return b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
+
+
+def _port(relay: RunningHttp1Relay, index: int = 0) -> Port:
+    return relay.backends[index].port(AppProtocol.HTTP)
+
+
+async def until_clean(relay: RunningHttp1Relay) -> None:
+    """Nothing of any request is left behind."""
+    await eventually(lambda: not any(relay.leftovers().values()))
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
+        async with raw_client(relay.port) as client:
+            yield backend, relay, client
+        await until_clean(relay)
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[Serving]:
+    """As `setup`, without a client."""
+    async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
+        yield backend, relay
+        await until_clean(relay)
+
+
+# Early answers
+
+
+@pytest.mark.parametrize("then", ["reads on", "stops reading", "closes", "resets"])
+async def test_early_answer_arrives_although_the_upload_goes_on(setup: Setup, then: str) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.reader.readexactly(65536)
+        await peer.send(reply(b"too much", status=b"400 Bad Request"))
+        if then == "resets":
+            await asyncio.sleep(0.01)
+            await peer.reset()
+        elif then == "reads on":
+            await peer.closed()
+        elif then == "stops reading":
+            await asyncio.sleep(0.2)
+
+    backend.script = script
+    size = 16 << 20
+    sending = asyncio.ensure_future(_send_all(client, _upload(size), size))
+    answer = await client.answer("POST")
+    assert (answer.status, answer.body, answer.complete) == (400, b"too much", True)
+    assert answer.fields[b"connection"] == b"close"
+    await sending
+    assert await client.is_closed()
+    await eventually(lambda: relay.relay.upstream_connections == 0)
+    assert relay.finished.records[0].reason is None
+    assert _port(relay).codes == {400: 1}
+
+
+async def _send_all(client: RawClient, head: bytes, size: int) -> None:
+    """Send a whole upload without looking for the answer, as simple clients do."""
+    try:
+        await client.send(head)
+        for _ in range(size // 65536):
+            await client.send(b"x" * 65536)
+    except ConnectionError:
+        pass
+
+
+async def test_client_that_reads_late_still_gets_an_early_answer(setup: Setup) -> None:
+    backend, _, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(reply(b"no", status=b"403 Forbidden"))
+
+    backend.script = script
+    await _send_all(client, _upload(8 << 20), 8 << 20)
+    assert (await client.answer("POST")).status == 403
+
+
+async def test_answer_that_begins_early_may_end_after_the_upload(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        received = await peer.head()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        await peer.body(received)
+        await peer.send(b"0\r\n\r\n")
+        await peer.closed()
+
+    backend.script = script
+    await client.send(_upload(10) + b"hello")
+    assert b"ok" in await client.reader.readuntil(b"ok\r\n")
+    await client.send(b"world")
+    assert await client.reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+    assert await client.is_closed()
+    assert backend.requests[0].body == b"helloworld"
+    assert relay.finished.records[0].reason is None
+
+
+# Clients that leave
+
+
+async def test_inference_on_a_triton_stays_in_flight_when_its_client_leaves(setup: Setup) -> None:
+    backend, relay, client = setup
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await gate.wait()
+            await peer.send(reply(b"x" * 300_000))
+
+    backend.script = script
+    await client.send(_INFER)
+    await eventually(lambda: len(backend.requests) == 1)
+    client.reset()
+    await eventually(lambda: len(relay.finished.records) == 1)
+    assert relay.finished.records[0].reason is Reason.CLIENT_GONE
+    assert relay.dispatcher.open_exchanges == 0
+    assert relay.relay.idle
+    assert (_port(relay).in_flight, relay.backends[0].in_flight) == (1, 1)
+    gate.set()
+    await until_clean(relay)
+    assert _port(relay).codes == {200: 1}
+    assert len(relay.relay.upstreams) == 1
+    async with raw_client(relay.port) as second:
+        await second.send(_GET)
+        assert (await second.answer()).status == 200
+    assert backend.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        (BackendKind.GENERIC, b"/v2/models/simple/infer"),
+        (BackendKind.TRITON, b"/v2/models/simple/generate_stream"),
+    ],
+)
+async def test_other_requests_are_cancelled_when_their_client_leaves(
+    kind: BackendKind, path: bytes
+) -> None:
+    cancelled = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.closed()
+        cancelled.set()
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, kind=kind) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(_INFER.replace(b"/v2/models/simple/infer", path))
+        await eventually(lambda: len(backend.requests) == 1)
+        client.reset()
+        await asyncio.wait_for(cancelled.wait(), 5)
+        await until_clean(relay)
+        assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
+        assert relay.finished.records[0].reason is Reason.CLIENT_GONE
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_upload_that_its_client_leaves_is_never_completed(
+    setup: Setup, chunked: bool
+) -> None:
+    backend, relay, client = setup
+    seen = bytearray()
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        seen.extend(await peer.closed())
+
+    backend.script = script
+    if chunked:
+        head = _upload(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+        await client.send(head + b"5\r\nhello\r\n")
+    else:
+        await client.send(_upload(10) + b"hello")
+    await eventually(lambda: len(backend.requests) == 1)
+    client.reset()
+    await until_clean(relay)
+    assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
+    await eventually(lambda: b"hello" in seen or not seen)
+    assert b"0\r\n\r\n" not in seen
+
+
+async def test_client_that_leaves_during_its_answer_ends_the_stream(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            await peer.send(b"5\r\nevent\r\n")
+            await asyncio.sleep(0.005)
+
+    backend.script = script
+    await client.send(_INFER.replace(b"/infer", b"/generate_stream"))
+    await client.reader.readuntil(b"event")
+    client.reset()
+    await until_clean(relay)
+    assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
+    assert relay.relay.upstream_connections == 0
+
+
+async def test_connection_for_a_client_that_left_meanwhile_is_kept(
+    setup: Setup,
+) -> None:
+    backend, relay, client = setup
+    await client.send(_INFER)
+    client.reset()
+    await until_clean(relay)
+    assert relay.backends[0].in_flight == 0
+    assert len(relay.finished.records) in (0, 1)
+    await eventually(lambda: len(relay.relay.servers) == 0)
+    assert backend.failures == []
+
+
+# Slow peers
+
+
+async def _bytes_in_flight(relay: RunningHttp1Relay) -> int:
+    """Payload that came from the backend, once it stops growing."""
+    last, same = -1, 0
+    while same < 20:
+        now = _port(relay).bytes_received
+        same = same + 1 if now == last else 0
+        last = now
+        await asyncio.sleep(0.01)
+    return last
+
+
+def _small_buffers(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    sock.connect_ex(("127.0.0.1", port))
+    return sock
+
+
+async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
+    backend, relay = serving
+    size = 1 << 30
+    piece = b"x" * 65536
+    connections = 200
+
+    async def script(peer: Peer) -> None:
+        # Most of what is on its way is in kernel buffers; keep those of 200 connections small.
+        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await peer.request()
+        for server in relay.relay.servers:
+            assert server.transport is not None
+            sock = server.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        while True:
+            await peer.send(piece)
+
+    backend.script = script
+    socks = [_small_buffers(relay.port) for _ in range(connections)]
+    loop = asyncio.get_running_loop()
+    for sock in socks:
+        await loop.sock_sendall(sock, _GET)
+    await eventually(lambda: len(backend.requests) == connections, 30)
+    await _bytes_in_flight(relay)
+    waiting = [
+        server.transport.get_write_buffer_size()
+        for server in relay.relay.servers
+        if server.transport is not None
+    ]
+    assert len([size for size in waiting if size]) == connections
+    # High-water mark and one read.
+    assert max(waiting) <= 65536 + 262_144
+    assert relay.ledger.held == 0
+    for sock in socks:
+        sock.close()
+    await until_clean(relay)
+
+
+async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
+    backend, relay, client = setup
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        received = await peer.head()
+        await gate.wait()
+        await peer.body(received)
+        await peer.send(reply())
+        await peer.closed()
+
+    backend.script = script
+    size = 64 << 20
+    sent = 0
+
+    async def upload() -> None:
+        nonlocal sent
+        await client.send(_upload(size))
+        while sent < size:
+            await client.send(b"x" * 65536)
+            sent += 65536
+
+    uploading = asyncio.ensure_future(upload())
+    last, same = -1, 0
+    while same < 20:
+        same = same + 1 if sent == last else 0
+        last = sent
+        await asyncio.sleep(0.01)
+    assert sent < size
+    (upstream,) = relay.relay.upstreams.open
+    assert upstream.transport is not None
+    assert upstream.transport.get_write_buffer_size() <= 65536 + 262_144
+    assert relay.ledger.held == 0
+    gate.set()
+    assert (await client.answer("POST")).status == 200
+    await uploading
+    assert len(backend.requests[0].body) == size
+
+
+async def test_client_that_takes_nothing_is_given_up() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            await peer.send(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.3)) as relay,
+    ):
+        sock = _small_buffers(relay.port)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, _GET)
+        await eventually(lambda: len(relay.finished.records) == 1)
+        assert relay.finished.records[0].reason is Reason.CLIENT_STALLED
+        await until_clean(relay)
+        await eventually(lambda: not relay.relay.servers)
+        assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
+        sock.close()
+
+
+async def test_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
+    body = bytes(range(256)) * 40_000
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(body))
+        await peer.closed()
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.2)) as relay,
+    ):
+        sock = _small_buffers(relay.port)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(sock, _GET)
+        got = bytearray()
+        for _ in range(25):
+            await asyncio.sleep(0.02)
+            got += await loop.sock_recv(sock, 65536)
+        while len(got) < len(body) or not got.endswith(body[-1000:]):
+            data = await loop.sock_recv(sock, 1 << 20)
+            assert data, "cut although it was reading"
+            got += data
+        assert got.partition(b"\r\n\r\n")[2] == body
+        assert relay.finished.records[0].reason is None
+        sock.close()
+
+
+async def test_client_that_pipelines_without_reading_is_bounded(serving: Serving) -> None:
+    backend, relay = serving
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(reply(b"x" * 20_000))
+
+    backend.script = script
+    sock = _small_buffers(relay.port)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, _GET * 400)
+    await _bytes_in_flight(relay)
+    (server,) = relay.relay.servers
+    assert server.transport is not None
+    assert server.transport.get_write_buffer_size() <= 65536 + 262_144
+    assert len(backend.requests) < 400
+    sock.close()
+    await eventually(lambda: not relay.relay.servers)
+
+
+# Time
+
+
+async def test_request_that_takes_too_long_is_answered() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.closed()
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options=Http1Options(request_timeout_s=0.1)) as relay,
+        raw_client(relay.port) as client,
+    ):
+        for wire in (_INFER, _INFER, _INFER.replace(b"POST", b"PUT", 1)):
+            await client.send(wire)
+            answer = await client.answer("POST")
+            assert answer.status == 504
+        assert {record.reason for record in relay.finished.records} == {Reason.DEADLINE}
+        assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)] * 3
+        await until_clean(relay)
+
+
+async def test_idle_connections_to_backends_are_closed_in_time() -> None:
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target, options=Http1Options(upstream_idle_s=0.1)) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(_GET)
+        assert (await client.answer()).status == 200
+        assert len(relay.relay.upstreams) == 1
+        await eventually(lambda: relay.relay.upstream_connections == 0)
+        assert _port(relay).connections == 0
+
+
+# Pool
+
+
+async def test_connections_to_a_backend_that_gets_nothing_new_are_closed() -> None:
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        while True:
+            received = await peer.request()
+            if received.target == b"/slow":
+                await gate.wait()
+            await peer.send(reply())
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target) as relay,
+        raw_client(relay.port) as slow,
+        raw_client(relay.port) as quick,
+    ):
+        await slow.send(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
+        await eventually(lambda: len(backend.requests) == 1)
+        await quick.send(_GET)
+        assert (await quick.answer()).status == 200
+        assert (len(relay.relay.upstreams), relay.relay.upstream_connections) == (1, 2)
+        relay.pool.publish(snapshot_of([], 2))
+        await eventually(lambda: relay.relay.upstream_connections == 1)
+        await quick.send(_GET)
+        assert (await quick.answer()).status == 503
+        gate.set()
+        assert (await slow.answer()).status == 200
+        await eventually(lambda: relay.relay.upstream_connections == 0)
+
+
+# Own answers and draining
+
+
+async def test_health_is_answered_here() -> None:
+    ready = b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n"
+    live = b"GET /v2/health/live?x=1 HTTP/1.1\r\nHost: a\r\n\r\n"
+    async with (
+        scripted_backend() as backend,
+        running_http1_relay(backend.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(ready + live + ready)
+        for _ in range(3):
+            answer = await client.answer()
+            assert (answer.status, answer.body) == (200, b"")
+        relay.pool.publish(snapshot_of([], 2))
+        await client.send(ready + live)
+        assert [(await client.answer()).status for _ in range(2)] == [400, 200]
+        assert backend.connections == 0
+        await client.send(
+            b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell"
+        )
+        answer = await client.answer()
+        assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
+        assert relay.finished.records[0].operation.name == "ServerReady"
+
+
+async def test_thousand_pipelined_health_checks_do_not_exhaust_the_stack(setup: Setup) -> None:
+    _, _, client = setup
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+    await client.send(live * 3000)
+    for _ in range(3000):
+        assert (await client.answer()).status == 200
+
+
+async def test_draining_closes_idle_clients_and_finishes_the_others(setup: Setup) -> None:
+    backend, relay, client = setup
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await gate.wait()
+            await peer.send(reply())
+
+    backend.script = script
+    async with raw_client(relay.port) as idle, raw_client(relay.port) as late:
+        await client.send(_INFER)
+        await late.send(_GET[:10])
+        await eventually(lambda: len(backend.requests) == 1)
+        await eventually(lambda: len(relay.relay.servers) == 3)
+        relay.relay.begin_drain()
+        assert await idle.is_closed()
+        assert not relay.relay.idle
+        gate.set()
+        answer = await client.answer("POST")
+        assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
+        assert await client.is_closed()
+        assert relay.relay.idle
+        await late.send(_GET[10:])
+        answer = await late.answer()
+        assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
+        assert await late.is_closed()
+    relay.dispatcher.exiting = True
+    async with raw_client(relay.port) as prober:
+        await prober.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await prober.answer()
+        assert (answer.status, answer.body) == (503, b'{"error": "Server exiting"}')
+
+
+async def test_closing_ends_what_is_under_way() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.closed()
+
+    async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
+        async with raw_client(relay.port) as client:
+            await client.send(_GET)
+            await eventually(lambda: len(backend.requests) == 1)
+            await relay.relay.aclose()
+            assert not (await client.answer()).complete
+        assert relay.relay.downstream_connections == relay.relay.upstream_connections == 0
+        assert not any(relay.leftovers().values())
+
+
+# Memory
+
+
+async def test_memory_shortage_ends_the_largest_holder(setup: Setup) -> None:
+    backend, relay, client = setup
+    relay.ledger.ceiling = 100_000
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await gate.wait()
+        await peer.send(reply())
+        await peer.closed()
+
+    backend.script = script
+    body = b"x" * 60_000
+    await client.send(_upload(len(body)) + body)
+    await eventually(lambda: len(backend.requests) == 1)
+    assert 60_000 < relay.ledger.held < 61_000
+    async with raw_client(relay.port) as second:
+        await second.send(_upload(50_000) + body[:50_000])
+        answer = await client.answer("POST")
+        assert (answer.status, answer.fields[b"retry-after"]) == (503, b"1")
+        assert await client.is_closed()
+        assert relay.finished.records[0].reason is Reason.MEMORY
+        gate.set()
+        assert (await second.answer("POST")).status == 200
+    assert relay.ledger.evictions == 1
+
+
+# Leaks
+
+
+async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
+    backend, relay = serving
+    async with raw_client(relay.port) as warm:
+        await warm.send(_INFER)
+        assert (await warm.answer("POST")).complete
+    await eventually(lambda: not relay.relay.servers)
+    gc.collect()
+    timers = len(relay.timers)
+    tasks = len(asyncio.all_tasks())
+    objects = len(gc.get_objects())
+
+    async def run() -> None:
+        async with raw_client(relay.port) as client:
+            for _ in range(25):
+                await client.send(_INFER * 50)
+                expected = len(reply()) * 50
+                await client.reader.readexactly(expected)
+
+    await asyncio.gather(*(run() for _ in range(8)))
+    assert len(relay.finished.records) == 10_001
+    relay.finished.records.clear()
+    backend.requests.clear()
+    await eventually(lambda: not relay.relay.servers)
+    await until_clean(relay)
+    assert len(relay.timers) <= timers + 9
+    assert relay.traffic.connections == 0
+    assert sum(_port(relay).codes.values()) == 10_001
+    assert _port(relay).connections == relay.relay.upstream_connections <= 9
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 8)
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 3000
+    assert backend.failures == []

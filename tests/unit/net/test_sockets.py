@@ -1,0 +1,102 @@
+"""Facts that only the socket knows, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from lb.net.sockets import read_rest, reset_on_close, unsent_bytes
+from tests.fakes.http1_backend import eventually
+
+Runner = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Runner:
+    return uvloop.run if request.param == "uvloop" else asyncio.run
+
+
+class _Protocol(asyncio.Protocol):
+    """Keeps what `read_rest` finds when the connection is lost."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.rest: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        assert self.transport is not None
+        self.rest = read_rest(self.transport, 1 << 20)
+
+
+async def _connect() -> tuple[_Protocol, asyncio.Transport, socket.socket]:
+    """A protocol, its transport, and the plain socket at the other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_connection(_Protocol, host, port)
+        peer, _ = server.accept()
+    return protocol, transport, peer
+
+
+def test_unsent_bytes_fall_as_the_peer_reads(run: Runner) -> None:
+    async def check() -> None:
+        _, transport, peer = await _connect()
+        size = 32 << 20
+        transport.write(b"x" * size)
+        before = unsent_bytes(transport)
+        assert before > transport.get_write_buffer_size()
+        taken = len(peer.recv(4 << 20))
+        await eventually(lambda: unsent_bytes(transport) < before)
+        assert taken > 0
+        transport.abort()
+        peer.close()
+
+    run(check())
+
+
+def test_reset_is_seen_by_the_peer(run: Runner) -> None:
+    async def check() -> None:
+        protocol, transport, peer = await _connect()
+        reset_on_close(transport)
+        transport.close()
+        await eventually(lambda: protocol.rest is not None)
+        with pytest.raises(ConnectionResetError):
+            peer.recv(1)
+        peer.close()
+
+    run(check())
+
+
+def test_what_came_before_a_reset_can_be_read(run: Runner) -> None:
+    async def check() -> None:
+        protocol, transport, peer = await _connect()
+        transport.pause_reading()
+        transport.write(b"x" * 1000)
+        peer.recv(1)
+        peer.send(b"answer")
+        peer.close()  # with unread bytes, so this is a reset
+        while protocol.rest is None:
+            transport.write(b"more")
+            await asyncio.sleep(0.001)
+        assert protocol.rest == b"answer"
+
+    run(check())
+
+
+def test_transports_without_a_socket_have_nothing_to_say() -> None:
+    class Bare(asyncio.Transport):
+        def get_write_buffer_size(self) -> int:
+            return 7
+
+    assert unsent_bytes(Bare()) == 7
+    assert read_rest(Bare(), 10) == b""
+    reset_on_close(Bare())
+    assert Bare().get_extra_info("socket") is None
