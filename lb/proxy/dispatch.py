@@ -62,8 +62,12 @@ class Dispatcher:
 
     # Attempts
 
-    def place(self, exchange: Exchange) -> Backend:
+    def place(self, exchange: Exchange, now: float | None = None) -> Backend:
         """Choose a backend and count the attempt as in flight there.
+
+        Args:
+            exchange: to be placed.
+            now: the time, where the caller has it.
 
         Raises:
             RequestRefused: no backend is eligible, all are full, or memory is short.
@@ -79,14 +83,15 @@ class Dispatcher:
         backend = picker.pick()
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their request limit")
-        port = backend.port(exchange.protocol)
+        port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
         backend.in_flight += 1
         port.in_flight += 1
         port.attempts += 1
         exchange.backend = backend
         exchange.port = port
         exchange.attempts += 1
-        now = self.clock()
+        if now is None:
+            now = self.clock()
         exchange.attempt_at = now
         if not exchange.placed_at:
             exchange.placed_at = now
@@ -99,13 +104,16 @@ class Dispatcher:
             rest = placement.eligible
         return placement.policy.build(rest) if rest else None
 
-    def attempt_ended(self, exchange: Exchange, outcome: Outcome, code: int = 0) -> None:
+    def attempt_ended(
+        self, exchange: Exchange, outcome: Outcome, code: int = 0, now: float | None = None
+    ) -> None:
         """Take the attempt off its backend and count how it ended. Idempotent.
 
         Args:
             exchange: whose attempt it is.
             outcome: how it ended.
             code: HTTP or gRPC status when it was answered.
+            now: the time, where the caller has it.
         """
         # HOT PATH (benchmarks/load). Same reason as `place`.
         port = exchange.port
@@ -115,7 +123,8 @@ class Dispatcher:
         exchange.port = None
         backend.in_flight -= 1
         port.in_flight -= 1
-        now = self.clock()
+        if now is None:
+            now = self.clock()
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -165,7 +174,9 @@ class Dispatcher:
         """Count an exchange as open. Its head is complete."""
         self.open_exchanges += 1
 
-    def finish(self, exchange: Exchange, reason: Reason | None = None) -> None:
+    def finish(
+        self, exchange: Exchange, reason: Reason | None = None, now: float | None = None
+    ) -> None:
         """The client's side of an exchange is over: log and count it. Idempotent.
 
         The attempt may go on (a Triton computes although its client left) and ends by itself.
@@ -176,5 +187,5 @@ class Dispatcher:
         self.open_exchanges -= 1
         if reason is not None:
             exchange.reason = reason
-        exchange.ended_at = self.clock()
+        exchange.ended_at = self.clock() if now is None else now
         self._requests.finished(exchange)

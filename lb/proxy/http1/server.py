@@ -6,44 +6,22 @@ requests by `buffer_size`, answers by the water mark of the transport; and each 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from lb.domain.backend import Address
 from lb.domain.operation import Treatment
 from lb.domain.outcome import Outcome, Reason
-from lb.net.sockets import reset_on_close, unsent_bytes
-from lb.proxy.http1.alarm import Alarm
+from lb.net.sockets import reset_on_close
 from lb.proxy.http1.answers import REASONS, Answer, error, health
-from lb.proxy.http1.client import write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, RequestPlan
 from lb.proxy.http1.upload import UNCOUNTED
 from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
-from lb.wire.http1.forwarded import ClientOrigin, add_forwarded, add_x_forwarded
+from lb.wire.http1.forwarded import add_forwarded, add_x_forwarded
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
-
-
-class State(Enum):
-    """What a client's connection does."""
-
-    READY = "ready"
-    """No request is under way and none has begun to arrive."""
-    HEAD = "head"
-    """A part of a head has arrived."""
-    BODY = "body"
-    """A request is under way and its body is still arriving."""
-    BUSY = "busy"
-    """A request has arrived as a whole and is under way."""
-    LINGER = "linger"
-    """All is said; what the client still sends is thrown away so that it can hear it."""
-    CLOSED = "closed"
 
 
 _READY: Final = State.READY
@@ -53,36 +31,19 @@ _BUSY: Final = State.BUSY
 _LINGER: Final = State.LINGER
 
 
-class ServerConnection(asyncio.Protocol):
-    """One downstream connection."""
+class ServerConnection(Downstream):
+    """A client's connection with its requests."""
 
     __slots__ = (
-        "_alarm", "_at", "_charged", "_collector", "_decoder", "_eof", "_is_processing",
-        "_is_reading", "_known_plan", "_lingered", "_origin", "_pending", "_served", "_since",
-        "_state", "_unsent", "_unsent_since", "client", "exchange", "held", "is_full", "relay",
-        "transport",
+        "_at", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan", "_pending",
+        "held",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
-        self.relay = relay
-        self.transport: asyncio.Transport | None = None
-        """None before it is connected and once it is lost."""
-        self.client = ""
-        self.exchange: Http1Exchange | None = None
-        """The request under way."""
-        self.is_full = False
-        """The client takes its answers more slowly than they come."""
+        super().__init__(relay)
         self.held = 0
         """For the ledger, which writes it."""
-        self._origin: ClientOrigin | None = None
         self._known_plan = relay.known_plan
-        self._state = _READY
-        self._since = 0.0
-        """When the client last did what the state waits for."""
-        self._served = False
-        """At least one request was read."""
-        self._eof = False
-        """The client sends nothing more."""
         # What was read and not used yet: `_pending` from `_at` on.
         self._pending = b""
         self._at = 0
@@ -92,51 +53,19 @@ class ServerConnection(asyncio.Protocol):
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
         self._is_processing = False
-        self._is_reading = True
-        self._lingered = 0
-        # How much of an answer the client left waiting, and since when.
-        self._unsent = 0
-        self._unsent_since = 0.0
-        self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
 
     # Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a client connected."""
-        relay = self.relay
-        self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=relay.options.buffer_size)
-        self.client, self._origin = peer_of(self.transport)
-        relay.servers.add(self)
-        relay.traffic.accepted += 1
-        relay.traffic.connections += 1
-        self._since = relay.clock()
-        self._alarm.ring_by(self._since + relay.options.head_timeout_s)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the client is gone."""
-        relay = self.relay
-        self.transport = None
-        self._state = State.CLOSED
-        self._alarm.cancel()
-        relay.servers.discard(self)
-        relay.traffic.connections -= 1
-        exchange = self.exchange
-        self.exchange = None
-        if exchange is not None:
-            exchange.client_gone(Reason.CLIENT_GONE)
-        self._drop_pending()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole request with a head that is known,
         # in one read, takes no decoder. Everything else takes `_process`, the plain form.
-        if self._state is _READY and not self._pending and not self.is_full:
+        if self.state is _READY and not self._pending and not self.is_full:
             end = data.find(END) + 4
             if end > 3:
                 plan = self._known_plan(data[:end])
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
-                    self._state = _BUSY
+                    self.state = _BUSY
                     relay = self.relay
                     now = relay.clock()
                     exchange = Http1Exchange(relay, self, plan, now)
@@ -147,8 +76,8 @@ class ServerConnection(asyncio.Protocol):
                         data if plan.is_clean else plan.upstream + data[end:], plan.length
                     )
                     return
-        if self._state is _LINGER:
-            self._throw_away(data)
+        if self.state is _LINGER:
+            self.throw_away(data)
             return
         self._pending = self._pending[self._at :] + data if self._pending else data
         self._at = 0
@@ -156,29 +85,20 @@ class ServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """asyncio: the client sends nothing more, but may well wait for its answer."""
-        self._eof = True
-        if self._state is _BODY:
+        self.eof = True
+        if self.state is _BODY:
             self._refuse(MessageError(400, "request ended before its body was complete"))
-        elif self._state is _HEAD:
+        elif self.state is _HEAD:
             self._refuse(MessageError(400, "request ended before its head was complete"))
-        elif self._state is not _BUSY and not self._pending:
-            self._close()
+        elif self.state is not _BUSY and not self._pending:
+            self.close()
         # TLS cannot be closed by halves (and asyncio would log that it is not).
         return self.transport is None or self.transport.get_extra_info("sslcontext") is None
 
-    def pause_writing(self) -> None:
-        """asyncio: more waits to be written than should."""
-        self.is_full = True
-        self._watch_unsent()
-        if self.exchange is not None:
-            self.exchange.pause_answer()
-
     def resume_writing(self) -> None:
         """asyncio: the client has caught up."""
-        self.is_full = False
-        if self.exchange is not None:
-            self.exchange.resume_answer()
-        elif self._pending:
+        super().resume_writing()
+        if self.exchange is None and self._pending:
             self._process()
 
     # Reading
@@ -190,7 +110,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_processing = True
         try:
             while self._pending and (
-                self._read_body() if self._state is _BODY else self._read_head()
+                self._read_body() if self.state is _BODY else self._read_head()
             ):
                 pass
         except MessageError as fault:
@@ -200,12 +120,12 @@ class ServerConnection(asyncio.Protocol):
         if self._pending or self._charged:
             self._charge_pending()
         self.update_reading()
-        if self._eof and not self._pending and self._state is _READY:
-            self._close()
+        if self.eof and not self._pending and self.state is _READY:
+            self.close()
 
     def _read_head(self) -> bool:
         """Read a head and begin its request. False when there is nothing more to do now."""
-        if self._state not in (_READY, _HEAD) or self.is_full:
+        if self.state not in (_READY, _HEAD) or self.is_full:
             return False
         if len(self._collector) == 0 and (end := self._pending.find(END, self._at)) >= 0:
             head = self._pending[self._at : end + 4]
@@ -224,10 +144,10 @@ class ServerConnection(asyncio.Protocol):
         return True
 
     def _wait_for_head(self) -> None:
-        if self._state is _READY and len(self._collector):
-            self._state = _HEAD
-            self._since = self.relay.clock()
-            self._alarm.ring_by(self._since + self.relay.options.head_timeout_s)
+        if self.state is _READY and len(self._collector):
+            self.state = _HEAD
+            self.since = self.relay.clock()
+            self._alarm.ring_by(self.since + self.relay.options.head_timeout_s)
 
     def _begin(self, plan: RequestPlan) -> None:
         """Begin a request: its head is complete."""
@@ -239,14 +159,14 @@ class ServerConnection(asyncio.Protocol):
         pieces: list[Payload] = []
         if self._pending and not decoder.ended:
             self._advance(decoder.decode(self._pending, self._at, pieces))
-        self._since = now = relay.clock()
-        self._served = True
+        self.since = now = relay.clock()
+        self.served = True
         exchange = Http1Exchange(relay, self, plan, now)
         self.exchange = exchange
         if decoder.ended:
-            self._state = _BUSY
+            self.state = _BUSY
         else:
-            self._state = _BODY
+            self.state = _BODY
             self._decoder = decoder
             self._alarm.ring_by(now + options.body_timeout_s)
         if options.request_timeout_s:
@@ -275,9 +195,9 @@ class ServerConnection(asyncio.Protocol):
             return False
         pieces: list[Payload] = []
         self._advance(decoder.decode(self._pending, self._at, pieces))
-        self._since = self.relay.clock()
+        self.since = self.relay.clock()
         if decoder.ended:
-            self._state = _BUSY
+            self.state = _BUSY
             self._decoder = None
         exchange.add(pieces, ended=decoder.ended)
         return True
@@ -290,44 +210,43 @@ class ServerConnection(asyncio.Protocol):
 
     def update_reading(self) -> None:
         """Read from the client exactly when what it sends can go somewhere."""
-        if self.transport is None or self._eof:
+        if self.transport is None or self.eof:
             return
-        if self._state is _BODY and self.exchange is not None:
+        if self.state is _BODY and self.exchange is not None:
             wanted = self.exchange.wants_body
         else:
             wanted = len(self._pending) - self._at <= self.relay.options.buffer_size
-        if wanted is self._is_reading:
+        if wanted is self.is_reading:
             return
-        self._is_reading = wanted
+        self.is_reading = wanted
         if wanted:
-            self._since = self.relay.clock()
+            self.since = self.relay.clock()
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
 
     def _refuse(self, fault: MessageError) -> None:
         """The client broke a rule: say which, and close."""
-        self._drop_pending()
+        self.drop_pending()
         reason = REASONS.get(fault.status, Reason.BAD_REQUEST)
         exchange = self.exchange
         if exchange is not None:
             exchange.cut(Outcome.CANCELLED, reason, fault.text, status=fault.status)
             return
         relay = self.relay
-        self._state = _BODY  # there may be more of it, so no other request can follow
+        self.state = _BODY  # there may be more of it, so no other request can follow
         self.exchange = exchange = Http1Exchange(relay, self, UNREADABLE, relay.clock())
         exchange.answer_only(error(fault.status, reason, fault.text), ended=False)
 
-    # Answers
+    def refuse_late_head(self) -> None:
+        """The client took too long to send a head."""
+        self._refuse(MessageError(408, "request head took too long"))
 
-    def write(self, pieces: list[Payload]) -> None:
-        """Send a part of an answer."""
-        if self.transport is not None:
-            write_pieces(self.transport, pieces)
+    # Answers
 
     def send_answer(self, answer: Answer, plan: RequestPlan) -> None:
         """Send an answer of ours, which ends the exchange."""
-        keep_alive = self._state is _BUSY and plan.keep_alive and not self.relay.draining
+        keep_alive = self.state is _BUSY and plan.keep_alive and not self.relay.draining
         self.write([
             answer.encode(
                 keep_alive=keep_alive, is_http10=plan.is_http10, is_head=plan.is_head
@@ -340,21 +259,21 @@ class ServerConnection(asyncio.Protocol):
         # HOT PATH (benchmarks/bench_http1_relay.py). The alarm is nearly always early enough, so
         # it is asked before it is called.
         self.exchange = None
-        if self._state is not _BUSY or self.transport is None:
+        if self.state is not _BUSY or self.transport is None:
             self._decoder = None
-            self._linger()
+            self.linger()
         elif not keep_alive:
-            self._close()
+            self.close()
         else:
-            self._state = _READY
-            self._served = True
-            self._since = now = self.relay.clock()
+            self.state = _READY
+            self.served = True
+            self.since = now = self.relay.clock()
             idle_until = now + self.relay.options.client_idle_s
             if idle_until < self._alarm.due:
                 self._alarm.ring_by(idle_until)
             if self.transport.get_write_buffer_size():
-                self._watch_unsent()
-            if self._pending or self._eof or not self._is_reading:
+                self.watch_unsent()
+            if self._pending or self.eof or not self.is_reading:
                 self._process()
 
     def truncate(self, *, reset: bool) -> None:
@@ -368,116 +287,12 @@ class ServerConnection(asyncio.Protocol):
             reset_on_close(self.transport)
             self.transport.abort()
         else:
-            self._close()
-
-    # Ends
+            self.close()
 
     def begin_drain(self) -> None:
         """Close as soon as no request is under way."""
-        if self._state is _READY and not self._pending:
-            self._close()
-
-    def abort(self) -> None:
-        """Close now; a request that is under way ends."""
-        if self.transport is not None:
-            self.transport.abort()
-
-    def _linger(self) -> None:
-        """Say that nothing more comes, and let the client finish what it is sending: closing with
-        unread bytes would reset the connection and take the answer from it (RFC 9112 9.6)."""
-        self._drop_pending()
-        if self._eof or self.transport is None:
-            self._close()
-            return
-        self._state = _LINGER
-        self._since = self.relay.clock()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.update_reading()
-        self._alarm.ring_by(self._since + self.relay.options.linger_s)
-
-    def _throw_away(self, data: bytes) -> None:
-        self._lingered += len(data)
-        if self._lingered > self.relay.options.linger_size:
-            self._close()
-
-    def _close(self) -> None:
-        """Close once everything is written, which the client must let happen in time."""
-        self._state = State.CLOSED
-        self._drop_pending()
-        if self.transport is not None:
-            self._watch_unsent()
-            self.transport.close()
-
-    # Time
-
-    def _watch_unsent(self) -> None:
-        """Some of an answer waits to be taken: it must go on in time."""
-        if self.transport is not None and self.transport.get_write_buffer_size():
-            self._unsent = unsent_bytes(self.transport)
-            self._unsent_since = self.relay.clock()
-            self._alarm.ring_by(self._unsent_since + self.relay.options.body_timeout_s)
-
-    def _look_at_time(self) -> None:
-        """Do what is due, and have the alarm ring for what is due next."""
-        now = self.relay.clock()
-        for due, act in self._deadlines():
-            if due <= now:
-                act()
-                break
-        for due, _ in self._deadlines():
-            self._alarm.ring_by(due)
-
-    def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """What is due when, as things are now."""
-        options = self.relay.options
-        if self.transport is None:
-            return
-        if self._unsent:
-            self._note_progress(self.transport)
-        if self._unsent:
-            yield self._unsent_since + options.body_timeout_s, self._give_client_up
-        if self.exchange is not None and options.request_timeout_s:
-            yield self.exchange.started_at + options.request_timeout_s, self._end_late_exchange
-        match self._state:
-            case State.READY:
-                idle_s = options.client_idle_s if self._served else options.head_timeout_s
-                yield self._since + idle_s, self._close
-            case State.HEAD:
-                yield self._since + options.head_timeout_s, self._end_late_head
-            case State.BODY if self._is_reading:
-                yield self._since + options.body_timeout_s, self._end_late_body
-            case State.LINGER:
-                yield self._since + options.linger_s, self._close
-
-    def _note_progress(self, transport: asyncio.Transport) -> None:
-        if not transport.get_write_buffer_size():
-            self._unsent = 0
-            return
-        unsent = unsent_bytes(transport)
-        if unsent < self._unsent:
-            self._unsent_since = self.relay.clock()
-        self._unsent = unsent
-
-    def _give_client_up(self) -> None:
-        exchange = self.exchange
-        self.exchange = None
-        if exchange is not None:
-            exchange.client_gone(Reason.CLIENT_STALLED)
-        self.abort()
-
-    def _end_late_exchange(self) -> None:
-        if self.exchange is not None:
-            self.exchange.cut(Outcome.DEADLINE, Reason.DEADLINE, "request took too long")
-
-    def _end_late_head(self) -> None:
-        self._refuse(MessageError(408, "request head took too long"))
-
-    def _end_late_body(self) -> None:
-        if self.exchange is not None:
-            self.exchange.cut(
-                Outcome.CANCELLED, Reason.BODY_TIMEOUT, "request body stopped arriving"
-            )
+        if self.state is _READY and not self._pending:
+            self.close()
 
     # Memory
 
@@ -495,11 +310,11 @@ class ServerConnection(asyncio.Protocol):
     def evict(self) -> None:
         """The ledger needs the memory: end what is under way and close."""
         exchange = self.exchange
-        self._drop_pending()
+        self.drop_pending()
         if exchange is None:
-            self._close()
+            self.close()
             return
-        self._state = _BODY  # pipelined requests were dropped, so nothing can follow
+        self.state = _BODY  # pipelined requests were dropped, so nothing can follow
         exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")
 
     def _charge_pending(self) -> None:
@@ -509,19 +324,9 @@ class ServerConnection(asyncio.Protocol):
         if owed != self._charged and self.charge(owed - self._charged):
             self._charged = owed
 
-    def _drop_pending(self) -> None:
+    def drop_pending(self) -> None:
         self._pending = b""
         self._at = 0
         if self._charged:
             self.charge(-self._charged)
             self._charged = 0
-
-
-def peer_of(transport: asyncio.Transport) -> tuple[str, ClientOrigin]:
-    """Who a connection is from, for the log and for the backend."""
-    scheme = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-    peer = transport.get_extra_info("peername")
-    if not isinstance(peer, tuple):
-        return "unix", ClientOrigin(b"unknown", scheme)
-    host, port = str(peer[0]), int(peer[1])
-    return str(Address(host=host, port=port)), ClientOrigin(host.encode(), scheme)

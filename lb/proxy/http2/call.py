@@ -15,11 +15,11 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
-from lb.wire.grpc.message import MessageMeter, model_name
+from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
 from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_reset
 from lb.wire.http2.fields import encode_field
-from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError, window_update
+from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead, ResponseHead
 
 if TYPE_CHECKING:
@@ -64,10 +64,8 @@ class Call(Exchange):
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
         # HOT PATH (benchmarks/load). One object and two pipes per call.
-        operation = head.route
-        if operation is None:
-            operation = head.route = relay.operation(head.path)
-        super().__init__(_GRPC, cast("Operation", operation), server.client, relay.clock())
+        operation = head.route or relay.decide(head)
+        super().__init__(_GRPC, cast("Operation", operation), server.client, relay.now)
         options = relay.options
         self.relay = relay
         self.server = server
@@ -130,6 +128,29 @@ class Call(Exchange):
         else:
             self._place()
 
+    def begin_whole(self, payload: bytes, size: int) -> None:
+        """The request is complete, small and plain."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). `begin` and `request_data` in one for the
+        # common unary call; those are the reference.
+        relay = self.relay
+        dispatcher = relay.dispatcher
+        dispatcher.begin(self)
+        self.bytes_in = size
+        request = self.request
+        request.ended = True
+        request.retained = [payload]
+        request.retained_size = size
+        timeout_s = self.head.timeout_s or relay.options.request_timeout_s
+        if timeout_s:
+            self.timer = relay.timers.after(timeout_s, self._expire)
+        self.model = model_name(payload) or b""
+        try:
+            backend = dispatcher.place(self, relay.now)
+        except RequestRefused as refusal:
+            self.fail(refusal.reason, refusal.detail)
+            return
+        relay.pool(backend).start_whole(self, payload, size)
+
     def _refuse_foreign(self) -> None:
         """Not gRPC: the answer is HTTP's ("gRPC over HTTP2": 415 and no grpc-status)."""
         block = _NOT_GRPC if self.head.method == b"POST" else _BAD_METHOD
@@ -142,9 +163,12 @@ class Call(Exchange):
         request = self.request
         size = len(payload)
         self.bytes_in += size
-        if size and request.retained is not None:
-            limit = self.relay.options.retained_size
-            if not request.retain(payload, limit):
+        retained = request.retained
+        if retained is not None and size:
+            if not retained and size <= UNCOUNTED:
+                retained.append(payload)
+                request.retained_size = size
+            elif not self._retain(payload):
                 return
         if self.messages is not None and not self._message_fits(payload):
             return
@@ -159,6 +183,18 @@ class Call(Exchange):
             sink.send_data(request, payload)
         else:
             self._keep(payload)
+
+    def _retain(self, payload: Payload) -> bool:
+        """Keep payload for another attempt. False when the call had to give way."""
+        request = self.request
+        limit = self.relay.options.retained_size
+        if not request.retained and len(payload) >= PREFIX_SIZE:
+            announced = int.from_bytes(payload[1:PREFIX_SIZE], "big")
+            if announced + PREFIX_SIZE > limit:
+                # It will not fit, so do not copy the first part of it.
+                request.drop_retained()
+                return True
+        return request.retain(payload, limit)
 
     def _peek(self, payload: Payload, end_stream: int) -> bool:
         """Look for the model's name in the first bytes and place the call when it is known.
@@ -317,10 +353,13 @@ class Call(Exchange):
                 return
             self.begun = True
             self.status = head.status
-            self.first_byte_at = self.relay.clock()
+            self.first_byte_at = self.relay.now
             request = self.request
-            if request.retained is not None:
+            if request.held:
                 request.drop_retained()
+            else:
+                request.retained = None
+                request.retained_size = 0
             if not end_stream:
                 server.send_head(self.client_id, head.block, end_stream=False)
                 return
@@ -340,6 +379,45 @@ class Call(Exchange):
         response.finished = True
         server.send_head(self.client_id, head.block, end_stream=True)
         self.pipe_finished(response)
+
+    def end_whole(
+        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
+    ) -> bool:
+        """The whole answer came: pass it on. False when that takes more than a write."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). `response_head` twice and `response_data` in
+        # one for the common unary call; those are the reference.
+        response = self.response
+        server = self.server
+        if (
+            self.begun
+            or size > response.credit
+            or size > server.credit
+            or size > server.peer_frame_size
+            or server.congested
+        ):
+            return False
+        self.begun = True
+        self.status = head.status
+        self.first_byte_at = self.relay.now
+        self.bytes_out = size
+        response.ended = response.finished = True
+        server.credit -= size
+        if not server.dirty:
+            server.mark()
+        stream_id = self.client_id
+        block = head.block
+        last = trailers.block
+        server.out += (
+            pack_header(len(block) << 8 | 1, 4, stream_id),
+            block,
+            pack_header(size << 8, 0, stream_id),
+            payload,
+            pack_header(len(last) << 8 | 1, 5, stream_id),
+            last,
+        )
+        self._answered(trailers.grpc_status)
+        self.pipe_finished(response)
+        return True
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""
@@ -373,7 +451,7 @@ class Call(Exchange):
             port.bytes_sent += self.bytes_in
             port.bytes_received += self.bytes_out
         self.relay.dispatcher.attempt_ended(
-            self, _ANSWERED, status if status >= 0 else GrpcStatus.UNKNOWN
+            self, _ANSWERED, status if status >= 0 else GrpcStatus.UNKNOWN, self.relay.now
         )
         upstream = self.upstream
         if upstream is not None:
@@ -396,7 +474,7 @@ class Call(Exchange):
             # RFC 9113 8.1: a complete answer, and no need for the rest of the request.
             self.server.reset(self.client_id, ErrorCode.NO_ERROR)
             request.ended = True
-        self._leave(None)
+        self._leave(None, self.relay.now)
 
     # Ends
 
@@ -469,7 +547,7 @@ class Call(Exchange):
             upstream.reset(stream_id, code)
         upstream.close_stream(stream_id)
 
-    def _leave(self, reason: Reason | None) -> None:
+    def _leave(self, reason: Reason | None, now: float | None = None) -> None:
         """Leave nothing behind on the client's connection, in timers and in the ledger."""
         # HOT PATH (benchmarks/load).
         if self.timer is not None:
@@ -491,7 +569,7 @@ class Call(Exchange):
         # The pipes point at each other and here: break the rings so that no collector is needed.
         request.owner = response.owner = None
         response.opposite = self.relay.no_pipe
-        self.relay.dispatcher.finish(self, reason)
+        self.relay.dispatcher.finish(self, reason, now)
 
 
 _RESET_CODES: Final = {

@@ -10,8 +10,15 @@ from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+from lb.wire.http2.frames import (
+    ErrorCode,
+    Http2Error,
+    StreamError,
+    pack_header,
+    unpack_header,
+)
 
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
@@ -28,13 +35,15 @@ _STREAM_CAP: Final = 1024
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
-    __slots__ = ("last_byte_at", "next_id", "pool", "retired")
+    __slots__ = ("last_byte_at", "next_id", "pool", "retired", "stream_limit")
 
     def __init__(self, pool: UpstreamPool) -> None:
         super().__init__(pool.relay)
         self.pool = pool
         self.next_id = 1
         self.last_byte_at = 0.0
+        self.stream_limit = _STREAM_CAP
+        """Calls at once."""
         self.retired = False
         """Takes no new calls; closes when those it has are over."""
 
@@ -52,13 +61,12 @@ class ClientLink(Link):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        now = self.relay.clock()
-        self.last_byte_at = now
-        self.pool.port.last_byte_at = now
         super().data_received(data)
+        self.last_byte_at = self.pool.port.last_byte_at = self.relay.now
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone, and so are its calls."""
+        self.relay.now = self.relay.clock()
         self.pool.port.connections -= 1
         self.transport = None
         if not self.streams and not self.retired:
@@ -105,9 +113,7 @@ class ClientLink(Link):
     @property
     def room(self) -> int:
         """How many calls more this connection takes."""
-        if self.retired:
-            return 0
-        return min(self.peer_max_streams, _STREAM_CAP) - len(self.streams)
+        return 0 if self.retired else self.stream_limit - len(self.streams)
 
     def open(self, call: Call) -> None:
         """Start an attempt of `call` here."""
@@ -128,7 +134,7 @@ class ClientLink(Link):
         response.ended = False
         self.streams[stream_id] = response
         call.upstream = self
-        call.connected_at = call.opened_at = relay.clock()
+        call.connected_at = call.opened_at = relay.now
         block = call.upstream_block()
         if stream_id == 1:
             block = b"\x20" + block
@@ -141,6 +147,45 @@ class ClientLink(Link):
                 self.drain(request, 1 << 30)
         if stream_id >= _LAST_STREAM_ID:
             self.retire()
+
+    def open_whole(self, call: Call, payload: bytes, size: int) -> None:
+        """Start an attempt whose request is complete and small: one piece of output."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). `open` for the common unary call; that is the
+        # reference.
+        stream_id = self.next_id
+        request = call.request
+        if (
+            size > self.credit
+            or size > self.peer_window
+            or self.congested
+            or stream_id == 1
+            or stream_id >= _LAST_STREAM_ID
+            or call.server.extra_fields
+        ):
+            if request.push(payload):
+                self.open(call)
+            return
+        self.next_id = stream_id + 2
+        self.credit -= size
+        relay = self.relay
+        request.sink = self
+        request.sink_id = stream_id
+        request.finished = True
+        response = call.response
+        response.source = self
+        response.source_id = stream_id
+        self.streams[stream_id] = response
+        call.upstream = self
+        call.connected_at = call.opened_at = relay.now
+        if not self.dirty:
+            self.mark()
+        block = call.head.block
+        self.out.append(
+            pack_header(len(block) << 8 | 1, 4, stream_id)
+            + block
+            + pack_header(size << 8, 1, stream_id)
+            + payload
+        )
 
     def close_stream(self, stream_id: int) -> None:
         """A call is over here."""
@@ -164,7 +209,47 @@ class ClientLink(Link):
             # Triton repeats the trailers of a call that failed early; the stream is over.
             self.blocks.skip(block)
             return
-        pipe.owner.response_head(self.blocks.response(block), end_stream)
+        head = self.blocks.known_response(block) or self.blocks.response(block)
+        pipe.owner.response_head(head, end_stream)
+
+    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
+        """A unary answer that came in one read: see `Http2Codec.take_whole`."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). Head and trailers that are known around one
+        # small DATA frame; everything else takes `on_head` and `on_data`, the reference.
+        end = len(data)
+        if end - pos < 18:
+            return 0
+        length, flags, next_id = unpack_header(data, pos)
+        size = length >> 8
+        middle = pos + 9 + size
+        if (
+            length & 0xFF
+            or flags & 9
+            or next_id != stream_id
+            or size >= COPY_BELOW
+            or end - middle < 9
+        ):
+            return 0
+        length, flags, next_id = unpack_header(data, middle)
+        stop = middle + 9 + (length >> 8)
+        if length & 0xFF != 1 or flags & 0x2D != 5 or next_id != stream_id or stop > end:
+            return 0
+        pipe = self.streams.get(stream_id)
+        head = self.blocks.known_response(block)
+        trailers = self.blocks.known_response(data[middle + 9 : stop])
+        if (
+            pipe is None
+            or head is None
+            or trailers is None
+            or pipe.ended
+            or size > pipe.window
+            or head.status < 200
+            or trailers.status
+            or not pipe.owner.end_whole(head, data[pos + 9 : middle], size, trailers)
+        ):
+            return 0
+        self.owed += size
+        return stop
 
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Payload of a response."""
@@ -195,6 +280,7 @@ class ClientLink(Link):
 
     def on_settings(self) -> None:
         """The backend's limits are known now."""
+        self.stream_limit = min(self.peer_max_streams, _STREAM_CAP)
         super().on_settings()
         self.pool.serve_waiting()
 

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW, Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, frame_header
+from lb.wire.http2.frames import (
+    ErrorCode,
+    Http2Error,
+    StreamError,
+    frame_header,
+    pack_header,
+)
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -64,6 +70,7 @@ class Link(Http2Codec, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
+        self.relay.now = self.relay.clock()
         try:
             self.receive(data)
         except Http2Error as error:
@@ -93,6 +100,7 @@ class Link(Http2Codec, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """asyncio: the transport's buffer is below its low-water mark."""
+        self.relay.now = self.relay.clock()
         self.congested = False
         self.control = 0
         self.drain_waiting()
@@ -135,7 +143,7 @@ class Link(Http2Codec, asyncio.Protocol):
         size = len(block)
         if size <= self.peer_frame_size:
             flags = 5 if end_stream else 4
-            self.out.append(frame_header(size, 1, flags, stream_id) + block)
+            self.out.append(pack_header(size << 8 | 1, flags, stream_id) + block)
         else:
             self.out.append(
                 fr.header_frames(
@@ -165,7 +173,7 @@ class Link(Http2Codec, asyncio.Protocol):
         self.credit -= size
         if not self.dirty:
             self.mark()
-        header = frame_header(size, 0, 1 if ended else 0, pipe.sink_id)
+        header = pack_header(size << 8, 1 if ended else 0, pipe.sink_id)
         if size < COPY_BELOW:
             self.out.append(header + payload)
         else:

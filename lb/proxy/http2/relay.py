@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
-from lb.domain.operation import Operation
+from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.operations import grpc_operation
 from lb.net.tasks import TaskOwner
@@ -22,6 +22,7 @@ from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Pipe
+from lb.wire.http2.heads import RequestHead
 from lb.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Http2Relay:
         """Counters of the clients' side."""
         self.options = options
         self.clock: Callable[[], float] = dispatcher.clock
+        self.now = self.clock()
+        """The time of the read under way: one look at the clock for all that it brings."""
         self.servers: set[ServerLink] = set()
         self._dirty: list[Link] = []
         """Connections to flush at the end of this turn of the event loop."""
@@ -107,9 +110,23 @@ class Http2Relay:
         """A decoder for one connection, on the shared caches."""
         return BlockReader(self._caches, self.options.head_size)
 
-    def operation(self, path: bytes) -> Operation:
-        """Which operation a path is."""
-        return grpc_operation(path)
+    def decide(self, head: RequestHead) -> Operation:
+        """Decide once what is done with requests that look like `head`."""
+        operation = grpc_operation(head.path)
+        head.route = operation
+        options = self.options
+        head.is_plain = (
+            head.is_grpc
+            and head.method == b"POST"
+            and head.size <= options.head_size
+            and head.count <= options.fields
+            and not head.timeout_bad
+            and (head.timeout_s is None or head.timeout_s > 0)
+            and operation.treatment is Treatment.BALANCE
+            and operation.model_in is ModelIn.MESSAGE
+            and not options.message_size
+        )
+        return operation
 
     def answer(self, call: Call) -> None:
         """Answer a call ourselves."""

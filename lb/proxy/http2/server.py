@@ -16,8 +16,10 @@ from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, unpack_header
+from lb.wire.http2.heads import RequestHead
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -143,10 +145,57 @@ class ServerLink(Link):
             self.blocks.skip(block)
             self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
             return
-        head = self.blocks.request(block)
+        head = self.blocks.known_request(block) or self.blocks.request(block)
         call = Call(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin(end_stream)
+
+    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
+        """A unary request that came in one read: see `Http2Codec.take_whole`."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). A head that is known and one small DATA frame
+        # that ends the stream; everything else takes `on_head` and `on_data`, the reference.
+        if len(data) - pos < 9:
+            return 0
+        length, flags, next_id = unpack_header(data, pos)
+        size = length >> 8
+        stop = pos + 9 + size
+        if (
+            length & 0xFF
+            or flags & 9 != 1
+            or next_id != stream_id
+            or stop > len(data)
+            or size >= COPY_BELOW
+            or stream_id <= self.last_peer_id
+            or not stream_id & 1
+            or self._drain_step == 2
+        ):
+            return 0
+        head = self.blocks.known_request(block) or self._decide(block)
+        if (
+            head is None
+            or not head.is_plain
+            or (head.content_length >= 0 and head.content_length != size)
+            or len(self.streams) >= self.relay.options.concurrent_streams
+        ):
+            return 0
+        self.last_peer_id = stream_id
+        self.owed += size
+        call = Call(self.relay, self, stream_id, head)
+        self.streams[stream_id] = call.request
+        call.begin_whole(data[pos + 9 : stop], size)
+        return stop
+
+    def _decide(self, block: bytes) -> RequestHead | None:
+        """A head that was not seen lately; None when `on_head` must deal with it."""
+        if not self.blocks.is_stateless:
+            return None
+        try:
+            head = self.blocks.request(block)
+        except StreamError:
+            return None
+        if head.route is None:
+            self.relay.decide(head)
+        return head
 
     def _stray_head(self, stream_id: int, block: bytes) -> None:
         if not stream_id & 1:

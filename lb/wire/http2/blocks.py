@@ -7,6 +7,7 @@ heads, on every connection, and a cache entry never has to be invalidated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from hpack import Decoder
@@ -71,10 +72,14 @@ class HeadCaches:
         self.responses: HeadCache[ResponseHead] = HeadCache()
 
 
+def _unknown(_block: bytes) -> None:
+    """While a dynamic table is in use, equal bytes do not mean equal heads."""
+
+
 class BlockReader:
     """Decodes the header blocks of one connection in the order they come."""
 
-    __slots__ = ("_caches", "_decoder", "_limit")
+    __slots__ = ("_caches", "_decoder", "_limit", "known_request", "known_response")
 
     def __init__(self, caches: HeadCaches, limit: int) -> None:
         self._caches = caches
@@ -82,10 +87,20 @@ class BlockReader:
         decoder = Decoder(max_header_list_size=2 * limit)
         self._decoder: Decoder | None = decoder
         """None once the peer has acknowledged our table size of 0."""
+        self.known_request: Callable[[bytes], RequestHead | None] = _unknown
+        """The head of a block that was seen lately; hot."""
+        self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether equal blocks mean equal heads by now."""
+        return self._decoder is None
 
     def acknowledged(self) -> None:
         """The peer has applied our SETTINGS: no block refers to a dynamic table any more."""
         self._decoder = None
+        self.known_request = self._caches.requests.get
+        self.known_response = self._caches.responses.get
 
     def request(self, block: bytes) -> RequestHead:
         """The head of a request.

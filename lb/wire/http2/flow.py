@@ -11,11 +11,14 @@ No sockets, no frames: the connections on both sides ask a pipe what to do.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lb.wire.ledger import Ledger
 
 Payload = bytes | memoryview
+UNCOUNTED: Final = 4096
+"""Payload up to this many bytes is retained without asking the ledger: as much as the objects of
+its call take."""
 S = TypeVar("S")
 """The type of the connections at both ends."""
 
@@ -113,19 +116,26 @@ class Pipe(Generic[S]):
         if self.retained_size + size > limit:
             self.drop_retained()
             return True
-        if not self.ledger.take(self, size):
-            return False
+        counted = self._retained_counted
         self.retained_size += size
+        counted = self._retained_counted - counted
+        if counted and not self.ledger.take(self, counted):
+            return False
         # A view would keep all that was read with it.
         self.retained.append(bytes(payload))
         return True
 
     def drop_retained(self) -> None:
         """No other attempt will need the payload."""
-        if self.retained_size:
-            self.ledger.release(self, self.retained_size)
-            self.retained_size = 0
+        if self._retained_counted:
+            self.ledger.release(self, self._retained_counted)
+        self.retained_size = 0
         self.retained = None
+
+    @property
+    def _retained_counted(self) -> int:
+        """Retained bytes that are on the ledger."""
+        return self.retained_size if self.retained_size > UNCOUNTED else 0
 
     def rewind(self) -> bool:
         """Queue everything since the beginning again. Needs `retained`.
@@ -133,7 +143,7 @@ class Pipe(Generic[S]):
         False when the ledger made the owner give way.
         """
         assert self.retained is not None
-        waiting = self.held - self.retained_size
+        waiting = self.held - self._retained_counted
         if self.queue:
             self.queue.clear()
             self.ledger.release(self, waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -80,8 +81,9 @@ class StreamError(Exception):
 
 _HEADER: Final = Struct(">LBL")
 """Length and type in one number (type in the low byte), flags, stream id."""
-unpack_header: Final = _HEADER.unpack_from
-_pack_header: Final = _HEADER.pack
+unpack_header: Final[Callable[[bytes, int], tuple[int, int, int]]] = _HEADER.unpack_from
+pack_header: Final = _HEADER.pack
+"""Of (length << 8 | type, flags, stream id): `frame_header` without its call, for hot code."""
 _U32: Final = Struct(">L")
 _SETTING: Final = Struct(">HL")
 _WINDOW: Final = Struct(">LBLL")
@@ -89,7 +91,7 @@ _WINDOW: Final = Struct(">LBLL")
 
 def frame_header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
     """Nine bytes that start a frame."""
-    return _pack_header(length << 8 | kind, flags, stream_id)
+    return pack_header(length << 8 | kind, flags, stream_id)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:

@@ -18,7 +18,7 @@ from lb.wire.http2.frames import ErrorCode, StreamError
 
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
-_STATUSES: Final = {b"%d" % status: status for status in GrpcStatus}
+_STATUSES: Final = {b"%d" % status: int(status) for status in GrpcStatus}
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _PATH: Final = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
@@ -39,8 +39,8 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "content_length", "count", "is_grpc", "method", "path",
-        "request_id", "route", "size", "timeout_bad", "timeout_s",
+        "authority", "block", "cacheable", "content_length", "count", "is_grpc", "is_plain",
+        "method", "path", "request_id", "route", "size", "timeout_bad", "timeout_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +58,8 @@ class RequestHead:
         """Fields, pseudo-fields included."""
         self.route: object = None
         """Whatever the owner of the head's cache has decided for it."""
+        self.is_plain = False
+        """Also the owner's: nothing about such a request needs a second look."""
 
 
 class ResponseHead:
@@ -236,7 +238,7 @@ def build_response(fields: list[Field], block: bytes) -> ResponseHead:
                 raise _malformed("bad :status")
             head.status = int(value)
         elif kind == f.GRPC_STATUS:
-            head.grpc_status = _STATUSES.get(value, GrpcStatus.UNKNOWN)
+            head.grpc_status = _STATUSES.get(value, int(GrpcStatus.UNKNOWN))
         elif kind == f.CONTENT_LENGTH:
             head.content_length = _length(value)
     return head
