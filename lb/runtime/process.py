@@ -22,6 +22,7 @@ from aiohttp import web
 from lb.domain.backend import Address
 from lb.net.listeners import bind, bound_address, serve
 from lb.proxy.sniff import SniffProtocol
+from lb.runtime.allocator import keep_freed_memory
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
@@ -47,6 +48,7 @@ def run(settings: Settings) -> int:
         logs = Logs(settings)
         try:
             _raise_descriptor_limit()
+            keep_freed_memory()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(Process(settings, listeners, logs).main())
         finally:
