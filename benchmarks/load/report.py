@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.load.bench import Plan, Result, Results, Sample
+from benchmarks.load.bench import Plan, Result, Results
 from benchmarks.load.cells import Cell
 from benchmarks.load.processes import REPOSITORY
 from benchmarks.load.proxies import DIRECT, ENVOY, version
@@ -25,13 +26,13 @@ _DETAIL_HEAD = (
 )
 _NOTES = """\
 CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system; for
-streams, per message and its echo. In brackets: the ratio to Envoy in the same run; under 1 is
-cheaper than Envoy. Figures are medians of the rounds. `busy`: share of its core that the proxy
-used; where it is well under 100 %, the load core was the limit (backends and load generator share
-it): then the CPU figure still holds, the rate says little about the proxy. `others`: share of the
-proxy's core that went to other programs; well above a few percent, repeat the run on a quiet
-machine. `direct` is one backend without a proxy. A request counts only if it was answered without
-an error."""
+streams, per message and its echo. In brackets: the ratio to Envoy, median of the ratios of the
+rounds; under 1 is cheaper than Envoy. All other figures are medians of the rounds. `busy`: share of
+its core that the proxy used; where it is well under 100 %, the load core was the limit (backends
+and load generator share it): then the CPU figure still holds, the rate says little about the proxy.
+`others`: share of the proxy's core that went to other programs; well above a few percent, repeat
+the run on a quiet machine. `direct` is one backend without a proxy. A request counts only if it was
+answered without an error."""
 
 
 def describe(plan: Plan) -> dict[str, str]:
@@ -47,7 +48,8 @@ def describe(plan: Plan) -> dict[str, str]:
     except metadata.PackageNotFoundError:
         facts["uvloop"] = "none"
     facts["commit"] = _commit()
-    facts["kernel"] = platform.release()
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    facts["kernel"] = f"{platform.release()}, TCP {congestion}"
     facts["cpu"] = _cpu_model()
     facts["cores"] = (
         f"{os.cpu_count()} in all; proxy on {plan.cores.proxy}, load on {plan.cores.load},"
@@ -114,13 +116,21 @@ def _cpu_and_ratio(row: dict[str, Result], name: str) -> str:
     if sample is None:
         return "failed"
     text = _number(sample.cpu_us)
-    ratio = _ratio(row, sample)
+    ratio = _ratio(row, name)
     return text if name == ENVOY or not ratio else f"{text} ({ratio})"
 
 
-def _ratio(row: dict[str, Result], sample: Sample) -> str:
-    envoy = row[ENVOY].median() if ENVOY in row else None
-    return f"{sample.cpu_us / envoy.cpu_us:.2f}" if envoy and envoy.cpu_us else ""
+def _ratio(row: dict[str, Result], name: str) -> str:
+    """Median of the rounds' ratios: what slows a whole round down cancels out."""
+    envoy = row.get(ENVOY)
+    if envoy is None or envoy.median() is None:
+        return ""
+    ratios = [
+        ours.cpu_us / theirs.cpu_us
+        for ours, theirs in zip(row[name].samples, envoy.samples, strict=True)
+        if theirs.cpu_us
+    ]
+    return f"{statistics.median(ratios):.2f}" if ratios else ""
 
 
 def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
@@ -139,7 +149,7 @@ def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...
         cell.title,
         name,
         _number(sample.cpu_us) if is_proxy else "",
-        _ratio(row, sample) if is_proxy else "",
+        _ratio(row, name) if is_proxy else "",
         f"{sample.rate:,.0f}",
         f"{sample.p50_us / 1000:.2f}",
         f"{sample.p99_us / 1000:.2f}",

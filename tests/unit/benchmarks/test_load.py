@@ -121,6 +121,11 @@ def test_tables_show_the_ratio_to_envoy_and_failures() -> None:
     }
     text = report.as_text(plan, {"date": "today"}, {"http-small-16": row})
     assert "20.0 (0.40)" in text
+    row["triton-lb"].samples = [_sample(20.0), _sample(80.0), _sample(30.0)]
+    row["envoy"].samples = [_sample(50.0), _sample(160.0), _sample(60.0)]
+    text = report.as_text(plan, {"date": "today"}, {"http-small-16": row})
+    assert "30.0 (0.50)" in text
+    row["envoy"].samples = [_sample(50.0)]
     row["triton-lb"].error = "3 errors"
     page = report.as_markdown(plan, {"date": "today"}, {"http-small-16": row})
     assert "| failed | 50.0 |" in page
