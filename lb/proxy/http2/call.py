@@ -460,6 +460,7 @@ class Call(Exchange):
                 # The answer is complete and the client still sends: nobody reads that.
                 upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
                 upstream.forget(request)
+                request.clear()
             upstream.close_stream(request.sink_id)
             self.upstream = None
             request.sink = None

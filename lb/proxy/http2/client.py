@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
+from lb.net.timers import Timer
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW
@@ -35,11 +36,12 @@ _STREAM_CAP: Final = 1024
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
-    __slots__ = ("last_byte_at", "next_id", "pool", "retired", "stream_limit")
+    __slots__ = ("_timer", "last_byte_at", "next_id", "pool", "retired", "stream_limit")
 
     def __init__(self, pool: UpstreamPool) -> None:
         super().__init__(pool.relay)
         self.pool = pool
+        self._timer: Timer | None = None
         self.next_id = 1
         self.last_byte_at = 0.0
         self.stream_limit = _STREAM_CAP
@@ -58,6 +60,11 @@ class ClientLink(Link):
         # The first block of ours tells the peer that we use no dynamic table (RFC 7541 4.2), so
         # literals "with indexing" that pass through unchanged cost it nothing.
         self.mark()
+        self._timer = self.relay.timers.after(self.relay.options.head_timeout_s, self._check_time)
+
+    def _check_time(self) -> None:
+        if not self.peer_ready:
+            self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
@@ -69,6 +76,8 @@ class ClientLink(Link):
         self.relay.now = self.relay.clock()
         self.pool.port.connections -= 1
         self.transport = None
+        if self._timer is not None:
+            self._timer.cancel()
         if not self.streams and not self.retired:
             self.relay.dispatcher.connection_lost(self.pool.backend, AppProtocol.GRPC)
         self.retire()

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lb.proxy.http2.farewell import Farewell
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW, Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
@@ -39,7 +40,9 @@ _MAX_UNREAD_CONTROL: Final = 1000
 class Link(Http2Codec, asyncio.Protocol):
     """Common part of server and client connections."""
 
-    __slots__ = ("bulky", "congested", "control", "dirty", "relay", "transport", "waiting")
+    __slots__ = (
+        "bulky", "congested", "control", "dirty", "parted", "relay", "transport", "waiting",
+    )  # fmt: skip
 
     def __init__(self, relay: Http2Relay) -> None:
         options = relay.options
@@ -58,6 +61,8 @@ class Link(Http2Codec, asyncio.Protocol):
         """The transport's buffer is above its high-water mark."""
         self.control = 0
         """Control frames answered since the transport was last below its mark."""
+        self.parted = False
+        """We have said all."""
         self.waiting: dict[Pipe[Any], None] = {}
         """Outbound pipes that wait for the connection's credit or its transport."""
 
@@ -85,10 +90,16 @@ class Link(Http2Codec, asyncio.Protocol):
     def _abandon(self, error: Http2Error) -> None:
         """The peer broke the protocol: say so and close."""
         self.fail(error)
-        self.flush()
-        if self.transport is not None:
-            self.transport.close()
+        self.part()
         self.on_abandoned(error)
+
+    def part(self) -> None:
+        """Write what is collected and close, so that the peer hears it."""
+        self.flush()
+        transport = self.transport
+        if transport is not None and not self.parted and not transport.is_closing():
+            Farewell(transport, self.relay.timers, self.connection_lost).begin()
+        self.parted = True
 
     def on_abandoned(self, error: Http2Error) -> None:
         """The connection ends because of `error`; log it and end its streams."""
@@ -115,7 +126,7 @@ class Link(Http2Codec, asyncio.Protocol):
         if not out or transport is None:
             return
         self.out = []
-        if transport.is_closing():
+        if self.parted or transport.is_closing():
             return
         if self.bulky:
             self.bulky = False

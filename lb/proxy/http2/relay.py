@@ -172,8 +172,8 @@ class Http2Relay:
         if self.closing:
             closing, self.closing = self.closing, []
             for link in closing:
-                if link.transport is not None and not link.streams:
-                    link.transport.close()
+                if not link.streams:
+                    link.part()
 
     # Life
 

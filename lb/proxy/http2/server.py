@@ -105,7 +105,7 @@ class ServerLink(Link):
 
     def _check_time(self) -> None:
         """The one timer of a connection: preface, first SETTINGS, idle time-out."""
-        if self.transport is None:
+        if self.transport is None or self.parted:
             return
         options = self.relay.options
         now = self.relay.clock()
