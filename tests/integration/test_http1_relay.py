@@ -324,6 +324,24 @@ async def test_client_that_half_closes_still_gets_its_answer(setup: Setup) -> No
     assert await client.is_closed()
 
 
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [(b"", None), (b"GET / HT", 400), (_INFER + b"Content-Length: 5\r\n\r\nhell", 400)],
+)
+async def test_pipelined_requests_are_answered_after_a_half_close(
+    setup: Setup, last: bytes, status: int | None
+) -> None:
+    _, relay, client = setup
+    await client.send(_GET + _GET + last)
+    client.half_close()
+    for _ in range(2):
+        assert (await client.answer()).body == b"ok"
+    if status is not None:
+        assert (await client.answer()).status == status
+    assert await client.is_closed()
+    assert len(relay.finished.records) == (2 if status is None else 3)
+
+
 async def test_connection_close_is_obeyed_and_announced(setup: Setup) -> None:
     backend, _, client = setup
     await client.send(_GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + _GET)

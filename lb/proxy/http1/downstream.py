@@ -89,7 +89,6 @@ class Downstream(asyncio.Protocol, ABC):
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=relay.options.buffer_size)
         self.client, self._origin = peer_of(self.transport)
-        relay.servers.add(self)
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
         self.since = relay.clock()
@@ -101,7 +100,6 @@ class Downstream(asyncio.Protocol, ABC):
         self.transport = None
         self.state = State.CLOSED
         self._alarm.cancel()
-        relay.servers.discard(self)
         relay.traffic.connections -= 1
         exchange = self.exchange
         self.exchange = None

@@ -6,12 +6,13 @@ requests by `buffer_size`, answers by the water mark of the transport; and each 
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.operation import Treatment
 from lb.domain.outcome import Outcome, Reason
-from lb.net.sockets import reset_on_close
 from lb.proxy.http1.answers import REASONS, Answer, error, health
+from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, RequestPlan
 from lb.proxy.http1.upload import UNCOUNTED
@@ -22,7 +23,6 @@ from lb.wire.http1.forwarded import add_forwarded, add_x_forwarded
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
-
 
 _READY: Final = State.READY
 _HEAD: Final = State.HEAD
@@ -56,6 +56,16 @@ class ServerConnection(Downstream):
 
     # Transport
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a client connected."""
+        self.relay.servers.add(self)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the client is gone."""
+        self.relay.servers.discard(self)
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole request with a head that is known,
@@ -86,12 +96,7 @@ class ServerConnection(Downstream):
     def eof_received(self) -> bool:
         """asyncio: the client sends nothing more, but may well wait for its answer."""
         self.eof = True
-        if self.state is _BODY:
-            self._refuse(MessageError(400, "request ended before its body was complete"))
-        elif self.state is _HEAD:
-            self._refuse(MessageError(400, "request ended before its head was complete"))
-        elif self.state is not _BUSY and not self._pending:
-            self.close()
+        self._look_at_eof()
         # TLS cannot be closed by halves (and asyncio would log that it is not).
         return self.transport is None or self.transport.get_extra_info("sslcontext") is None
 
@@ -120,7 +125,18 @@ class ServerConnection(Downstream):
         if self._pending or self._charged:
             self._charge_pending()
         self.update_reading()
-        if self.eof and not self._pending and self.state is _READY:
+        if self.eof:
+            self._look_at_eof()
+
+    def _look_at_eof(self) -> None:
+        """Nothing more comes: what is incomplete stays so."""
+        if self._pending or self.state is _BUSY:
+            return
+        if self.state is _BODY:
+            self._refuse(MessageError(400, "request ended before its body was complete"))
+        elif self.state is _HEAD:
+            self._refuse(MessageError(400, "request ended before its head was complete"))
+        else:
             self.close()
 
     def _read_head(self) -> bool:
@@ -276,19 +292,6 @@ class ServerConnection(Downstream):
             if self._pending or self.eof or not self.is_reading:
                 self._process()
 
-    def truncate(self, *, reset: bool) -> None:
-        """End an answer that cannot be completed, so that the client notices.
-
-        Args:
-            reset: the end of the connection would look like the end of the answer.
-        """
-        self.exchange = None
-        if reset and self.transport is not None:
-            reset_on_close(self.transport)
-            self.transport.abort()
-        else:
-            self.close()
-
     def begin_drain(self) -> None:
         """Close as soon as no request is under way."""
         if self.state is _READY and not self._pending:
@@ -325,6 +328,7 @@ class ServerConnection(Downstream):
             self._charged = owed
 
     def drop_pending(self) -> None:
+        """Forget what was read and not used."""
         self._pending = b""
         self._at = 0
         if self._charged:
