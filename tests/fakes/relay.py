@@ -104,7 +104,19 @@ class RunningRelay:
             "holders": len(self.ledger),
             "in_flight": sum(backend.in_flight for backend in self.backends),
             "streams": sum(len(server.streams) for server in self.relay.servers),
+            "tasks": len(self.tasks),
         }
+
+    async def until_clean(self) -> None:
+        """Wait until nothing of any call is left; without clients, nothing of connections too."""
+        for _ in range(2000):
+            left = self.leftovers()
+            if not self.relay.servers:
+                left["timers"] = len(self.timers)
+            if not any(left.values()):
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(left)
 
 
 @asynccontextmanager

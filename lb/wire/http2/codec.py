@@ -184,7 +184,7 @@ class Http2Codec:
                     self._refuse_headers(length, stream_id)
                 block = data[start:stop]
                 if stop < size and not flags & 1:
-                    pos = self.take_whole(data, stop, stream_id, block)
+                    pos = self.take_whole(data, stop, stream_id & 0x7FFFFFFF, block)
                     if pos:
                         continue
                 pos = stop

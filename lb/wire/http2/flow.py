@@ -74,11 +74,27 @@ class Pipe(Generic[S]):
 
     def push(self, payload: Payload) -> bool:
         """Let payload wait. False when the ledger made the owner give way instead."""
-        if not self.ledger.take(self, len(payload)):
+        size = len(payload)
+        if not size:
+            return True
+        if not self._take(size):
             return False
         if self.queue is None:
             self.queue = deque()
+        if isinstance(payload, memoryview) and size * 2 < memoryview(payload.obj).nbytes:
+            # A view keeps all that was read with it, which the ledger does not see.
+            payload = bytes(payload)
         self.queue.append(payload)
+        return True
+
+    def _take(self, size: int) -> bool:
+        """Put bytes on the ledger. False when the owner had to give way."""
+        if not self.ledger.take(self, size):
+            return False
+        if self.owner is None:
+            # The largest holder was the other direction of the same stream.
+            self.ledger.release(self, size)
+            return False
         return True
 
     def pull(self, limit: int) -> Payload:
@@ -119,7 +135,7 @@ class Pipe(Generic[S]):
         counted = self._retained_counted
         self.retained_size += size
         counted = self._retained_counted - counted
-        if counted and not self.ledger.take(self, counted):
+        if counted and not self._take(counted):
             return False
         # A view would keep all that was read with it.
         self.retained.append(bytes(payload))

@@ -1,0 +1,472 @@
+"""HTTP/2 peers that speak in raw frames: what no library would send, on either side of the relay.
+
+Nothing here comes from `lb`: frames are built and read a second time, so that a mistake in the
+product's own tables shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from hpack import Decoder
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
+END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 1, 1, 4, 8, 0x20
+
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 2, 3
+STREAM_CLOSED, FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL = 5, 6, 7, 8
+COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
+
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3
+INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
+
+WAIT_S = 5.0
+"""How long a peer waits for what must come; only a failing test gets there."""
+
+FieldPair = tuple[bytes, bytes]
+
+
+class Frame(NamedTuple):
+    """One frame as it came."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    @property
+    def code(self) -> int:
+        """The error code of RST_STREAM or GOAWAY."""
+        at = 0 if self.kind == RST_STREAM else 4
+        return int.from_bytes(self.payload[at : at + 4], "big")
+
+    @property
+    def last_stream(self) -> int:
+        """GOAWAY's last stream."""
+        return int.from_bytes(self.payload[:4], "big")
+
+    @property
+    def increment(self) -> int:
+        """WINDOW_UPDATE's increment."""
+        return int.from_bytes(self.payload, "big")
+
+    @property
+    def ends_stream(self) -> bool:
+        """Whether END_STREAM is set."""
+        return self.kind in (DATA, HEADERS) and bool(self.flags & END_STREAM)
+
+    @property
+    def values(self) -> dict[int, int]:
+        """SETTINGS by number."""
+        return dict(struct.iter_unpack(">HL", self.payload))
+
+
+# Building
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Any frame."""
+    return struct.pack(">L", len(payload))[1:] + struct.pack(">BBL", kind, flags, stream) + payload
+
+
+def _padded(payload: bytes, pad: int | None) -> tuple[bytes, int]:
+    if pad is None:
+        return payload, 0
+    return bytes((pad,)) + payload + bytes(pad), PADDED
+
+
+def data(stream: int, payload: bytes = b"", *, end: bool = False, pad: int | None = None) -> bytes:
+    """DATA."""
+    payload, flags = _padded(payload, pad)
+    return frame(DATA, flags | (END_STREAM if end else 0), stream, payload)
+
+
+def headers(
+    stream: int,
+    block: bytes | Iterable[FieldPair],
+    *,
+    end: bool = False,
+    done: bool = True,
+    pad: int | None = None,
+    priority: bytes | None = None,
+) -> bytes:
+    """HEADERS, from a block or from fields. `done` is END_HEADERS."""
+    payload = block if isinstance(block, bytes) else literals(block)
+    flags = (END_STREAM if end else 0) | (END_HEADERS if done else 0)
+    if priority is not None:
+        payload = priority + payload
+        flags |= PRIORITY_FLAG
+    payload, padding = _padded(payload, pad)
+    return frame(HEADERS, flags | padding, stream, payload)
+
+
+def continuation(stream: int, block: bytes, *, done: bool = True) -> bytes:
+    """CONTINUATION."""
+    return frame(CONTINUATION, END_HEADERS if done else 0, stream, block)
+
+
+def settings(values: Mapping[int, int] | Iterable[tuple[int, int]] = ()) -> bytes:
+    """SETTINGS; pairs may repeat a number."""
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HL", *pair) for pair in pairs))
+
+
+SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+
+
+def ping(payload: bytes = b"12345678", *, ack: bool = False) -> bytes:
+    """PING."""
+    return frame(PING, ACK if ack else 0, 0, payload)
+
+
+def goaway(last: int = 0, code: int = NO_ERROR, text: bytes = b"", *, stream: int = 0) -> bytes:
+    """GOAWAY."""
+    return frame(GOAWAY, 0, stream, struct.pack(">LL", last, code) + text)
+
+
+def rst(stream: int, code: int = CANCEL) -> bytes:
+    """RST_STREAM."""
+    return frame(RST_STREAM, 0, stream, struct.pack(">L", code))
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    """WINDOW_UPDATE."""
+    return frame(WINDOW_UPDATE, 0, stream, struct.pack(">L", increment))
+
+
+def integer(value: int, bits: int, first: int = 0) -> bytes:
+    """RFC 7541 5.1."""
+    limit = (1 << bits) - 1
+    if value < limit:
+        return bytes((first | value,))
+    out = [first | limit]
+    value -= limit
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes((*out, value))
+
+
+def literal(name: bytes, value: bytes, first: int = 0) -> bytes:
+    """One field, literal with a literal name, not Huffman. `first` is 0, 0x10 or 0x40."""
+    return bytes((first,)) + integer(len(name), 7) + name + integer(len(value), 7) + value
+
+
+def literals(fields: Iterable[FieldPair]) -> bytes:
+    """A block of literals."""
+    return b"".join(literal(name, value) for name, value in fields)
+
+
+# gRPC
+
+
+def message(payload: bytes = b"", flag: int = 0) -> bytes:
+    """A length-prefixed message."""
+    return bytes((flag,)) + len(payload).to_bytes(4, "big") + payload
+
+
+def named(model: bytes = b"m", more: bytes = b"") -> bytes:
+    """The message of an inference request for `model`."""
+    return message(b"\x0a" + bytes((len(model),)) + model + more)
+
+
+METHOD_PATH = b"/inference.GRPCInferenceService/ModelInfer"
+HANG_PATH = b"/test.Service/Hang"
+"""`serve_calls` leaves such a call without an answer."""
+
+
+def request_fields(*more: FieldPair, path: bytes = METHOD_PATH) -> list[FieldPair]:
+    """A good gRPC request head, and more fields behind it."""
+    return [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", path),
+        (b":authority", b"lb.test"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+        *more,
+    ]
+
+
+def call(stream: int, body: bytes | None = None, *more: FieldPair) -> bytes:
+    """A whole unary request."""
+    payload = named() if body is None else body
+    return headers(stream, request_fields(*more)) + data(stream, payload, end=True)
+
+
+RESPONSE_FIELDS: list[FieldPair] = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+OK_TRAILERS: list[FieldPair] = [(b"grpc-status", b"0")]
+
+
+def answer(stream: int, body: bytes | None = None) -> bytes:
+    """A whole unary answer."""
+    return (
+        headers(stream, RESPONSE_FIELDS)
+        + data(stream, message() if body is None else body)
+        + headers(stream, OK_TRAILERS, end=True)
+    )
+
+
+# Peers
+
+
+class ConnectionOver(AssertionError):
+    """The other side closed where more was expected."""
+
+
+class Peer:
+    """One end of a connection. Acknowledges SETTINGS, credits DATA, decodes header blocks."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.seen: list[Frame] = []
+        self.heads: dict[int, list[list[FieldPair]]] = {}
+        """Decoded header blocks by stream."""
+        self.bodies: dict[int, bytearray] = {}
+        """Payload of DATA by stream."""
+        self.ended: set[int] = set()
+        """Streams that the other side ended."""
+        self.resets: dict[int, int] = {}
+        """Codes by stream that the other side reset."""
+        self.credits = True
+        """Whether DATA is credited as it comes."""
+        self.acknowledges = True
+        """Whether SETTINGS are acknowledged."""
+        self.closed = False
+        self._decoder = Decoder()
+        self._block = b""
+
+    def send(self, *parts: bytes) -> None:
+        """Send all at once."""
+        if not self.closed:
+            self.writer.write(b"".join(parts))
+
+    async def send_slowly(self, content: bytes, step: int = 1) -> None:
+        """Send piece by piece, each read by itself on the other side."""
+        for at in range(0, len(content), step):
+            if self.writer.is_closing() or self.reader.at_eof():
+                return
+            self.writer.write(content[at : at + step])
+            await asyncio.sleep(0)
+
+    async def next(self) -> Frame | None:
+        """The next frame; None when the other side has closed."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                head = await self.reader.readexactly(9)
+                length = int.from_bytes(head[:3], "big")
+                payload = await self.reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.closed = True
+            return None
+        stream = int.from_bytes(head[5:9], "big") & 0x7FFFFFFF
+        found = Frame(head[3], head[4], stream, payload)
+        self.seen.append(found)
+        self._note(found)
+        return found
+
+    def _note(self, found: Frame) -> None:
+        kind, flags, stream, payload = found
+        if kind == SETTINGS and not flags & ACK and self.acknowledges:
+            self.send(SETTINGS_ACK)
+        elif kind == DATA:
+            self.bodies.setdefault(stream, bytearray()).extend(payload)
+            if payload and self.credits:
+                self.send(window_update(0, len(payload)))
+                if not flags & END_STREAM:
+                    self.send(window_update(stream, len(payload)))
+        elif kind == RST_STREAM:
+            self.resets[stream] = found.code
+        elif kind in (HEADERS, CONTINUATION):
+            self._block = payload if kind == HEADERS else self._block + payload
+            if flags & END_HEADERS:
+                fields = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(self._block, True)]
+                self.heads.setdefault(stream, []).append(fields)
+        if found.ends_stream:
+            self.ended.add(stream)
+
+    async def until(self, wanted: Callable[[Frame], bool]) -> Frame:
+        """Read up to the frame that is wanted."""
+        while True:
+            found = await self.next()
+            if found is None:
+                raise ConnectionOver(f"closed; seen: {self.seen[-8:]}")
+            if wanted(found):
+                return found
+
+    async def until_kind(self, kind: int, stream: int | None = None) -> Frame:
+        """Read up to a frame of a kind, on a stream if given."""
+        return await self.until(lambda f: f.kind == kind and stream in (None, f.stream))
+
+    async def until_over(self, stream: int) -> None:
+        """Read until a stream was ended or reset by the other side."""
+        while stream not in self.ended and stream not in self.resets:
+            await self.until(lambda f: f.stream == stream)
+
+    async def until_closed(self) -> None:
+        """Read until the other side closes."""
+        while await self.next() is not None:
+            pass
+
+    async def is_alive(self, token: bytes = b"alive?!?") -> bool:
+        """Whether the other side answers a PING."""
+        self.send(ping(token))
+        try:
+            await self.until(lambda f: f.kind == PING and bool(f.flags & ACK) and f[3] == token)
+        except ConnectionOver:
+            return False
+        return True
+
+    def fields(self, stream: int, block: int = -1) -> dict[bytes, bytes]:
+        """One decoded header block of a stream, the last by default."""
+        return dict(self.heads[stream][block])
+
+    def status(self, stream: int) -> int | None:
+        """The gRPC status that a stream ended with; None where it has none."""
+        value = self.fields(stream).get(b"grpc-status") if stream in self.heads else None
+        return None if value is None else int(value)
+
+    async def close(self) -> None:
+        """Close this end."""
+        self.closed = True
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            pass
+
+    def abort(self) -> None:
+        """Close this end with a TCP reset where data is unread, without waiting."""
+        self.closed = True
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def raw_client(
+    port: int,
+    values: Mapping[int, int] | None = None,
+    *,
+    handshake: bool = True,
+    acknowledges: bool = True,
+) -> AsyncIterator[Peer]:
+    """A client of the relay at `port`; with its SETTINGS exchange done, unless told otherwise."""
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
+    peer.acknowledges = acknowledges
+    try:
+        if handshake:
+            await greet(peer, values)
+        yield peer
+    finally:
+        await peer.close()
+
+
+async def greet(peer: Peer, values: Mapping[int, int] | None = None) -> None:
+    """Send preface and SETTINGS, see the server's SETTINGS and its acknowledgement of ours."""
+    peer.send(PREFACE, settings(values or {}))
+    await peer.until(lambda f: f.kind == SETTINGS and bool(f.flags & ACK))
+
+
+Script = Callable[[Peer], Awaitable[None]]
+"""What a backend does with a connection whose preface has come."""
+
+
+class RawBackend:
+    """A backend that plays a script on every connection."""
+
+    def __init__(self) -> None:
+        self.target = ""
+        self.peers: list[Peer] = []
+        """Connections in the order in which they came, closed ones included."""
+        self.requests: list[tuple[dict[bytes, bytes], bytes]] = []
+        """Heads and bodies of complete requests, where `serve_calls` plays."""
+        self.failures: list[BaseException] = []
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.target.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def raw_backend(
+    script: Callable[[RawBackend], Script] | None = None,
+    values: Mapping[int, int] | None = None,
+    *,
+    greets: bool = True,
+) -> AsyncIterator[RawBackend]:
+    """Run a backend; `script(backend)` gives what is played. Plain calls are echoed without one.
+
+    Args:
+        script: see `Script`.
+        values: its SETTINGS.
+        greets: send SETTINGS before the script begins.
+    """
+    backend = RawBackend()
+    play = (script or serve_calls)(backend)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        backend.peers.append(peer)
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            assert await reader.readexactly(len(PREFACE)) == PREFACE
+            if greets:
+                peer.send(settings(values or {}))
+            await play(peer)
+        except (ConnectionOver, ConnectionError, asyncio.IncompleteReadError):
+            pass
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            backend.failures.append(error)
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0, limit=2**24)
+    backend.target = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield backend
+    finally:
+        server.close()
+        for task in tuple(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for failure in backend.failures:
+        raise failure
+
+
+def serve_calls(backend: RawBackend, reply: Callable[[int, bytes], bytes] = answer) -> Script:
+    """Answer every complete request with `reply(stream, body)`, an echo by default."""
+
+    async def play(peer: Peer) -> None:
+        while (found := await peer.next()) is not None:
+            if found.ends_stream:
+                stream = found.stream
+                body = bytes(peer.bodies.get(stream, b""))
+                head = dict(peer.heads[stream][0])
+                backend.requests.append((head, body))
+                if head[b":path"] != HANG_PATH:
+                    peer.send(reply(stream, body))
+
+    return play
+
+
+def replies(reply: Callable[[int, bytes], bytes]) -> Callable[[RawBackend], Script]:
+    """A script for `raw_backend` that answers complete requests with `reply`."""
+    return lambda backend: serve_calls(backend, reply)
+
+
+def plays(script: Script) -> Callable[[RawBackend], Script]:
+    """A script that needs nothing of its backend."""
+    return lambda _: script

@@ -1,0 +1,69 @@
+"""The end of a connection reaches the peer, and does not wait for ever."""
+
+from __future__ import annotations
+
+from lb.proxy.http2.farewell import LINGER_S, STALL_S, Farewell
+from tests.fakes.clock import FakeLoop
+from tests.fakes.transport import FakeTransport
+
+
+def make(unsent: int = 0) -> tuple[FakeLoop, FakeTransport, list[Exception | None]]:
+    loop, transport = FakeLoop(), FakeTransport()
+    transport.buffered = unsent
+    lost: list[Exception | None] = []
+    Farewell(transport, loop.wheel(), lost.append).begin()
+    return loop, transport, lost
+
+
+def test_our_side_ends_first() -> None:
+    _, transport, lost = make()
+    assert transport.eof
+    assert not transport.aborted
+    assert lost == []
+
+
+def test_what_the_peer_still_sends_is_dropped() -> None:
+    _, transport, _ = make()
+    transport.get_protocol().data_received(b"x")
+    assert transport.written == b""
+
+
+def test_the_owner_hears_of_the_end() -> None:
+    loop, transport, lost = make()
+    transport.get_protocol().connection_lost(None)
+    assert lost == [None]
+    loop.advance(60)
+    assert not transport.aborted
+
+
+def test_a_peer_that_never_closes_is_cut() -> None:
+    loop, transport, _ = make()
+    loop.advance(LINGER_S - 0.1)
+    assert not transport.aborted
+    loop.advance(0.2)
+    assert transport.aborted
+
+
+def test_a_peer_that_reads_slowly_gets_all() -> None:
+    loop, transport, _ = make(unsent=100)
+    for left in range(99, -1, -1):
+        loop.advance(LINGER_S)
+        assert not transport.aborted
+        transport.buffered = left
+    loop.advance(2 * LINGER_S)
+    assert transport.aborted
+
+
+def test_a_peer_that_does_not_read_is_cut_in_the_end() -> None:
+    loop, transport, _ = make(unsent=100)
+    loop.advance(STALL_S - 1)
+    assert not transport.aborted
+    loop.advance(2)
+    assert transport.aborted
+
+
+def test_a_transport_that_was_reset_is_cut_at_once() -> None:
+    loop, transport = FakeLoop(), FakeTransport()
+    transport.eof_error = OSError("not connected")
+    Farewell(transport, loop.wheel(), lambda _: None).begin()
+    assert transport.aborted
