@@ -1,0 +1,166 @@
+"""One direction of one stream: what waits, what is kept, what is credited."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.wire.http2.flow import UNCOUNTED, Pipe
+from lb.wire.ledger import Ledger
+
+WINDOW = 1000
+
+
+class Owner:
+    """Ends its only pipe when told to."""
+
+    def __init__(self) -> None:
+        self.evicted = 0
+        self.pipe: Pipe[None] | None = None
+
+    def evict(self) -> None:
+        self.evicted += 1
+        assert self.pipe is not None
+        self.pipe.clear()
+
+
+def make_pipe(ledger: Ledger | None = None, window: int = WINDOW, limit: int = 0) -> Pipe[None]:
+    owner = Owner()
+    if ledger is None:
+        ledger = Ledger(2**20)
+    pipe: Pipe[None] = Pipe(owner, ledger, window, limit or window)
+    owner.pipe = pipe
+    return pipe
+
+
+def drain(pipe: Pipe[None], limit: int) -> list[bytes]:
+    """All that waits, in pieces of at most `limit` bytes."""
+    pieces = []
+    while pipe.queue:
+        pieces.append(bytes(pipe.pull(limit)))
+    return pieces
+
+
+def test_waiting_bytes_come_out_in_order_and_in_the_asked_sizes() -> None:
+    pipe = make_pipe()
+    assert pipe.push(b"abcdef")
+    assert pipe.push(memoryview(b"gh"))
+    assert pipe.held == pipe.ledger.held == 8
+    assert drain(pipe, 4) == [b"abcd", b"ef", b"gh"]
+    assert pipe.held == pipe.ledger.held == 0
+
+
+def test_credit_comes_in_halves_of_the_window() -> None:
+    pipe = make_pipe()
+    pipe.window -= 999
+    assert pipe.went_out(499) == 0
+    assert pipe.went_out(1) == 500
+    assert pipe.window == 501
+    assert pipe.went_out(499) == 0
+
+
+def test_no_credit_for_a_sender_that_has_ended() -> None:
+    pipe = make_pipe()
+    pipe.ended = True
+    assert pipe.went_out(WINDOW) == 0
+
+
+def test_window_doubles_up_to_its_limit_while_everything_goes_out() -> None:
+    pipe = make_pipe(limit=3 * WINDOW)
+    pipe.window -= WINDOW
+    assert pipe.went_out(WINDOW) == 2 * WINDOW
+    assert pipe.went_out(WINDOW) == 2 * WINDOW
+    assert pipe.window_size == 3 * WINDOW
+    assert pipe.went_out(2 * WINDOW) == 2 * WINDOW
+
+
+def test_window_stays_while_bytes_wait() -> None:
+    pipe = make_pipe(limit=3 * WINDOW)
+    pipe.push(b"x")
+    assert pipe.went_out(WINDOW) == WINDOW
+    assert pipe.window_size == WINDOW
+
+
+def test_nothing_is_credited_while_memory_is_short_and_bytes_wait() -> None:
+    ledger = Ledger(800)
+    pipe = make_pipe(ledger)
+    pipe.push(bytes(700))
+    assert pipe.went_out(WINDOW) == 0
+    pipe.pull(700)
+    assert pipe.went_out(0) == WINDOW
+
+
+def test_retained_copies_are_counted_above_the_size_of_a_call() -> None:
+    pipe = make_pipe()
+    pipe.retained = []
+    assert pipe.retain(memoryview(bytes(UNCOUNTED)), 10_000)
+    assert pipe.held == 0
+    assert pipe.retain(b"x", 10_000)
+    assert pipe.held == UNCOUNTED + 1
+    assert pipe.retained == [bytes(UNCOUNTED), b"x"]
+    assert isinstance(pipe.retained[0], bytes)
+    pipe.drop_retained()
+    assert (pipe.retained, pipe.held, pipe.ledger.held) == (None, 0, 0)
+
+
+def test_what_passes_the_limit_is_not_retained_at_all() -> None:
+    pipe = make_pipe()
+    pipe.retained = []
+    assert pipe.retain(bytes(5000), 6000)
+    assert pipe.retain(bytes(1001), 6000)
+    assert pipe.retained is None
+    assert pipe.held == 0
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3, 7, 10])
+def test_rewound_bytes_go_out_again_and_are_not_credited_twice(sent: int) -> None:
+    pipe = make_pipe(window=4)
+    pipe.retained = []
+    credited = 0
+    for piece in (b"abcd", b"efg", b"hij"):
+        pipe.retain(piece, 100)
+        pipe.push(piece)
+    for _ in range(sent):
+        pipe.pull(1)
+        credited += pipe.went_out(1)
+    assert pipe.rewind()
+    assert drain(pipe, 100) == [b"abcd", b"efg", b"hij"]
+    for _ in range(10):
+        credited += pipe.went_out(1)
+    assert credited == 10
+
+
+def test_rewinding_twice_credits_once() -> None:
+    pipe = make_pipe(window=4)
+    pipe.retained = []
+    pipe.retain(b"abcdef", 100)
+    pipe.push(b"abcdef")
+    credited = 0
+    for sent in (4, 2, 6):
+        for _ in range(sent):
+            pipe.pull(1)
+            credited += pipe.went_out(1)
+        if sent != 6:
+            assert pipe.rewind()
+    assert credited == 6
+
+
+def test_clearing_leaves_nothing_on_the_ledger() -> None:
+    pipe = make_pipe()
+    pipe.retained = []
+    pipe.retain(bytes(5000), 10_000)
+    pipe.push(bytes(5000))
+    assert pipe.held == 10_000
+    pipe.clear()
+    assert (pipe.held, pipe.ledger.held, len(pipe.ledger)) == (0, 0, 0)
+    assert not pipe.queue
+    assert pipe.retained is None
+
+
+@pytest.mark.parametrize("act", ["push", "retain"])
+def test_the_owner_gives_way_where_the_ledger_is_full(act: str) -> None:
+    pipe = make_pipe(Ledger(4999))
+    pipe.retained = []
+    kept = pipe.push(bytes(5000)) if act == "push" else pipe.retain(bytes(5000), 10_000)
+    assert not kept
+    assert pipe.owner.evicted == 1
+    assert pipe.ledger.held == 0
