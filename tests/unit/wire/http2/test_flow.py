@@ -99,7 +99,8 @@ def test_retained_copies_are_counted_above_the_size_of_a_call() -> None:
     assert pipe.retained == [bytes(UNCOUNTED), b"x"]
     assert isinstance(pipe.retained[0], bytes)
     pipe.drop_retained()
-    assert (pipe.retained, pipe.held, pipe.ledger.held) == (None, 0, 0)
+    assert pipe.retained is None
+    assert pipe.held == pipe.ledger.held == 0
 
 
 def test_what_passes_the_limit_is_not_retained_at_all() -> None:

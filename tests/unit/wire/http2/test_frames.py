@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import h2.errors
 import pytest
 from hyperframe.frame import (
@@ -19,9 +21,9 @@ from lb.wire.http2 import frames as fr
 from lb.wire.http2.frames import ErrorCode, Http2Error
 
 
-def parse(data: bytes) -> list[Frame]:
+def parse(data: bytes) -> list[Any]:
     """All frames in `data`, read by hyperframe."""
-    frames = []
+    frames: list[Frame] = []
     while data:
         frame, length = Frame.parse_frame_header(memoryview(data[:9]))
         frame.parse_body(memoryview(data[9 : 9 + length]))

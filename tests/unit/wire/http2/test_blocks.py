@@ -1,0 +1,152 @@
+"""Header blocks of one connection, before and after the peer gave up its dynamic table."""
+
+from __future__ import annotations
+
+import pytest
+from hpack import Encoder
+
+from lb.wire.http2.blocks import BlockReader, HeadCache, HeadCaches
+from lb.wire.http2.fields import encode_field
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+
+LIMIT = 2000
+REQUEST = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("te", "trailers")]
+PLAIN = b"".join(encode_field(name.encode(), value.encode()) for name, value in REQUEST)
+RESPONSE = encode_field(b":status", b"200")
+
+
+def make_reader(*, stateless: bool) -> BlockReader:
+    reader = BlockReader(HeadCaches(), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    return reader
+
+
+def test_dynamic_table_is_followed_until_the_acknowledgement() -> None:
+    reader = make_reader(stateless=False)
+    encoder = Encoder()
+    first = encoder.encode([*REQUEST, ("x-new", "value")])
+    second = encoder.encode([*REQUEST, ("x-new", "value")])
+    assert len(second) < len(first)
+    blocks = {reader.request(first).block, reader.request(second).block}
+    assert blocks == {PLAIN + encode_field(b"x-new", b"value")}
+
+
+def test_skipped_blocks_keep_the_table_in_step() -> None:
+    reader = make_reader(stateless=False)
+    encoder = Encoder()
+    reader.skip(encoder.encode([("x-new", "value")]))
+    head = reader.request(encoder.encode([*REQUEST, ("x-new", "value")]))
+    assert head.block == PLAIN + encode_field(b"x-new", b"value")
+
+
+def test_without_a_table_nothing_needs_to_be_skipped() -> None:
+    reader = make_reader(stateless=True)
+    reader.skip(b"\xff\xff")
+    assert reader.request(PLAIN).path == b"/a"
+
+
+def test_equal_blocks_are_one_head_once_the_table_is_gone() -> None:
+    caches = HeadCaches()
+    first, second = BlockReader(caches, LIMIT), BlockReader(caches, LIMIT)
+    assert first.request(PLAIN) is not first.request(PLAIN)
+    for reader in (first, second):
+        assert not reader.is_stateless
+        reader.acknowledged()
+        assert reader.is_stateless
+    head = first.request(PLAIN)
+    assert second.known_request(PLAIN) is head
+    assert second.request(PLAIN) is head
+    answer = first.response(RESPONSE)
+    assert second.known_response(RESPONSE) is answer
+    assert second.response(RESPONSE) is answer
+
+
+def test_no_block_is_known_while_a_table_is_in_use() -> None:
+    caches = HeadCaches()
+    stateless, other = BlockReader(caches, LIMIT), BlockReader(caches, LIMIT)
+    stateless.acknowledged()
+    stateless.request(PLAIN)
+    stateless.response(RESPONSE)
+    assert other.known_request(PLAIN) is None
+    assert other.known_response(RESPONSE) is None
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_size_updates_are_not_sent_on(stateless: bool) -> None:
+    reader = make_reader(stateless=stateless)
+    assert reader.request(b"\x20" + PLAIN).block == PLAIN
+    assert reader.response(b"\x20" + RESPONSE).block == RESPONSE
+    assert reader.trailers(b"\x20" + encode_field(b"a", b"b")) == encode_field(b"a", b"b")
+
+
+def test_secrets_are_decoded_and_not_kept() -> None:
+    caches = HeadCaches()
+    reader = BlockReader(caches, LIMIT)
+    reader.acknowledged()
+    block = PLAIN + encode_field(b"authorization", b"secret", never_indexed=True)
+    assert reader.request(block).block == block
+    assert len(caches.requests) == 0
+    reader.response(RESPONSE + encode_field(b"set-cookie", b"secret", never_indexed=True))
+    assert len(caches.responses) == 0
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_malformed_head_is_the_streams_error(stateless: bool) -> None:
+    """The block can be decoded, so the connection lives."""
+    reader = make_reader(stateless=stateless)
+    for read in (reader.request, reader.response, reader.trailers):
+        with pytest.raises(StreamError):
+            read(encode_field(b"Upper", b"case"))
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+@pytest.mark.parametrize("block", [b"\x80", b"\xbe", b"\x00\x05ab", b"\x00\x01a\x81\x00"])
+def test_a_block_that_cannot_be_decoded_ends_the_connection(block: bytes, stateless: bool) -> None:
+    """Index 0, an empty table's entry, a cut field, bad Huffman coding."""
+    for name in ("request", "response", "trailers"):
+        reader = make_reader(stateless=stateless)
+        with pytest.raises(Http2Error) as caught:
+            getattr(reader, name)(block)
+        assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_table_above_the_default_is_refused() -> None:
+    """A size update to 8,192 where 4,096 is the most that a peer may use."""
+    with pytest.raises(Http2Error) as caught:
+        make_reader(stateless=False).request(b"\x3f\xe1\x3f" + PLAIN)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_small_block_cannot_unpack_without_bounds() -> None:
+    """An entry of 3,000 bytes, referred to a hundred times."""
+    entry = b"\x40\x01a\x7f" + b"\xb9\x16" + bytes(b"x" * 3000)
+    with pytest.raises(Http2Error) as caught:
+        make_reader(stateless=False).request(entry + b"\xbe" * 100)
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_large_trailers_are_the_streams_error(stateless: bool) -> None:
+    reader = make_reader(stateless=stateless)
+    with pytest.raises(StreamError) as caught:
+        reader.trailers(encode_field(b"a", b"x" * LIMIT))
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_cache_of_heads_is_bounded_and_keeps_what_is_used() -> None:
+    cache: HeadCache[object] = HeadCache()
+    usual = object()
+    cache.put(b"usual", usual)
+    for number in range(5000):
+        cache.put(b"%d" % number, object())
+        if number % 500 == 0:
+            assert (cache.get(b"usual") or cache.revive(b"usual")) is usual
+    assert len(cache) <= 2 * 1024
+    assert cache.revive(b"0") is None
+
+
+def test_long_blocks_are_not_kept() -> None:
+    cache: HeadCache[object] = HeadCache()
+    cache.put(bytes(4097), object())
+    assert len(cache) == 0
