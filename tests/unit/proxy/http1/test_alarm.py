@@ -1,0 +1,50 @@
+"""One alarm for many deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+from lb.net.timers import TimerWheel
+from lb.proxy.http1.alarm import Alarm
+
+
+async def test_alarm_rings_at_the_earliest_time_asked_for() -> None:
+    loop = asyncio.get_running_loop()
+    timers = TimerWheel(loop)
+    rang = asyncio.Event()
+    alarm = Alarm(timers, loop.time, rang.set)
+    started = loop.time()
+    alarm.ring_by(started + 60)
+    alarm.ring_by(started + 0.03)
+    alarm.ring_by(started + 30)
+    assert alarm.due == started + 0.03
+    await asyncio.wait_for(rang.wait(), 5)
+    assert 0.02 <= loop.time() - started < 2
+    assert alarm.due == inf
+    timers.close()
+
+
+async def test_time_that_has_passed_rings_soon() -> None:
+    loop = asyncio.get_running_loop()
+    timers = TimerWheel(loop)
+    rang = asyncio.Event()
+    Alarm(timers, loop.time, rang.set).ring_by(0.0)
+    await asyncio.wait_for(rang.wait(), 5)
+    timers.close()
+
+
+async def test_cancelled_alarm_stays_silent() -> None:
+    loop = asyncio.get_running_loop()
+    timers = TimerWheel(loop)
+    rung: list[int] = []
+    alarm = Alarm(timers, loop.time, lambda: rung.append(1))
+    after = asyncio.Event()
+    alarm.ring_by(loop.time() + 0.02)
+    alarm.cancel()
+    alarm.cancel()
+    alarm.ring_by(loop.time())
+    timers.after(0.1, after.set)
+    await asyncio.wait_for(after.wait(), 5)
+    assert rung == []
+    timers.close()

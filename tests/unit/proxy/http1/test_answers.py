@@ -1,0 +1,70 @@
+"""Answers of our own."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.outcome import Reason
+from lb.proxy.http1.answers import Answer, error, health
+from lb.proxy.http1.heads import RequestPlan
+from lb.wire.http1.limits import HeadLimits
+from tests.fakes.backends import make_backends
+from tests.fakes.relay import snapshot_of
+
+
+def _plan(path: bytes) -> RequestPlan:
+    return RequestPlan(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n", HeadLimits())
+
+
+def test_error_has_the_shape_of_tritons() -> None:
+    answer = error(400, Reason.BAD_REQUEST, 'say "please"')
+    assert answer.encode(keep_alive=True, is_http10=False, is_head=False) == (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 27\r\n\r\n"
+        b'{"error": "say \\"please\\""}'
+    )
+
+
+def test_connection_option_is_announced() -> None:
+    answer = Answer(200)
+    assert answer.encode(keep_alive=False, is_http10=False, is_head=False) == (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    assert b"Connection: keep-alive" in answer.encode(
+        keep_alive=True, is_http10=True, is_head=False
+    )
+
+
+def test_head_gets_no_body_but_its_length() -> None:
+    encoded = error(503, Reason.NO_BACKEND, "x").encode(
+        keep_alive=True, is_http10=False, is_head=True
+    )
+    assert encoded.endswith(b"\r\n\r\n")
+    assert b"Content-Length: 14" in encoded
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "line"),
+    [
+        (503, Reason.NO_BACKEND, b"Retry-After: 1"),
+        (503, Reason.BACKENDS_FULL, b"Retry-After: 1"),
+        (503, Reason.MEMORY, b"Retry-After: 1"),
+        (405, Reason.BAD_REQUEST, b"Allow: GET, "),
+    ],
+)
+def test_fields_that_belong_to_a_status(status: int, reason: Reason, line: bytes) -> None:
+    encoded = error(status, reason, "x").encode(keep_alive=True, is_http10=False, is_head=False)
+    assert line in encoded
+    assert b"Retry-After" not in error(502, Reason.UPSTREAM_LOST, "x").encode(
+        keep_alive=True, is_http10=False, is_head=False
+    )
+
+
+def test_health_is_what_a_triton_would_say() -> None:
+    some, none = snapshot_of(make_backends(0)), snapshot_of([])
+    live, ready = _plan(b"/v2/health/live"), _plan(b"/v2/health/ready")
+    for draining in (False, True):
+        assert health(live, none, draining=draining).status == 200
+    assert health(ready, some, draining=False).status == 200
+    assert health(ready, none, draining=False).status == 400
+    exiting = health(ready, some, draining=True)
+    assert (exiting.status, exiting.body) == (503, b'{"error": "Server exiting"}')

@@ -1,0 +1,220 @@
+"""A client's connection below its requests: time and ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lb.domain.outcome import Outcome, Reason
+from lb.proxy.http1.downstream import State, peer_of
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.server import ServerConnection
+from lb.wire.http1.forwarded import ClientOrigin
+from tests.fakes.http1_sides import FakeTransport, Sides
+
+_GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
+_POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+def _look(server: ServerConnection) -> None:
+    """The alarm rings."""
+    server._look_at_time()
+
+
+@pytest.mark.parametrize(
+    ("extra", "client", "origin"),
+    [
+        ({"peername": ("10.1.2.3", 9)}, "10.1.2.3:9", ClientOrigin(b"10.1.2.3", b"http")),
+        ({"peername": ("::1", 9, 0, 0)}, "[::1]:9", ClientOrigin(b"::1", b"http")),
+        ({"peername": ""}, "unix", ClientOrigin(b"unknown", b"http")),
+        (
+            {"peername": ("10.1.2.3", 9), "sslcontext": object()},
+            "10.1.2.3:9",
+            ClientOrigin(b"10.1.2.3", b"https"),
+        ),
+    ],
+)
+def test_peer_is_named(extra: dict[str, object], client: str, origin: ClientOrigin) -> None:
+    assert peer_of(asyncio.Transport(extra)) == (client, origin)
+
+
+async def test_connections_are_counted() -> None:
+    sides = Sides()
+    _, transport = sides.client()
+    assert (sides.traffic.accepted, sides.traffic.connections) == (1, 1)
+    assert sides.relay.downstream_connections == 1
+    transport.lose()
+    assert (sides.traffic.accepted, sides.traffic.connections) == (1, 0)
+    assert sides.relay.downstream_connections == 0
+
+
+async def test_new_connection_must_say_something() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    sides.now += 9.9
+    _look(server)
+    assert client.ended == ""
+    sides.now += 0.2
+    _look(server)
+    assert client.ended == "close"
+    assert client.take() == b""
+
+
+async def test_head_has_its_time_from_its_first_byte() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    sides.now += 5
+    server.data_received(_GET[:10])
+    sides.now += 9.9
+    server.data_received(_GET[10:11])
+    _look(server)
+    assert client.take() == b""
+    sides.now += 0.2
+    _look(server)
+    assert client.take().startswith(b"HTTP/1.1 408")
+    assert sides.finished.records[0].reason is Reason.HEAD_TIMEOUT
+
+
+async def test_idle_time_counts_from_the_last_answer() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    for _ in range(3):
+        sides.now += 600
+        _look(server) if server.served else None
+        server.data_received(_GET)
+        sides.now += 600
+        _look(server)
+        connection.data_received(_OK)
+    assert client.ended == ""
+    sides.now += 619
+    _look(server)
+    assert client.ended == ""
+    sides.now += 2
+    _look(server)
+    assert client.ended == "close"
+
+
+async def test_body_must_go_on_while_it_is_wanted() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST[:-3])
+    for _ in range(2):
+        sides.now += 29
+        server.data_received(_POST[-3:-2] if server.exchange else b"")
+        _look(server)
+    connection.pause_writing()
+    sides.now += 1000
+    _look(server)
+    assert client.take() == b"", "the backend is slow, not the client"
+    connection.resume_writing()
+    sides.now += 29
+    _look(server)
+    assert client.take() == b""
+    sides.now += 2
+    _look(server)
+    assert client.take().startswith(b"HTTP/1.1 408")
+    assert sides.finished.records[0].reason is Reason.BODY_TIMEOUT
+    assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
+
+
+async def test_answer_must_be_taken_on_and_on() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    client.waiting = 300
+    server.pause_writing()
+    for waiting in (200, 100):
+        sides.now += 29
+        client.waiting = waiting
+        _look(server)
+    sides.now += 29
+    _look(server)
+    assert client.ended == ""
+    sides.now += 2
+    _look(server)
+    assert client.ended == "abort"
+    assert backend.ended == "abort"
+    assert sides.finished.records[0].reason is Reason.CLIENT_STALLED
+
+
+async def test_small_answer_that_is_not_taken_does_not_stay_for_the_idle_time() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    client.waiting = 40
+    connection.data_received(_OK)
+    sides.now += 31
+    _look(server)
+    assert client.ended == "abort"
+    assert sides.finished.records[0].reason is None
+
+
+async def test_closing_must_be_possible_in_time() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    client.waiting = 100
+    server.close()
+    assert client.ended == "close"
+    sides.now += 31
+    _look(server)
+    assert client.ended == "abort"
+
+
+async def test_lingering_ends() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    server.data_received(b"\x16")
+    sides.now += 1.9
+    _look(server)
+    assert client.ended == ""
+    sides.now += 0.2
+    _look(server)
+    assert client.ended == "close"
+
+
+async def test_request_has_its_time_on_both_ways_through_the_code() -> None:
+    sides = Sides(Http1Options(request_timeout_s=5.0))
+    for wire in (_POST, _POST):
+        sides.upstream()
+        server, client = sides.client()
+        server.data_received(wire)
+        sides.now += 4.9
+        _look(server)
+        assert client.take() == b""
+        sides.now += 0.2
+        _look(server)
+        assert client.take().startswith(b"HTTP/1.1 504")
+        assert server.state is State.READY
+    assert sides.outcomes.seen == [("b0", Outcome.DEADLINE)] * 2
+
+
+async def test_cut_answer_is_closed_or_reset() -> None:
+    sides = Sides()
+    for version, ended in ((b"1.1", "close"), (b"1.0", "abort")):
+        connection, _ = sides.upstream()
+        server, client = sides.client()
+        server.data_received(b"GET / HTTP/" + version + b"\r\nHost: a\r\n\r\n")
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        connection.eof_received()
+        connection.connection_lost(None)
+        assert client.take().endswith(b"half")
+        assert client.ended == ended
+
+
+async def test_lost_connection_is_looked_at_no_more() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    client.lose()
+    sides.now += 1000
+    _look(server)
+    server.write([b"x"])
+    server.close()
+    assert isinstance(client, FakeTransport)
+    assert client.written == b""

@@ -1,0 +1,199 @@
+"""One request: attempts, answers, ends. Whatever happens, the accounts are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.backend import BackendKind
+from lb.domain.outcome import Outcome, Reason
+from tests.fakes.http1_sides import Sides
+
+_GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
+_POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def _clean(sides: Sides) -> bool:
+    return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+
+
+async def test_times_are_in_order() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, _ = sides.client()
+    server.data_received(_POST)
+    sides.now += 1
+    connection.data_received(_OK)
+    record = sides.finished.records[0]
+    assert record.started_at == record.placed_at == record.connected_at == 1000.0
+    assert record.first_byte_at == record.ended_at == 1001.0
+    assert connection.port.last_byte_at == 1001.0
+    assert (connection.port.bytes_sent, connection.port.bytes_received) == (5, 2)
+
+
+async def test_each_read_is_one_chunk_and_one_write() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(_STREAM + b"1\r\na\r\n1\r\nb\r\n")
+    assert client.take() == _STREAM + b"2\r\nab\r\n"
+    connection.data_received(b"1\r\nc\r\n1;x\r\nd\r\n0\r\nX-T: 1\r\nHost: evil\r\n\r\n")
+    assert client.take() == b"2\r\ncd\r\n0\r\nX-T: 1\r\n\r\n"
+    assert client.writes == 2
+    assert sides.finished.records[0].bytes_out == 4
+
+
+async def test_lost_race_is_repeated_once_on_a_new_connection() -> None:
+    sides = Sides(backends=2)
+    _, dead = sides.upstream(0)
+    _, other = sides.upstream(1)
+    server, client = sides.client()
+    server.data_received(_POST)
+    dead.lose()
+    assert other.take() == b"", "it may be as dead as the first"
+    assert len(sides.tasks) == 1
+    assert client.take() == b""
+    assert sides.outcomes.seen == [("b0", Outcome.STALE)]
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_loss_after_a_byte_is_told(begun: bool) -> None:
+    sides = Sides(backends=2)
+    connection, backend = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(_STREAM if begun else b"HTTP/1.1 200 OK\r\n")
+    backend.lose(ConnectionResetError("reset"))
+    answer = client.take()
+    assert answer == _STREAM if begun else answer.startswith(b"HTTP/1.1 502")
+    assert client.ended == ("close" if begun else "")
+    assert sides.finished.records[0].reason is Reason.UPSTREAM_LOST
+    assert _clean(sides)
+
+
+async def test_client_that_leaves_an_inference_keeps_it_in_flight_until_its_answer() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST)
+    server.pause_writing()
+    client.lose()
+    assert backend.reading
+    assert sides.dispatcher.open_exchanges == 0
+    assert sides.in_flight == 1
+    assert sides.relay.idle
+    connection.data_received(_STREAM + b"1\r\na\r\n")
+    connection.data_received(b"0\r\n\r\n")
+    assert len(sides.relay.upstreams) == 1
+    assert connection.port.codes == {200: 1}
+    assert len(sides.finished.records) == 1
+    assert _clean(sides)
+
+
+async def test_failure_after_the_client_left_is_only_counted() -> None:
+    sides = Sides(backends=2)
+    _, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST)
+    client.lose()
+    backend.lose()
+    assert sides.outcomes.seen == [("b0", Outcome.STALE)]
+    assert len(sides.tasks) == 0
+    assert _clean(sides)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire"),
+    [
+        (BackendKind.GENERIC, _POST),
+        (BackendKind.TRITON, _GET),
+        (BackendKind.TRITON, _POST[:-1]),
+        (BackendKind.TRITON, _POST.replace(b"/infer", b"/generate")),
+    ],
+)
+async def test_client_that_leaves_anything_else_ends_it(kind: BackendKind, wire: bytes) -> None:
+    sides = Sides(kind=kind)
+    _, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(wire)
+    client.lose()
+    assert backend.ended == "abort"
+    assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
+    assert sides.finished.records[0].reason is Reason.CLIENT_GONE
+    assert _clean(sides)
+
+
+async def test_client_that_leaves_while_connecting_ends_the_attempt() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    server.data_received(_POST)
+    client.lose()
+    assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
+    assert _clean(sides)
+    await sides.tasks.aclose()
+
+
+async def test_early_answer_ends_both_connections() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST[:-1])
+    connection.data_received(_OK)
+    assert client.take() == _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    assert backend.ended == "abort"
+    assert client.eof_sent
+    assert sides.finished.records[0].reason is None
+    assert _clean(sides)
+
+
+async def test_continue_is_sent_when_there_is_a_backend() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    head, body = _POST[:-5], _POST[-5:]
+    expecting = head.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    server.data_received(expecting)
+    assert client.take() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert backend.take() == head
+    server.data_received(body)
+    connection.data_received(b"HTTP/1.1 100 Continue\r\n\r\n" + _OK)
+    assert client.take() == _OK
+
+
+async def test_http10_gets_no_interim_answer() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    connection.data_received(b"HTTP/1.1 103 Early Hints\r\n\r\n" + _OK)
+    assert client.take() == _OK.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n")
+
+
+async def test_backend_that_breaks_the_protocol_is_named() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nA B: c\r\n\r\n")
+    assert client.take().endswith(
+        b'{"error": "backend b0 (http) broke the protocol: malformed response head"}'
+    )
+    assert backend.ended == "abort"
+    assert sides.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
+    assert _clean(sides)
+
+
+async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
+    sides = Sides(backends=0)
+    server, client = sides.client()
+    for _ in range(2):
+        server.data_received(_GET)
+        assert client.take().startswith(b"HTTP/1.1 503")
+    assert client.ended == ""
+    assert [record.reason for record in sides.finished.records] == [Reason.NO_BACKEND] * 2
+    assert _clean(sides)

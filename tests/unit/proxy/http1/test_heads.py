@@ -1,0 +1,91 @@
+"""What heads mean, and the memory of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.kserve.operations import UNKNOWN
+from lb.proxy.http1.heads import UNREADABLE, HeadReader, RequestPlan
+from lb.wire.http1.errors import MessageError
+from lb.wire.http1.limits import HeadLimits
+
+_INFER = b"POST /v2/models/m/infer?key=secret HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n"
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+
+
+def test_plan_knows_operation_model_and_path_without_query() -> None:
+    plan = RequestPlan(_INFER, HeadLimits())
+    assert (plan.operation.name, plan.model, plan.path) == (
+        "ModelInfer",
+        b"m",
+        b"/v2/models/m/infer",
+    )
+    assert plan.is_plain
+    assert plan.is_unstoppable
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n",
+        b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n",
+    ],
+)
+def test_anything_special_is_not_plain(head: bytes) -> None:
+    plan = RequestPlan(head, HeadLimits())
+    assert not plan.is_plain
+    assert not plan.is_unstoppable
+
+
+def test_equal_heads_are_read_once() -> None:
+    reader = HeadReader(HeadLimits())
+    assert reader.known_request(_INFER) is None
+    plan = reader.request(_INFER)
+    assert reader.known_request(bytes(bytearray(_INFER))) is plan
+    assert reader.request(bytes(bytearray(_INFER))) is plan
+    response = reader.response(_OK, to_head=False)
+    assert reader.known_response(_OK) is response
+    assert reader.response(_OK, to_head=False) is response
+
+
+def test_memory_is_bounded_and_keeps_what_is_used() -> None:
+    reader = HeadReader(HeadLimits())
+    plan = reader.request(_INFER)
+    for number in range(5000):
+        head = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % number
+        reader.request(head)
+        if number % 500 == 0:
+            assert reader.request(_INFER) is plan
+    assert reader.known_request(b"GET /0 HTTP/1.1\r\nHost: a\r\n\r\n") is None
+    long = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 5000 + b"\r\n\r\n"
+    reader.request(long)
+    assert reader.known_request(long) is None
+
+
+def test_answers_to_head_and_interim_answers_are_not_remembered() -> None:
+    reader = HeadReader(HeadLimits())
+    assert reader.response(_OK, to_head=True).length == 0
+    assert reader.known_response(_OK) is None
+    assert reader.response(_OK, to_head=False).length == 2
+    interim = b"HTTP/1.1 103 Early Hints\r\n\r\n"
+    reader.response(interim, to_head=False)
+    assert reader.known_response(interim) is None
+
+
+def test_broken_heads_are_refused_every_time() -> None:
+    reader = HeadReader(HeadLimits())
+    for _ in range(2):
+        with pytest.raises(MessageError):
+            reader.request(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises(MessageError):
+            reader.response(b"HTTP/1.1 101 No\r\n\r\n", to_head=False)
+
+
+def test_unreadable_request_has_no_facts() -> None:
+    assert (UNREADABLE.method, UNREADABLE.path, UNREADABLE.model) == (b"", b"", b"")
+    assert UNREADABLE.operation is UNKNOWN
+    assert not UNREADABLE.keep_alive

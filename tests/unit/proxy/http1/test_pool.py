@@ -1,0 +1,70 @@
+"""Idle connections: last in, first out, and gone when they are of no use."""
+
+from __future__ import annotations
+
+import asyncio
+
+from lb.proxy.http1.options import Http1Options
+from tests.fakes.http1_backend import eventually
+from tests.fakes.http1_sides import Sides
+from tests.fakes.relay import snapshot_of
+
+
+async def test_connection_used_last_is_taken_first() -> None:
+    sides = Sides(backends=2)
+    first, _ = sides.upstream()
+    second, _ = sides.upstream()
+    other, _ = sides.upstream(1)
+    pool = sides.relay.upstreams
+    assert len(pool) == 3
+    assert pool.take(sides.backends[0]) is second
+    assert pool.take(sides.backends[0]) is first
+    assert pool.take(sides.backends[0]) is None
+    assert pool.take(sides.backends[1]) is other
+
+
+async def test_connection_that_closes_is_not_taken() -> None:
+    sides = Sides()
+    connection, transport = sides.upstream()
+    transport.lose()
+    assert sides.relay.upstreams.take(sides.backends[0]) is None
+    assert not sides.relay.upstreams.discard(connection)
+    assert sides.relay.upstream_connections == 0
+
+
+async def test_backend_that_gets_nothing_new_has_no_idle_connections() -> None:
+    sides = Sides(backends=2)
+    _, gone = sides.upstream(0)
+    _, kept = sides.upstream(1)
+    sides.pool.publish(snapshot_of(sides.backends[1:], 2))
+    assert (gone.ended, kept.ended) == ("abort", "")
+    busy, transport = sides.upstream(0)
+    assert transport.ended == "abort"
+    assert sides.relay.upstreams.take(busy.backend) is None
+    sides.pool.publish(snapshot_of(sides.backends, 3))
+    assert len(sides.relay.upstreams) == 1
+
+
+async def test_old_connections_are_closed_and_young_ones_stay() -> None:
+    sides = Sides(Http1Options(upstream_idle_s=0.04))
+    _, old = sides.upstream()
+    sides.now += 1
+    _, young = sides.upstream()
+    await eventually(lambda: old.ended == "abort")
+    assert young.ended == ""
+    sides.now += 1
+    await eventually(lambda: young.ended == "abort")
+    assert len(sides.relay.upstreams) == 0
+    assert len(sides.timers) == 0, "nothing is left to look for"
+    sides.timers.close()
+
+
+async def test_closed_pool_keeps_nothing() -> None:
+    sides = Sides()
+    _, idle = sides.upstream()
+    sides.relay.upstreams.close()
+    assert idle.ended == "abort"
+    _, late = sides.upstream()
+    assert late.ended == "abort"
+    await asyncio.sleep(0)
+    sides.timers.close()
