@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tests.fakes.frames import (
     GOAWAY,
-    HEADERS,
     RST_STREAM,
     Peer,
     raw_backend,
@@ -56,15 +55,25 @@ def resets(code: int, stream: int = 1) -> Right:
     return check
 
 
-def answers(status: int | None = 0, stream: int = 1, http: bytes = b"200") -> Right:
-    """A complete answer with a gRPC status, and the connection lives."""
+def answers(
+    status: int | None = 0, stream: int = 1, *, http: bytes = b"200", then: int | None = None
+) -> Right:
+    """A complete answer with a gRPC status, and the connection lives.
+
+    Args:
+        status: None where the answer is not gRPC.
+        stream: of the call.
+        http: the HTTP status.
+        then: code of the RST_STREAM that follows, because the request was not complete.
+    """
 
     async def check(peer: Peer) -> None:
-        await peer.until(lambda f: f.stream == stream and f.kind in (HEADERS, RST_STREAM))
-        await peer.until_over(stream) if stream not in peer.ended else None
+        await peer.until_over(stream)
+        assert stream in peer.ended, peer.resets
         assert peer.heads[stream][0][0] == (b":status", http)
         assert peer.status(stream) == status
         assert await peer.is_alive()
+        assert peer.resets.get(stream) == then
 
     return check
 

@@ -146,6 +146,8 @@ class ServerLink(Link):
             self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
             return
         head = self.blocks.known_request(block) or self.blocks.request(block)
+        if end_stream and head.content_length > 0:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "content-length without a body")
         call = Call(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin(end_stream)
@@ -215,6 +217,13 @@ class ServerLink(Link):
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Payload of a request."""
         pipe.owner.request_data(payload, end_stream)
+
+    def on_data_run(
+        self, pipe: Pipe[Any], pieces: list[Payload], total: int, end_stream: int
+    ) -> None:
+        """Large pieces of a request's payload."""
+        if not pipe.owner.request_run(pieces, total, end_stream):
+            super().on_data_run(pipe, pieces, total, end_stream)
 
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The client cancelled."""
