@@ -150,7 +150,7 @@ def _check_target(method: bytes, target: bytes) -> None:
 
 def _fault(head: bytes) -> MessageError:
     """What is wrong with a head that the grammar refused."""
-    match = _LINE.fullmatch(head[: head.index(CRLF)])
+    match = _LINE.fullmatch(head.partition(CRLF)[0])
     if match is None or _METHOD.fullmatch(match[1]) is None:
         return MessageError(400, "malformed request line")
     if _TARGET.fullmatch(match[2]) is None and match.group(1, 2) != (b"OPTIONS", b"*"):
