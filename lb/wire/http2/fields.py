@@ -179,11 +179,14 @@ def skip_size_updates(block: bytes) -> int:
     """Where the fields begin: after the table size updates that a block may start with.
 
     Raises:
-        Http2Error: an update above the size of 0 that we advertised (RFC 7541 6.3).
+        Http2Error: an update above the size of 0 that we advertised (RFC 7541 6.3), or cut off.
     """
     pos = 0
     while pos < len(block) and block[pos] & 0xE0 == 0x20:
-        size, pos = _read_integer(block, pos, 0x1F)
+        try:
+            size, pos = _read_integer(block, pos, 0x1F)
+        except IndexError:
+            raise _broken("block ends inside a table size update") from None
         if size:
             raise _broken("table size update above our limit")
     return pos
