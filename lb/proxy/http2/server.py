@@ -218,13 +218,6 @@ class ServerLink(Link):
         """Payload of a request."""
         pipe.owner.request_data(payload, end_stream)
 
-    def on_data_run(
-        self, pipe: Pipe[Any], pieces: list[Payload], total: int, end_stream: int
-    ) -> None:
-        """Large pieces of a request's payload."""
-        if not pipe.owner.request_run(pieces, total, end_stream):
-            super().on_data_run(pipe, pieces, total, end_stream)
-
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The client cancelled."""
         pipe.owner.client_gone()
