@@ -16,7 +16,7 @@ from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
 from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
-from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_reset
+from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_http, status_of_reset
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
@@ -37,6 +37,8 @@ OK_HEAD: Final = encode_field(b":status", b"200") + encode_field(
     b"content-type", b"application/grpc"
 )
 """What our own answers begin with."""
+_MAX_EARLY_HEADS: Final = 10
+"""Informational responses to one request."""
 _NOT_GRPC: Final = encode_field(b":status", b"415")
 _BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
 
@@ -56,7 +58,7 @@ class Call(Exchange):
     """A gRPC call in the relay."""
 
     __slots__ = (
-        "begun", "client_id", "head", "held_back", "messages", "opened_at", "relay",
+        "begun", "client_id", "early_heads", "head", "held_back", "messages", "opened_at", "relay",
         "request", "response", "server", "timer", "upstream", "watch",
     )  # fmt: skip
 
@@ -423,6 +425,12 @@ class Call(Exchange):
         """An informational response, which gRPC has no use for, or none at all."""
         if not head.status or end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
+        if head.status == 101:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "status 101")  # RFC 9113 8.6
+        # Set here for the first time: nearly no call has one.
+        self.early_heads = getattr(self, "early_heads", 0) + 1
+        if self.early_heads > _MAX_EARLY_HEADS:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "too many informational responses")
 
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the response arrived."""
@@ -451,7 +459,7 @@ class Call(Exchange):
             port.bytes_sent += self.bytes_in
             port.bytes_received += self.bytes_out
         self.relay.dispatcher.attempt_ended(
-            self, _ANSWERED, status if status >= 0 else GrpcStatus.UNKNOWN, self.relay.now
+            self, _ANSWERED, status if status >= 0 else status_of_http(self.status), self.relay.now
         )
         upstream = self.upstream
         if upstream is not None:
