@@ -1,0 +1,151 @@
+"""Header blocks: read as the hpack library writes them, and as a plain reader reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hpack import Decoder, Encoder, HeaderTuple, NeverIndexedHeaderTuple
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb.wire.http2.blocks import BlockReader, HeadCaches
+from lb.wire.http2.fields import FieldCache, encode_field
+from lb.wire.http2.frames import Http2Error, StreamError
+from lb.wire.http2.heads import RequestHead
+from tests.reference import http2_fields as plain
+
+LIMIT = 2**15
+CACHE = FieldCache()
+"""Shared by all examples: what one leaves behind must not matter to the next."""
+NAME = st.text("abcdefghijklmnopqrstuvwxyz-0123456789", min_size=1, max_size=150).map(
+    lambda text: b"x-" + text.encode()
+)
+VALUE = st.binary(max_size=200).map(
+    lambda value: value.translate(None, b"\0\r\n").strip(b" \t")
+) | st.sampled_from([b"", b"application/grpc", b"x" * 127, b"x" * 128, b"x" * 700])
+REGULAR = st.tuples(NAME, VALUE) | st.sampled_from(
+    [
+        (b"content-type", b"application/grpc"),
+        (b"accept-encoding", b"gzip, deflate"),
+        (b"accept-encoding", b"other"),
+        (b"user-agent", b"grpc-python/1.60"),
+        (b"grpc-timeout", b"10S"),
+    ]
+)
+HEADERS = st.lists(st.tuples(REGULAR, st.sampled_from(["indexed", "plain", "never"])), max_size=6)
+PSEUDO = [
+    HeaderTuple(b":method", b"POST"),
+    HeaderTuple(b":scheme", b"http"),
+    HeaderTuple(b":path", b"/a.B/C"),
+    HeaderTuple(b"te", b"trailers"),
+]
+Fields = list[tuple[tuple[bytes, bytes], str]]
+
+
+def encode(encoder: Encoder, headers: Fields, huffman: bool) -> bytes:
+    """One block, with and without indexing as each field says."""
+    block: bytes = encoder.encode(PSEUDO, huffman=huffman)
+    for (name, value), how in headers:
+        if how == "plain":
+            block += encode_field(name, value)
+        else:
+            kind = NeverIndexedHeaderTuple if how == "never" else HeaderTuple
+            block += encoder.encode([kind(name, value)], huffman=huffman)
+    return block
+
+
+def expected(block: bytes, headers: Fields, decoder: Decoder) -> list[tuple[bytes, bytes, bool]]:
+    """What went in; the wire says which fields are secret, since a table may hold them already."""
+    fields = decoder.decode(block, raw=True)
+    assert [tuple(each) for each in fields] == [*map(tuple, PSEUDO), *(pair for pair, _ in headers)]
+    return [(*each, isinstance(each, NeverIndexedHeaderTuple)) for each in fields]
+
+
+def told(head: RequestHead) -> list[tuple[bytes, bytes, bool]]:
+    """What the next reader makes of the block that goes on."""
+    return [field[:3] for field in plain.split(head.block)]
+
+
+def facts(read: Callable[[bytes], object], block: bytes) -> dict[str, object]:
+    """What reading a block gives, except the block that goes on; or the peer's error."""
+    try:
+        head = read(block)
+    except (Http2Error, StreamError) as error:
+        return {"error": type(error), "code": error.code, "detail": error.detail}
+    names = getattr(head, "__slots__", ())
+    return {name: getattr(head, name) for name in names if name != "block"}
+
+
+@given(st.lists(st.tuples(HEADERS, st.booleans(), st.integers(0, 4096) | st.none()), max_size=5))
+def test_blocks_with_a_dynamic_table_become_the_same_fields(
+    blocks: list[tuple[Fields, bool, int | None]],
+) -> None:
+    reader = BlockReader(HeadCaches(), LIMIT)
+    encoder, decoder = Encoder(), Decoder()
+    for headers, huffman, table_size in blocks:
+        if table_size is not None:
+            encoder.header_table_size = table_size
+        block = encode(encoder, headers, huffman)
+        head = reader.request(block)
+        fields = expected(block, headers, decoder)
+        assert told(head) == fields
+        assert head.cacheable is not any(secret for _, _, secret in fields)
+
+
+@given(st.lists(st.tuples(HEADERS, st.booleans()), max_size=5))
+def test_blocks_without_one_become_the_same_fields(blocks: list[tuple[Fields, bool]]) -> None:
+    caches = HeadCaches()
+    reader = BlockReader(caches, LIMIT)
+    reader.acknowledged()
+    encoder, decoder = Encoder(), Decoder()
+    encoder.header_table_size = 0
+    for headers, huffman in blocks:
+        block = encode(encoder, headers, huffman)
+        fields = expected(block, headers, decoder)
+        for _ in range(2):
+            head = reader.request(block)
+            assert told(head) == fields
+        assert (reader.request(block) is head) is head.cacheable
+
+
+@given(HEADERS, st.booleans())
+def test_both_readers_digest_a_block_alike(headers: Fields, huffman: bool) -> None:
+    before, after = BlockReader(HeadCaches(), LIMIT), BlockReader(HeadCaches(), LIMIT)
+    after.acknowledged()
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    block = encode(encoder, headers, huffman)
+    for read in ("request", "trailers", "response"):
+        assert facts(getattr(before, read), block) == facts(getattr(after, read), block)
+
+
+BITS = st.binary(max_size=60) | st.lists(
+    st.sampled_from(
+        [b"\x82", b"\x84", b"\xbd", b"\xbe", b"\x80", b"\x20", b"\x3f", b"\x00", b"\x10", b"\x40",
+         b"\x0f", b"\x1f", b"\x7f", b"\xff", b"\x01", b"\x81", b"\x7f\x00", b"\xff\x00",
+         b"\x00\x01a\x01b", b"\x10\x01a\x00", b"\x40\x01a\x82\x1c\x64", b"\x04\x01/", b"a"]
+    ),
+    max_size=12,
+).map(b"".join)  # fmt: skip
+
+
+@given(BITS, st.booleans())
+def test_no_bytes_raise_anything_but_the_errors_of_the_peer(block: bytes, stateless: bool) -> None:
+    reader = BlockReader(HeadCaches(), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    for read in (reader.request, reader.response, reader.trailers, reader.skip):
+        assert facts(read, block) is not None
+
+
+@given(BITS)
+def test_splitting_agrees_with_its_reference(block: bytes) -> None:
+    try:
+        wanted = plain.split(block)
+    except plain.BadBlock:
+        with pytest.raises(Http2Error):
+            CACHE.split(block)
+        return
+    fields = [(f.name, f.value, f.never_indexed, f.raw) for f in CACHE.split(block)]
+    assert fields == [tuple(field) for field in wanted]
