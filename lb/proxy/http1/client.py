@@ -174,7 +174,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole answer with a head that is known,
-        # in one read, takes no decoder. Everything else takes `_read`, which is the plain form.
+        # in one read, takes no decoder. Everything else takes `_read`, which is the plain form;
+        # backends repeat their heads, so what is not known is not looked at here.
         exchange = self.exchange
         if exchange is None:
             # Nobody asked: it must not become the answer to the next request.

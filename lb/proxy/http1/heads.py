@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.operation import Operation, Treatment
-from lb.kserve.operations import http_route
+from lb.kserve.operations import UNKNOWN, Route, http_route
+from lb.wire.http1.errors import MessageError
+from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.limits import HeadLimits
-from lb.wire.http1.request import parse_request_head
+from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
 from lb.wire.http2.blocks import HeadCache
 
@@ -26,14 +28,7 @@ class RequestPlan:
         "request_id", "upstream",
     )  # fmt: skip
 
-    def __init__(self, head: bytes, limits: HeadLimits) -> None:
-        """Read a head.
-
-        Raises:
-            MessageError: it must not be relayed.
-        """
-        request = parse_request_head(head, limits)
-        route = http_route(request.method, request.target)
+    def __init__(self, request: RequestHead, route: Route, *, fits: bool) -> None:
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
         """For the log. Queries may hold secrets."""
@@ -56,6 +51,7 @@ class RequestPlan:
             and not request.expects_continue
             and not self.is_head
             and request.length >= 0
+            and fits
             and route.operation.treatment is Treatment.BALANCE
         )
         """Nothing about it needs a second look."""
@@ -66,12 +62,19 @@ class RequestPlan:
 class HeadReader:
     """Reads heads through the caches that all connections share."""
 
-    __slots__ = ("_limits", "_requests", "_responses", "known_request", "known_response")
+    __slots__ = (
+        "_body_size", "_limits", "_requests", "_responses", "_routes", "known_request",
+        "known_response",
+    )  # fmt: skip
 
-    def __init__(self, limits: HeadLimits) -> None:
+    def __init__(self, limits: HeadLimits, *, body_size: int = 0) -> None:
         self._limits = limits
+        self._body_size = body_size
+        """Longest body; 0 is no limit."""
         self._requests: HeadCache[RequestPlan] = HeadCache()
         self._responses: HeadCache[ResponseHead] = HeadCache()
+        self._routes: HeadCache[Route] = HeadCache()
+        """By request line: heads with a field that differs each time repeat at least that."""
         self.known_request = self._requests.get
         """Look up the request heads used last; hot."""
         self.known_response = self._responses.get
@@ -85,9 +88,23 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            plan = RequestPlan(head, self._limits)
+            request = parse_request_head(head, self._limits)
+            line = head[: head.index(CRLF)]
+            route = self._routes.get(line) or self._routes.revive(line)
+            if route is None:
+                route = http_route(request.method, request.target)
+                self._routes.put(line, route)
+            fits = not self._body_size or request.length <= self._body_size
+            plan = RequestPlan(request, route, fits=fits)
             self._requests.put(head, plan)
         return plan
+
+    def plan(self, head: bytes) -> RequestPlan | None:
+        """As `request`; None where that raises."""
+        try:
+            return self.request(head)
+        except MessageError:
+            return None
 
     def response(self, head: bytes, *, to_head: bool) -> ResponseHead:
         """What a response head means.
@@ -109,12 +126,5 @@ class HeadReader:
         return response
 
 
-def _make_unreadable() -> RequestPlan:
-    plan = RequestPlan(b"GET / HTTP/1.1\r\nHost: -\r\n\r\n", HeadLimits())
-    plan.method = plan.path = plan.host = b""
-    plan.is_plain = plan.keep_alive = False
-    return plan
-
-
-UNREADABLE: Final = _make_unreadable()
+UNREADABLE: Final = RequestPlan(RequestHead(b"", b"", is_http10=True), Route(UNKNOWN), fits=True)
 """Stands for a request whose head could not be read."""

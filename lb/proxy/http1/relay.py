@@ -41,11 +41,12 @@ class Http1Relay:
         """Counters of the clients' side."""
         self.options = options
         self.clock: Callable[[], float] = dispatcher.clock
-        self.heads = HeadReader(options.head)
+        self.heads = HeadReader(options.head, body_size=options.body_size)
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
+        self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
         if options.x_forwarded or options.forwarded:
             # The backend's head differs by client, so none is ready to be sent.
-            self.known_plan = _know_nothing
+            self.known_plan = self.plan = _know_nothing
         self.servers: set[ServerConnection] = set()
         self.upstreams = UpstreamPool(
             dispatcher.pool.current, timers, self.clock, options.upstream_idle_s

@@ -68,12 +68,13 @@ class ServerConnection(Downstream):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). A whole request with a head that is known,
-        # in one read, takes no decoder. Everything else takes `_process`, the plain form.
+        # HOT PATH (benchmarks/bench_http1_relay.py). A whole request in one read takes neither
+        # decoder nor buffer. Everything else takes `_process`, the plain form.
         if self.state is _READY and not self._pending and not self.is_full:
             end = data.find(END) + 4
             if end > 3:
-                plan = self._known_plan(data[:end])
+                head = data[:end]
+                plan = self._known_plan(head) or self.relay.plan(head)
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
                     self.state = _BUSY
                     relay = self.relay

@@ -6,14 +6,14 @@ import pytest
 
 from lb.domain.outcome import Reason
 from lb.proxy.http1.answers import Answer, error, health
-from lb.proxy.http1.heads import RequestPlan
+from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.wire.http1.limits import HeadLimits
 from tests.fakes.backends import make_backends
 from tests.fakes.relay import snapshot_of
 
 
 def _plan(path: bytes) -> RequestPlan:
-    return RequestPlan(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n", HeadLimits())
+    return HeadReader(HeadLimits()).request(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n\r\n")
 
 
 def test_error_has_the_shape_of_tritons() -> None:

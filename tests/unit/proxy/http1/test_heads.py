@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.kserve.operations import UNKNOWN
-from lb.proxy.http1.heads import UNREADABLE, HeadReader, RequestPlan
+from lb.proxy.http1.heads import UNREADABLE, HeadReader
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 
@@ -14,7 +14,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
 
 def test_plan_knows_operation_model_and_path_without_query() -> None:
-    plan = RequestPlan(_INFER, HeadLimits())
+    plan = HeadReader(HeadLimits()).request(_INFER)
     assert (plan.operation.name, plan.model, plan.path) == (
         "ModelInfer",
         b"m",
@@ -36,7 +36,7 @@ def test_plan_knows_operation_model_and_path_without_query() -> None:
     ],
 )
 def test_anything_special_is_not_plain(head: bytes) -> None:
-    plan = RequestPlan(head, HeadLimits())
+    plan = HeadReader(HeadLimits()).request(head)
     assert not plan.is_plain
     assert not plan.is_unstoppable
 
@@ -81,6 +81,7 @@ def test_broken_heads_are_refused_every_time() -> None:
     for _ in range(2):
         with pytest.raises(MessageError):
             reader.request(b"GET / HTTP/1.1\r\n\r\n")
+        assert reader.plan(b"GET / HTTP/1.1\r\n\r\n") is None
         with pytest.raises(MessageError):
             reader.response(b"HTTP/1.1 101 No\r\n\r\n", to_head=False)
 

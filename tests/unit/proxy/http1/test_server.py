@@ -156,9 +156,10 @@ async def test_lingering_is_bounded() -> None:
 
 async def test_large_body_is_refused_before_it_is_sent() -> None:
     sides = Sides(Http1Options(body_size=4))
-    server, client = sides.client()
-    server.data_received(_POST)
-    assert client.take().startswith(b"HTTP/1.1 413")
+    for _ in range(3):
+        server, client = sides.client()
+        server.data_received(_POST)
+        assert client.take().startswith(b"HTTP/1.1 413")
     assert len(sides.tasks) == 0
 
 

@@ -1,0 +1,106 @@
+"""Cost of one HTTP/1.1 exchange without its system calls: microseconds on transports of memory.
+
+    python -m benchmarks.bench_http1_relay
+
+What a request costs on sockets is measured by `python -m benchmarks.load`; this shows what a
+change to the relay's own code is worth, without the noise of a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from benchmarks.bench_http1_heads import MESH, SMALL
+from lb.domain.pool import PoolRef
+from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.server import ServerConnection
+from tests.fakes.http1_sides import FakeTransport, Sides
+
+ROUNDS = 7
+CALLS = 10_000
+_OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 149\r\n\r\n"
+ANSWER = _OK + b"x" * 149
+STREAM = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"a\r\nxxxxxxxxxx\r\n" + b"0\r\n\r\n"
+)
+
+
+class Sink(FakeTransport):
+    """Forgets what is written."""
+
+    def write(self, data: object) -> None:
+        """Take it."""
+
+    def writelines(self, list_of_data: object) -> None:
+        """Take it."""
+
+
+class NoSink:
+    """Forgets finished requests: their telemetry has a bench of its own."""
+
+    def finished(self, record: object) -> None:
+        """Take it."""
+
+
+def make_sides() -> tuple[Sides, ServerConnection, ClientConnection]:
+    """A client and an idle connection to a backend, on transports that forget."""
+    sides = Sides()
+    sides.dispatcher._requests = NoSink()  # type: ignore[assignment]
+    assert isinstance(sides.pool, PoolRef)
+    server = sides.relay.server_protocol()
+    server.connection_made(Sink(server))
+    connection, _ = sides.upstream()
+    connection.transport = Sink(connection)
+    return sides, server, connection
+
+
+def cost(exchange: Callable[[int], None]) -> float:
+    """Microseconds per exchange, the best of some rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        started = time.perf_counter_ns()
+        for number in range(CALLS):
+            exchange(number)
+        best = min(best, (time.perf_counter_ns() - started) / CALLS / 1000)
+    return best
+
+
+async def measure() -> None:
+    """Print one line per kind of exchange."""
+    small = SMALL + b"x" * 130
+    mesh = MESH + b"x" * 332
+    cut = mesh.index(b"0f5ab6a3")
+    sides, server, connection = make_sides()
+
+    def whole(_: int) -> None:
+        server.data_received(small)
+        connection.data_received(ANSWER)
+
+    def never_repeating(number: int) -> None:
+        server.data_received(b"%b%08x%b" % (mesh[:cut], number, mesh[cut + 8 :]))
+        connection.data_received(ANSWER)
+
+    def in_two_reads(_: int) -> None:
+        server.data_received(small[:-10])
+        server.data_received(small[-10:])
+        connection.data_received(ANSWER[:-10])
+        connection.data_received(ANSWER[-10:])
+
+    def chunked_answer(_: int) -> None:
+        server.data_received(small)
+        connection.data_received(STREAM)
+
+    for name, exchange in (
+        ("whole, head known", whole),
+        ("head never repeats, 12 fields", never_repeating),
+        ("both in two reads", in_two_reads),
+        ("chunked answer", chunked_answer),
+    ):
+        print(f"{name:35} {cost(exchange):8.2f} us")
+    sides.timers.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(measure())
