@@ -13,6 +13,8 @@ from lb.kserve.operations import SERVER_LIVE
 from lb.proxy.failure import RETRY_AFTER, http_body
 from lb.proxy.http1.heads import RequestPlan
 
+_JSON: Final = b"Content-Type: application/json\r\n"
+_PLAIN: Final = b"Content-Type: text/plain\r\n"
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 REASONS: Final = {
@@ -39,9 +41,9 @@ class Answer:
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
         parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, _PHRASES.get(self.status, b""))]
-        if self.body:
-            parts.append(b"Content-Type: application/json\r\n")
         parts.append(b"Content-Length: %d\r\n" % len(self.body))
+        # What Triton's server writes when it is not told, as with its answers about health.
+        parts.append(_JSON if self.body else _PLAIN)
         if self.status == 405:
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:

@@ -19,7 +19,7 @@ def _plan(path: bytes) -> RequestPlan:
 def test_error_has_the_shape_of_tritons() -> None:
     answer = error(400, Reason.BAD_REQUEST, 'say "please"')
     assert answer.encode(keep_alive=True, is_http10=False, is_head=False) == (
-        b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 27\r\n\r\n"
+        b"HTTP/1.1 400 Bad Request\r\nContent-Length: 27\r\nContent-Type: application/json\r\n\r\n"
         b'{"error": "say \\"please\\""}'
     )
 
@@ -27,7 +27,8 @@ def test_error_has_the_shape_of_tritons() -> None:
 def test_connection_option_is_announced() -> None:
     answer = Answer(200)
     assert answer.encode(keep_alive=False, is_http10=False, is_head=False) == (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n"
+        b"Connection: close\r\n\r\n"
     )
     assert b"Connection: keep-alive" in answer.encode(
         keep_alive=True, is_http10=True, is_head=False
@@ -64,7 +65,9 @@ def test_health_is_what_a_triton_would_say() -> None:
     live, ready = _plan(b"/v2/health/live"), _plan(b"/v2/health/ready")
     for draining in (False, True):
         assert health(live, none, draining=draining).status == 200
-    assert health(ready, some, draining=False).status == 200
+    assert health(ready, some, draining=False).encode(
+        keep_alive=True, is_http10=False, is_head=False
+    ) == (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n")
     assert health(ready, none, draining=False).status == 400
     exiting = health(ready, some, draining=True)
     assert (exiting.status, exiting.body) == (503, b'{"error": "Server exiting"}')
