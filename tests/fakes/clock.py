@@ -1,66 +1,86 @@
-"""A loop that has a clock and timers and nothing else; time passes when a test says so."""
+"""Time under the test's control."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from lb.net.timers import TimerWheel
 
 
-class FakeHandle:
-    """A call at a time."""
+class FakeHandle(asyncio.TimerHandle):
+    """A pending call of a `FakeLoop`."""
 
-    def __init__(self, at: float, callback: Callable[[], object]) -> None:
-        self.at = at
-        self.callback = callback
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+    def __init__(
+        self, when: float, callback: Callable[..., object], args: Any, loop: FakeLoop
+    ) -> None:
+        super().__init__(when, callback, args, loop)
 
 
-class FakeLoop:
-    """What `TimerWheel` asks of an event loop."""
+class FakeLoop(asyncio.AbstractEventLoop):
+    """An event loop of which only the clock works, and only when `advance` is called."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.handles: list[FakeHandle] = []
-        self.errors: list[dict[str, Any]] = []
+    def __init__(self, now: float = 1000.0) -> None:
+        self._now = now
+        self._handles: list[FakeHandle] = []
         self.wakes = 0
-        """How often the loop called somebody."""
+        """How often a timed call was made."""
+        self.errors: list[dict[str, Any]] = []
+        """What reached the exception handler."""
 
     def time(self) -> float:
-        return self.now
+        return self._now
 
-    def call_at(self, when: float, callback: Callable[[], object]) -> FakeHandle:
-        handle = FakeHandle(when, callback)
-        self.handles.append(handle)
-        return handle
+    def get_debug(self) -> bool:
+        return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.errors.append(context)
 
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        handle = FakeHandle(when, callback, args, self)
+        self._handles.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args)
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        return self.call_at(self._now, callback, *args)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Asyncio's handles tell their loop."""
+
     @property
     def pending(self) -> int:
-        """Calls that are still to come."""
-        return sum(not handle.cancelled for handle in self.handles)
+        """Calls that are still to be made."""
+        self._handles = [handle for handle in self._handles if not handle.cancelled()]
+        return len(self._handles)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, making every call at its time."""
-        end = self.now + seconds
-        while True:
-            self.handles = [handle for handle in self.handles if not handle.cancelled]
-            handle = min(self.handles, key=lambda each: each.at, default=None)
-            if handle is None or handle.at > end:
+        """Let time pass and make the calls that fall due, in order."""
+        until = self._now + seconds
+        while self.pending:
+            handle = min(self._handles, key=lambda each: each.when())
+            if handle.when() > until:
                 break
-            self.handles.remove(handle)
-            self.now = max(self.now, handle.at)
+            self._now = max(self._now, handle.when())
+            self._handles.remove(handle)
             self.wakes += 1
-            handle.callback()
-        self.now = end
+            handle._run()
+        self._now = until
+
+    def stall(self, seconds: float) -> None:
+        """Let time pass without making any call, as a blocked loop does."""
+        self._now += seconds
 
     def wheel(self) -> TimerWheel:
-        """A timer wheel on this loop."""
-        return TimerWheel(cast("asyncio.AbstractEventLoop", self))
+        """A timer wheel on this clock."""
+        return TimerWheel(self)
