@@ -24,7 +24,7 @@ fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix -q lb tests benchmarks tools
 	$(BIN)/ruff format -q lb tests benchmarks tools
 
-# Side by side with Envoy in one run; BENCH="--proxies triton-lb,envoy,haproxy,nginx" for more.
+# Side by side with Envoy, HAProxy and nginx in one run; BENCH="--results benchmarks/RESULTS.md" keeps it.
 bench: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load $(BENCH)

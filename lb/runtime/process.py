@@ -8,6 +8,7 @@ what runs, cut what is left. A second signal cuts at once.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import logging
 import os
@@ -31,6 +32,8 @@ from lb.settings.model import Settings
 _log = logging.getLogger(__name__)
 
 _LAG_TICK_S: Final = 0.1
+_YOUNG_OBJECTS: Final = 50_000
+"""New objects that start a collection: more than requests in flight ordinarily make."""
 _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _GOODBYE_S: Final = 1.0
@@ -72,6 +75,17 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _quiet_the_collector() -> None:
+    """Keep the cyclic collector from walking the whole program between requests.
+
+    Calls leave no cycles behind, so there is little to collect; with the defaults each few hundred
+    requests in flight start a walk over everything that was ever imported: 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)
 
 
 class Listeners:
@@ -212,6 +226,7 @@ class Process:
         for name, factory in factories.items():
             if name in sockets:
                 self._servers.append(await serve(loop, sockets[name], factory))
+        _quiet_the_collector()
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "backends": len(self._settings.backends)})

@@ -43,7 +43,7 @@ class UpstreamPool:
         """Open `call` on a connection, now or when there is one."""
         # HOT PATH (benchmarks/load). Nearly always the first connection has room.
         for link in self.links:
-            if link.room > 0:
+            if len(link.streams) < link.stream_limit:
                 link.open(call)
                 return
         self._waiting.append(call)

@@ -135,8 +135,9 @@ class Http2Codec:
         Raises:
             Http2Error: the peer broke the protocol; the connection is lost.
         """
-        # HOT PATH (benchmarks/bench_http2_codec.py). One pass over a read; the common DATA frame
-        # is handled in line, without a call per frame beside the subclass's own. No events.
+        # HOT PATH (benchmarks/bench_http2_codec.py). One pass over a read; whole DATA frames and
+        # plain HEADERS are handled in line, without a call beside the subclass's own, and without
+        # events. Everything else takes `_uncommon`.
         if self._tail:
             data = self._tail + data
             self._tail = b""
@@ -144,76 +145,78 @@ class Http2Codec:
         pos = 0
         if self._rest or self._skip:
             pos = self._go_on(data, size)
-        streams = self.streams
+        find = self.streams.get
+        data_limit = self.frame_limit << 8
+        head_limit = self._header_limit << 8 | 1
         view: memoryview | None = None
-        while size - pos >= 9:
-            length, flags, stream_id = unpack_header(data, pos)
-            kind = length & 0xFF
-            length >>= 8
+        while pos + 9 <= size:
+            head, flags, stream_id = unpack_header(data, pos)
             start = pos + 9
-            stop = start + length
-            if kind == 0 and not self._block_id:
-                pipe = streams.get(stream_id & 0x7FFFFFFF)
-                if (
-                    stop > size
-                    or flags & 8
-                    or pipe is None
-                    or pipe.ended
-                    or length > self.frame_limit
-                ):
-                    pos = self._begin_data(data, pos, size)
-                    if pos < 0:
-                        pos = -1 - pos
-                        break
-                    continue
-                pos = stop
-                self.owed += length
-                pipe.window -= length
-                if pipe.window < 0:
-                    self._overrun(stream_id & 0x7FFFFFFF)
-                    continue
-                if length < COPY_BELOW:
-                    self.on_data(pipe, data[start:stop], flags & 1)
-                else:
-                    if view is None:
-                        view = memoryview(data)
-                    self.on_data(pipe, view[start:stop], flags & 1)
-            elif stop <= size and kind == 1 and flags & 0x2C == 4 and not self._block_id:
-                # HEADERS with END_HEADERS, neither padded nor with priority.
-                if length > self._header_limit or not stream_id & 0x7FFFFFFF:
-                    self._refuse_headers(length, stream_id)
-                block = data[start:stop]
-                if stop < size and not flags & 1:
-                    pos = self.take_whole(data, stop, stream_id & 0x7FFFFFFF, block)
-                    if pos:
+            stop = start + (head >> 8)
+            if stop <= size and not self._block_id:
+                kind = head & 0xFF
+                if kind == 0:
+                    pipe = find(stream_id)
+                    if pipe is not None and not pipe.ended and not flags & 8 and head <= data_limit:
+                        pos = stop
+                        length = stop - start
+                        self.owed += length
+                        pipe.window = window = pipe.window - length
+                        if window < 0:
+                            self._overrun(stream_id)
+                        elif length < COPY_BELOW:
+                            self.on_data(pipe, data[start:stop], flags & 1)
+                        else:
+                            if view is None:
+                                view = memoryview(data)
+                            self.on_data(pipe, view[start:stop], flags & 1)
                         continue
-                pos = stop
-                try:
-                    self.on_head(stream_id & 0x7FFFFFFF, block, flags & 1 == 1)
-                except StreamError as error:
-                    self.on_stream_error(stream_id & 0x7FFFFFFF, error)
-            else:
-                self._check_frame(kind, flags, stream_id & 0x7FFFFFFF, length)
-                if kind > 9:
-                    self._skip = length
-                    pos = self._go_on(data, size, start)
+                elif (
+                    kind == 1
+                    and flags & 0x2C == 4  # END_HEADERS, neither padded nor with priority
+                    and head <= head_limit
+                    and 0 < stream_id < 0x80000000
+                ):
+                    block = data[start:stop]
+                    if not flags & 1 and stop + 9 <= size and data[stop + 3] == 0:
+                        pos = self.take_whole(data, stop, stream_id, block)
+                        if pos:
+                            continue
+                    pos = stop
+                    try:
+                        self.on_head(stream_id, block, flags & 1 == 1)
+                    except StreamError as error:
+                        self.on_stream_error(stream_id, error)
                     continue
-                if stop > size:
-                    break
-                pos = stop
-                self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[start:stop])
+            after = self._uncommon(data, pos, size)
+            if after < 0:
+                break
+            pos = after
         if pos < size:
             self._tail = data[pos:]
         if self.owed >= _CONNECTION_CREDIT:
             self.out.append(fr.window_update(0, self.owed))
             self.owed = 0
 
-    def _refuse_headers(self, length: int, stream_id: int) -> None:
-        if not stream_id & fr.STREAM_MASK:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
-        if length > self.frame_limit:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "frame larger than advertised")
-        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+    def _uncommon(self, data: bytes, pos: int, size: int) -> int:
+        """Handle one frame in the plain way. Returns the position after what was handled of it;
+        negative when nothing can be before more bytes come."""
+        head, flags, stream_id = unpack_header(data, pos)
+        stream_id &= fr.STREAM_MASK
+        kind = head & 0xFF
+        length = head >> 8
+        self._check_frame(kind, flags, stream_id, length)
+        if kind == fr.DATA:
+            return self._begin_data(data, pos, size)
+        start = pos + 9
+        if kind > fr.CONTINUATION:
+            self._skip = length
+            return self._go_on(data, size, start)
+        stop = start + length
+        if stop > size:
+            return -1
+        self._frame(kind, flags, stream_id, data[start:stop])
+        return stop
 
     def _overrun(self, stream_id: int) -> None:
         error = StreamError(ErrorCode.FLOW_CONTROL_ERROR, "stream window overrun")
@@ -221,11 +224,10 @@ class Http2Codec:
 
     def _begin_data(self, data: bytes, pos: int, size: int) -> int:
         """A DATA frame that is not the common one. Returns the position to go on at, or
-        `-1 - position` when more bytes are needed before anything of it can be handled."""
+        -1 when more bytes are needed before anything of it can be handled."""
         length, flags, stream_id = unpack_header(data, pos)
         stream_id &= fr.STREAM_MASK
         length >>= 8
-        self._check_frame(fr.DATA, flags, stream_id, length)
         start = pos + 9
         pad = 0
         payload = length
@@ -233,7 +235,7 @@ class Http2Codec:
             if not length:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "padded DATA without a pad length")
             if start >= size:
-                return -1 - pos
+                return -1
             pad = data[start]
             payload = length - 1 - pad
             start += 1
