@@ -1,0 +1,215 @@
+"""Placement and the accounts of every attempt."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.operation import Operation, OperationKind
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import PoolRef, PoolSnapshot
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange
+from lb.wire.ledger import Ledger
+from tests.fakes.backends import make_backend
+from tests.fakes.clock import FakeLoop
+from tests.fakes.records import INFER
+from tests.fakes.relay import Finished, Outcomes, snapshot_of
+
+GRPC = AppProtocol.GRPC
+LOAD = Operation("RepositoryModelLoad", OperationKind.CONTROL)
+
+
+class Parts(NamedTuple):
+    """A dispatcher and what it works with."""
+
+    dispatcher: Dispatcher
+    backends: tuple[Backend, ...]
+    outcomes: Outcomes
+    finished: Finished
+    ledger: Ledger
+    loop: FakeLoop
+
+
+def make(count: int = 2, *, max_in_flight: int = 0) -> Parts:
+    backends = tuple(make_backend(f"b{n}", max_in_flight=max_in_flight) for n in range(count))
+    outcomes, finished, ledger, loop = Outcomes(), Finished(), Ledger(800), FakeLoop()
+    ref = PoolRef(snapshot_of(backends))
+    dispatcher = Dispatcher(ref, outcomes, finished, clock=loop.time, ledger=ledger, max_attempts=3)
+    return Parts(dispatcher, backends, outcomes, finished, ledger, loop)
+
+
+def exchange(operation: Operation = INFER) -> Exchange:
+    return Exchange(GRPC, operation, "10.0.0.9:4711", 1.0)
+
+
+def may_retry(parts: Parts, one: Exchange, outcome: Outcome) -> bool:
+    return parts.dispatcher.may_retry(one, outcome, body_retained=True, response_begun=False)
+
+
+def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
+    parts = make(1)
+    backend, port = parts.backends[0], parts.backends[0].port(GRPC)
+    one = exchange()
+    assert parts.dispatcher.place(one) is backend
+    assert (backend.in_flight, port.in_flight, port.attempts, one.attempts) == (1, 1, 1, 1)
+    parts.loop.advance(0.003)
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 5)
+    assert (backend.in_flight, port.in_flight, port.attempts) == (0, 0, 1)
+    assert port.codes == {5: 1}
+    assert port.latency.sum == pytest.approx(0.003)
+    assert port.latency.counts[3] == 1
+    assert parts.outcomes.seen == []
+
+
+def test_a_failed_attempt_is_reported_and_its_backend_avoided() -> None:
+    parts = make(2)
+    one = exchange()
+    first = parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    assert parts.outcomes.seen == [(first.name, Outcome.CONNECT_REFUSED)]
+    assert first.port(GRPC).failures == {"connect_refused": 1}
+    assert first.in_flight == 0
+    assert may_retry(parts, one, Outcome.CONNECT_REFUSED)
+    second = parts.dispatcher.place(one)
+    assert second is not first
+    assert one.tried == (first,)
+
+
+def test_placed_at_is_that_of_the_first_attempt() -> None:
+    parts = make(2)
+    one = exchange()
+    parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    parts.loop.advance(1.0)
+    parts.dispatcher.place(one)
+    assert one.attempt_at == one.placed_at + 1.0
+
+
+def test_no_backend_means_a_refusal() -> None:
+    with pytest.raises(RequestRefused) as caught:
+        make(0).dispatcher.place(exchange())
+    assert caught.value.reason is Reason.NO_BACKEND
+
+
+def test_full_backends_mean_a_refusal() -> None:
+    parts = make(2, max_in_flight=1)
+    for _ in range(2):
+        parts.dispatcher.place(exchange())
+    with pytest.raises(RequestRefused) as caught:
+        parts.dispatcher.place(exchange())
+    assert caught.value.reason is Reason.BACKENDS_FULL
+    assert [backend.in_flight for backend in parts.backends] == [1, 1]
+
+
+def test_short_memory_means_a_refusal() -> None:
+    parts = make()
+
+    class Hoarder:
+        held = 0
+
+        def evict(self) -> None:
+            raise AssertionError
+
+    parts.ledger.take(Hoarder(), 700)
+    with pytest.raises(RequestRefused) as caught:
+        parts.dispatcher.place(exchange())
+    assert caught.value.reason is Reason.MEMORY
+
+
+def test_attempts_are_limited() -> None:
+    parts = make(5)
+    one = exchange()
+    for left in (True, True, False):
+        parts.dispatcher.place(one)
+        parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+        assert may_retry(parts, one, Outcome.CONNECT_REFUSED) is left
+
+
+def test_a_refused_connection_needs_another_backend() -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    assert not may_retry(parts, one, Outcome.CONNECT_REFUSED)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.STALE])
+def test_the_same_backend_will_do_for_what_a_new_connection_mends(outcome: Outcome) -> None:
+    parts = make(1)
+    one = exchange()
+    backend = parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, outcome)
+    assert may_retry(parts, one, outcome)
+    assert parts.dispatcher.place(one) is backend
+
+
+def test_the_keep_alive_race_is_believed_once_and_soon() -> None:
+    parts = make(3)
+    one, late = exchange(), exchange()
+    for left in (True, False):
+        parts.dispatcher.place(one)
+        parts.dispatcher.attempt_ended(one, Outcome.STALE)
+        assert may_retry(parts, one, Outcome.STALE) is left
+    parts.dispatcher.place(late)
+    parts.loop.advance(1.0)
+    parts.dispatcher.attempt_ended(late, Outcome.STALE)
+    assert not may_retry(parts, late, Outcome.STALE)
+
+
+def test_what_the_table_forbids_is_not_placed_again() -> None:
+    """A control operation after a race, a lost body, a begun response, a lost answer."""
+    parts = make(2)
+    one = exchange(LOAD)
+    parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.STALE)
+    assert not may_retry(parts, one, Outcome.STALE)
+    assert not may_retry(parts, one, Outcome.LOST)
+    for retained, begun in ((False, False), (True, True)):
+        assert not parts.dispatcher.may_retry(
+            one, Outcome.REFUSED, body_retained=retained, response_begun=begun
+        )
+
+
+def test_a_request_is_finished_once() -> None:
+    parts = make()
+    one = exchange()
+    parts.dispatcher.begin(one)
+    assert parts.dispatcher.open_exchanges == 1
+    parts.loop.advance(2.0)
+    parts.dispatcher.finish(one, Reason.CLIENT_GONE)
+    parts.dispatcher.finish(one)
+    assert parts.dispatcher.open_exchanges == 0
+    assert parts.finished.records == [one]
+    assert (one.reason, one.ended_at) == (Reason.CLIENT_GONE, parts.loop.time())
+
+
+def test_the_attempt_outlives_a_client_that_left() -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.begin(one)
+    backend = parts.dispatcher.place(one)
+    parts.dispatcher.finish(one, Reason.CLIENT_GONE)
+    assert backend.in_flight == 1
+    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
+    assert backend.in_flight == 0
+
+
+def test_lost_idle_connections_are_reported() -> None:
+    parts = make(1)
+    parts.dispatcher.connection_lost(parts.backends[0], GRPC)
+    assert parts.outcomes.seen == [("b0", Outcome.LOST)]
+
+
+def test_the_exit_is_announced_to_those_who_watch() -> None:
+    parts = make(1)
+    seen: list[tuple[PoolSnapshot, bool]] = []
+    pool = parts.dispatcher.pool
+    pool.subscribe(lambda snapshot: seen.append((snapshot, parts.dispatcher.exiting)))
+    parts.dispatcher.announce_exit()
+    assert seen == [(pool.current, True)]
+    parts.dispatcher.place(exchange())

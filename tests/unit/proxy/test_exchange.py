@@ -1,0 +1,25 @@
+"""A request begins with nothing known of its end."""
+
+from __future__ import annotations
+
+from lb.domain.backend import AppProtocol
+from lb.proxy.exchange import Exchange
+from lb.telemetry.record import RequestRecord
+from tests.fakes.backends import make_backend
+from tests.fakes.records import INFER
+
+
+def test_a_new_exchange_has_every_fact_of_a_record() -> None:
+    one = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 5.0)
+    for name in RequestRecord.__slots__:
+        getattr(one, name)
+    assert (one.client, one.started_at, one.attempts) == ("10.0.0.9:4711", 5.0, 0)
+    assert (one.status, one.grpc_status, one.reason) == (0, -1, None)
+    assert not one.finished
+
+
+def test_it_shows_what_it_is_and_where() -> None:
+    one = Exchange(AppProtocol.GRPC, INFER, "", 0.0)
+    assert repr(one) == "<Exchange ModelInfer backend=->"
+    one.backend = make_backend("gpu-0")
+    assert repr(one) == "<Exchange ModelInfer backend=gpu-0>"
