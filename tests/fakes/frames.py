@@ -470,3 +470,16 @@ def replies(reply: Callable[[int, bytes], bytes]) -> Callable[[RawBackend], Scri
 def plays(script: Script) -> Callable[[RawBackend], Script]:
     """A script that needs nothing of its backend."""
     return lambda _: script
+
+
+async def listens(peer: Peer) -> None:
+    """A script that only reads: the test says what is sent."""
+    while await peer.next() is not None:
+        pass
+
+
+async def eventually(is_so: Callable[[], object]) -> None:
+    """Return as soon as `is_so`; fail the test when that takes too long."""
+    async with asyncio.timeout(WAIT_S):
+        while not is_so():
+            await asyncio.sleep(0.001)

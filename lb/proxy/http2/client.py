@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
-from lb.net.timers import Timer
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW
@@ -36,16 +35,17 @@ _STREAM_CAP: Final = 1024
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
-    __slots__ = ("_timer", "last_byte_at", "next_id", "pool", "retired", "stream_limit")
+    __slots__ = ("greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit")
 
     def __init__(self, pool: UpstreamPool) -> None:
         super().__init__(pool.relay)
         self.pool = pool
-        self._timer: Timer | None = None
+        self.greeted: asyncio.Future[bool] = pool.relay.loop.create_future()
+        """True when the backend's SETTINGS have come; False when it was lost before."""
         self.next_id = 1
         self.last_byte_at = 0.0
-        self.stream_limit = _STREAM_CAP
-        """Calls at once."""
+        self.stream_limit = 0
+        """Calls at once; none before the backend has said how many it takes."""
         self.retired = False
         """Takes no new calls; closes when those it has are over."""
 
@@ -60,11 +60,7 @@ class ClientLink(Link):
         # The first block of ours tells the peer that we use no dynamic table (RFC 7541 4.2), so
         # literals "with indexing" that pass through unchanged cost it nothing.
         self.mark()
-        self._timer = self.relay.timers.after(self.relay.options.head_timeout_s, self._check_time)
-
-    def _check_time(self) -> None:
-        if not self.peer_ready:
-            self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
+        self.pool.connected(self)
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
@@ -76,9 +72,9 @@ class ClientLink(Link):
         self.relay.now = self.relay.clock()
         self.pool.port.connections -= 1
         self.transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.streams and not self.retired:
+        if not self.greeted.done():
+            self.greeted.set_result(False)
+        elif not self.streams and not self.retired:
             self.relay.dispatcher.connection_lost(self.pool.backend, AppProtocol.GRPC)
         self.retire()
         self._drop_calls(Outcome.LOST)
@@ -201,6 +197,8 @@ class ClientLink(Link):
         self.streams.pop(stream_id, None)
         if self.retired:
             self.close_if_over()
+        elif self.pool.waiting:
+            self.pool.serve_waiting()
 
     # What the codec reports
 
@@ -291,7 +289,10 @@ class ClientLink(Link):
         """The backend's limits are known now."""
         self.stream_limit = min(self.peer_max_streams, _STREAM_CAP)
         super().on_settings()
-        self.pool.serve_waiting()
+        if not self.greeted.done():
+            self.greeted.set_result(True)
+        else:
+            self.pool.serve_waiting()
 
     def abort(self) -> None:
         """Close now; calls fail."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
 from lb.net.dial import dial
 from lb.proxy.http2.client import ClientLink
 
@@ -30,14 +32,22 @@ class UpstreamPool:
         self.port = backend.port(AppProtocol.GRPC)
         self.links: list[ClientLink] = []
         """Connections that take calls."""
-        self._retired: set[ClientLink] = set()
-        self._waiting: deque[Call] = deque()
+        self.waiting: deque[Call] = deque()
+        """Calls that wait for room on a connection."""
+        self._others: set[ClientLink] = set()
+        """Connections that do not take calls yet, or not any more."""
         self._dials = 0
+        """Connections on their way, until their backend has sent its SETTINGS."""
         self._closed = False
 
     def __len__(self) -> int:
-        """Open connections, those that only finish their calls included."""
-        return len(self.links) + len(self._retired)
+        """Open connections, those that only begin or finish included."""
+        return len(self.links) + len(self._others)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is open, on its way, or waited for."""
+        return not (len(self) or self._dials or self.waiting)
 
     def start(self, call: Call) -> None:
         """Open `call` on a connection, now or when there is one."""
@@ -46,8 +56,7 @@ class UpstreamPool:
             if len(link.streams) < link.stream_limit:
                 link.open(call)
                 return
-        self._waiting.append(call)
-        self._dial_if_needed()
+        self._wait(call)
 
     def start_whole(self, call: Call, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small."""
@@ -57,90 +66,118 @@ class UpstreamPool:
                 link.open_whole(call, payload, size)
                 return
         if call.request.push(payload):
-            self._waiting.append(call)
+            self._wait(call)
+
+    def _wait(self, call: Call) -> None:
+        self.waiting.append(call)
+        if self._takes_no_calls:
+            self._fail_waiting(Outcome.REFUSED, "it takes no streams")
+        else:
             self._dial_if_needed()
+
+    @property
+    def _takes_no_calls(self) -> bool:
+        """Whether the backend says so (RFC 9113 6.5.2: MAX_CONCURRENT_STREAMS of 0)."""
+        return bool(self.links) and not any(link.stream_limit for link in self.links)
 
     def serve_waiting(self) -> None:
         """Start as many waiting calls as there is room for."""
-        while self._waiting:
-            call = self._waiting[0]
+        while self.waiting:
+            call = self.waiting[0]
             if call.finished or call.upstream is not None or call.port is not self.port:
-                self._waiting.popleft()  # cancelled, or placed anew elsewhere, while it waited
+                self.waiting.popleft()  # cancelled, or placed anew elsewhere, while it waited
                 continue
             link = next((link for link in self.links if link.room > 0), None)
             if link is None:
-                self._dial_if_needed()
-                return
-            self._waiting.popleft()
+                break
+            self.waiting.popleft()
             link.open(call)
+        if self.waiting:
+            if self._takes_no_calls:
+                self._fail_waiting(Outcome.REFUSED, "it takes no streams")
+            else:
+                self._dial_if_needed()
 
     # Dialling
 
     def _dial_if_needed(self) -> None:
-        if self._dials < min(_MAX_DIALS, 1 + len(self._waiting) // 256) and not self._closed:
+        if self._dials < min(_MAX_DIALS, 1 + len(self.waiting) // 256) and not self._closed:
             self._dials += 1
             self.relay.tasks.spawn(self._dial(), name=f"dial-grpc:{self.backend.name}")
 
     async def _dial(self) -> None:
         port = self.port
+        options = self.relay.options
         try:
             _, link = await dial(
                 self.relay.loop,
                 port.address,
                 lambda: ClientLink(self),
-                self.relay.options.connect_timeout_s,
+                options.connect_timeout_s,
             )
+            await self._greet(link)
         except UpstreamError as error:
             self.relay.now = self.relay.clock()
             self._dials -= 1
             port.connect_failures += 1
-            self._fail_waiting(error)
+            if not self.links and not self._dials:  # otherwise others will serve them
+                self._fail_waiting(error.outcome, error.detail)
             return
         self.relay.now = self.relay.clock()
         self._dials -= 1
         port.connects += 1
-        if link.transport is None:
-            # Closed between the connection and here: say what happened to those who wait.
-            self._dial_if_needed() if self._waiting else None
-            return
-        if self._closed:
-            link.abort()
-            return
-        if not link.retired:
-            self.links.append(link)
+        self._others.discard(link)
+        self.links.append(link)
         self.serve_waiting()
 
-    def _fail_waiting(self, error: UpstreamError) -> None:
-        if self.links or self._dials:
-            return  # others may still serve them
-        waiting, self._waiting = self._waiting, deque()
+    async def _greet(self, link: ClientLink) -> None:
+        """Wait for the backend's SETTINGS: how many streams it takes, and that it speaks HTTP/2.
+
+        Raises:
+            UpstreamError: they do not come; nothing of any call was sent.
+        """
+        try:
+            async with asyncio.timeout(self.relay.options.head_timeout_s):
+                greeted = await link.greeted
+        except TimeoutError as error:
+            link.abort()
+            raise UpstreamError(Outcome.CONNECT_TIMEOUT, "it sent no SETTINGS in time") from error
+        if not greeted or link.retired or link.transport is None:
+            raise UpstreamError(Outcome.CONNECT_FAILED, "it closed the new connection")
+
+    def _fail_waiting(self, outcome: Outcome, detail: str) -> None:
+        waiting, self.waiting = self.waiting, deque()
         for call in waiting:
             if not call.finished and call.upstream is None and call.port is self.port:
-                call.attempt_failed(error.outcome, error.detail)
+                call.attempt_failed(outcome, detail)
 
     # Connections
+
+    def connected(self, link: ClientLink) -> None:
+        """`link` is up and takes no calls yet."""
+        self._others.add(link)
 
     def retire(self, link: ClientLink) -> None:
         """`link` takes no more calls."""
         if link in self.links:
             self.links.remove(link)
         if link.transport is not None:
-            self._retired.add(link)
-        if self._waiting:
+            self._others.add(link)
+        if self.waiting:
             self._dial_if_needed()
 
     def discard(self, link: ClientLink) -> None:
         """`link` is closed."""
-        self._retired.discard(link)
+        self._others.discard(link)
 
     def retire_all(self) -> None:
         """The backend takes no new calls: close what is idle, let the rest finish."""
-        for link in tuple(self.links):
+        for link in (*self.links, *self._others):
             link.retire()
             link.close_if_over()
 
     def close(self) -> None:
         """Close everything now."""
         self._closed = True
-        for link in (*self.links, *self._retired):
+        for link in (*self.links, *self._others):
             link.abort()

@@ -188,7 +188,7 @@ class Http2Relay:
         for backend, pool in tuple(self._pools.items()):
             if backend not in eligible:
                 pool.retire_all()
-            if backend not in present and not len(pool):
+            if backend not in present and pool.is_empty:
                 del self._pools[backend]
 
     @property

@@ -60,7 +60,9 @@ class ServerLink(Link):
         relay.servers.add(self)
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
-        self._timer = relay.timers.after(relay.options.head_timeout_s, self._check_time)
+        options = relay.options
+        first_s = min(options.head_timeout_s, options.client_idle_s or options.head_timeout_s)
+        self._timer = relay.timers.after(first_s, self._check_time)
         self.write_preamble(relay.server_settings)
         self.flush()
         if relay.draining:
@@ -108,17 +110,16 @@ class ServerLink(Link):
         if self.transport is None or self.parted:
             return
         options = self.relay.options
-        now = self.relay.clock()
-        if not self.peer_ready:
+        idle = 0.0 if self.streams else self.relay.clock() - self._idle_since
+        limit = options.client_idle_s if self.peer_ready else options.head_timeout_s
+        if idle < limit:
+            self._timer = self.relay.timers.after(limit - idle, self._check_time)
+        elif not self.peer_ready:
             self.relay.traffic.connection_failed(Reason.HEAD_TIMEOUT)
             self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
-            return
-        idle = now - self._idle_since if not self.streams else 0.0
-        if options.client_idle_s and idle >= options.client_idle_s:
+        elif limit:
             self.begin_drain()
             self._finish_drain()
-        elif options.client_idle_s:
-            self._timer = self.relay.timers.after(options.client_idle_s - idle, self._check_time)
 
     # Requests
 
@@ -242,9 +243,7 @@ class ServerLink(Link):
     # Shutdown
 
     def on_goaway(self, last_stream_id: int, code: int) -> None:
-        """The client opens no more streams; those that run go on."""
-        if not self.streams:
-            self._close_soon()
+        """The client opens no more streams; the last that ends takes the connection with it."""
 
     def begin_drain(self) -> None:
         """First step: no new streams, please."""
@@ -254,7 +253,9 @@ class ServerLink(Link):
         self.out.append(fr.goaway(_MAX_STREAM_ID, ErrorCode.NO_ERROR))
         self.out.append(fr.ping(_DRAIN_PING, ack=False))
         self.mark()
-        self.relay.timers.after(_DRAIN_WAIT_S, self._finish_drain)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.relay.timers.after(_DRAIN_WAIT_S, self._finish_drain)
 
     def on_ping_ack(self, payload: bytes) -> None:
         """The PING of the first step came back."""
