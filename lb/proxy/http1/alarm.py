@@ -42,8 +42,13 @@ class Alarm:
             self._timer.cancel()
             self._timer = None
         self.due = -inf
+        self._ring = _ignore  # the listener holds the alarm; leave no cycle behind
 
     def _rang(self) -> None:
         self._timer = None
         self.due = inf
         self._ring()
+
+
+def _ignore() -> None:
+    """Nobody listens any more."""

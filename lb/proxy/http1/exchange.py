@@ -99,6 +99,8 @@ class Http1Exchange(Upload):
             self.connected_at = self.attempt_at
             self._send_over(upstream)
         elif self.port is not None:
+            if self.server is not None and not self.request_ended:
+                self.server.update_reading()  # what comes could only be kept
             relay.tasks.spawn(self._dial(backend, self.port), name=f"dial-http:{backend.name}")
 
     async def _dial(self, backend: Backend, port: Port) -> None:
@@ -309,9 +311,9 @@ class Http1Exchange(Upload):
 
     def answer(self, answer: Answer) -> None:
         """Answer ourselves; there is no attempt under way."""
-        server = self._leave_client(answer.reason)
         self.status = answer.status
         self.bytes_out = len(answer.body)
+        server = self._leave_client(answer.reason)
         if server is not None:
             server.send_answer(answer, self.plan)
 

@@ -279,7 +279,7 @@ class ServerConnection(Downstream):
         if self.state is not _BUSY or self.transport is None:
             self._decoder = None
             self.linger()
-        elif not keep_alive:
+        elif not keep_alive or self.relay.draining:
             self.close()
         else:
             self.state = _READY

@@ -188,6 +188,18 @@ async def test_backend_that_breaks_the_protocol_is_named() -> None:
     assert _clean(sides)
 
 
+async def test_connection_closes_after_an_answer_that_began_before_the_drain() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(_STREAM)
+    sides.relay.begin_drain()
+    connection.data_received(b"0\r\n\r\n")
+    assert client.take() == _STREAM + b"0\r\n\r\n"
+    assert client.ended == "close"
+
+
 async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
     sides = Sides(backends=0)
     server, client = sides.client()
@@ -196,4 +208,5 @@ async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
         assert client.take().startswith(b"HTTP/1.1 503")
     assert client.ended == ""
     assert [record.reason for record in sides.finished.records] == [Reason.NO_BACKEND] * 2
+    assert sides.traffic.answers == {None: {503: 2}}, "facts are complete when a request is over"
     assert _clean(sides)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
 
@@ -34,4 +36,28 @@ async def test_closing_aborts_everything_and_ends_the_subscription() -> None:
     assert sides.in_flight == 0
     assert sides.dispatcher.open_exchanges == 0
     sides.pool.publish(snapshot_of([], 2))
+    sides.timers.close()
+
+
+async def test_closed_connections_leave_nothing_for_the_cycle_collector() -> None:
+    sides = Sides()
+    ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    chunked = b"POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            connection, backend = sides.upstream()
+            server, client = sides.client()
+            for wire in (_GET, chunked + b"0\r\n\r\n", chunked):
+                server.data_received(wire)
+                connection.data_received(ok)
+            for transport in (client, backend):
+                transport.lose()
+                transport.protocol = None  # type: ignore[assignment]
+            del connection, backend, server, client, transport
+        sides.finished.records.clear()
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
     sides.timers.close()

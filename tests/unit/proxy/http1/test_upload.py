@@ -136,3 +136,19 @@ async def test_request_that_does_not_fit_into_memory_is_refused() -> None:
     assert sides.finished.records[0].reason is Reason.MEMORY
     assert (sides.ledger.held, sides.in_flight) == (0, 0)
     assert sides.dispatcher.open_exchanges == 0
+
+
+async def test_upload_waits_again_while_its_request_is_sent_anew() -> None:
+    sides = Sides()
+    _, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(
+        _post(20_000).replace(b"POST /", b"POST /v2/models/m/infer") + b"x" * 9_000
+    )
+    assert client.reading
+    backend.lose()
+    assert not client.reading
+    assert sides.ledger.held > 9_000
+    client.lose()
+    assert sides.ledger.held == 0
+    await sides.tasks.aclose()
