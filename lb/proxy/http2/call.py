@@ -237,15 +237,22 @@ class Call(Exchange):
         """Nowhere to send it: not yet, or not any more."""
         request = self.request
         if self.begun:
-            increment = request.went_out(len(payload))
-            if increment:
-                self.server.out.append(window_update(self.client_id, increment))
-                self.server.mark()
-            return
-        if payload and not request.push(payload):
-            return
-        if self.operation.treatment is _ANSWER and request.ended:
-            self.relay.answer(self)
+            self._drop_upload(len(payload))
+        elif self.operation.treatment is _ANSWER:
+            # Nothing of the question is needed.
+            request.drop_retained()
+            self._drop_upload(len(payload))
+            if request.ended:
+                self.relay.answer(self)
+        else:
+            request.push(payload)
+
+    def _drop_upload(self, size: int) -> None:
+        """Payload that nobody reads: the client may go on sending."""
+        increment = self.request.went_out(size)
+        if increment:
+            self.server.out.append(window_update(self.client_id, increment))
+            self.server.mark()
 
     def request_trailers(self, block: bytes) -> None:
         """The request ended with trailers."""
@@ -468,7 +475,9 @@ class Call(Exchange):
                 # The answer is complete and the client still sends: nobody reads that.
                 upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
                 upstream.forget(request)
+                waited = request.held
                 request.clear()
+                self._drop_upload(waited)
             upstream.close_stream(request.sink_id)
             self.upstream = None
             request.sink = None
@@ -531,7 +540,7 @@ class Call(Exchange):
         response.trailers = status_trailers(GrpcStatus.OK)
         self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
         self.server.send_data(response, data)
-        if not response.queue and not response.finished:
+        if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)
 
     def _close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:

@@ -86,6 +86,8 @@ class ClientLink(Link):
         self.waiting.clear()
         for pipe in pipes:
             call = pipe.owner
+            if call is None:
+                continue  # it had to give way to the replay of another one
             stale = outcome is Outcome.LOST and call.is_stale(self)
             call.attempt_failed(Outcome.STALE if stale else outcome)
 
@@ -281,8 +283,9 @@ class ClientLink(Link):
         self.retire()
         refused = [number for number in self.streams if number > last_stream_id]
         for number in refused:
-            pipe = self.streams.pop(number)
-            pipe.owner.attempt_failed(Outcome.REFUSED)
+            pipe = self.streams.pop(number, None)
+            if pipe is not None:  # else it had to give way to the replay of another one
+                pipe.owner.attempt_failed(Outcome.REFUSED)
         self.close_if_over()
 
     def on_settings(self) -> None:

@@ -1,0 +1,145 @@
+"""Calls that must give way while other calls end: nobody stumbles over them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.proxy.http2.relay import Http2Options
+from tests.fakes.frames import (
+    DATA,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    METHOD_PATH,
+    PING,
+    RESPONSE_FIELDS,
+    RST_STREAM,
+    SETTINGS_ACK,
+    answer,
+    call,
+    data,
+    goaway,
+    headers,
+    message,
+    named,
+    ping,
+    request_fields,
+    settings,
+    window_update,
+)
+from tests.fakes.links import PaperRelay, Side
+
+STREAM_PATH = METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
+LIVE_PATH = METHOD_PATH.replace(b"ModelInfer", b"ServerLive")
+
+
+def with_small_and_large_call(relay: PaperRelay) -> tuple[Side, Side]:
+    """A reused connection with two calls, of which the second holds twice as much."""
+    client, backend = relay.client(), relay.backend()
+    client.sends(call(1))
+    backend.sends(answer(1))
+    client.sends(call(3, named(more=bytes(6000))), call(5, named(more=bytes(13_000))))
+    assert len(backend.link.streams) == 2
+    client.gets()
+    return client, backend
+
+
+@pytest.mark.parametrize("loss", ["closed", "goaway"])
+async def test_a_replay_may_evict_a_call_of_the_same_lost_connection(loss: str) -> None:
+    relay = PaperRelay(ceiling=22_000)
+    client, backend = with_small_and_large_call(relay)
+    relay.backend()
+    if loss == "closed":
+        backend.goes()
+    else:
+        backend.sends(goaway(1))
+    heads = [frame.stream for frame in client.gets() if frame.kind == HEADERS]
+    assert 5 in heads, "the large call has given way"
+    assert not backend.link.streams
+    client.goes()
+    assert relay.is_clean()
+
+
+async def test_an_answer_of_ours_may_have_to_give_way() -> None:
+    relay = PaperRelay(ceiling=4)
+    client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    client.sends(headers(1, request_fields(path=LIVE_PATH), end=True))
+    kinds = [frame.kind for frame in client.gets()]
+    assert kinds == [HEADERS, RST_STREAM]
+    assert relay.is_clean()
+
+
+async def test_what_waits_for_the_client_may_evict_its_own_call() -> None:
+    relay = PaperRelay(ceiling=20_000)
+    client = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    backend = relay.backend(greeting=settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    client.sends(headers(1, request_fields(path=STREAM_PATH)), data(1, named()))
+    backend.sends(headers(1, RESPONSE_FIELDS), data(1, bytes(15_000)))
+    client.gets()
+    client.sends(data(1, bytes(6_000)))
+    assert [frame.kind for frame in client.gets()] == [RST_STREAM]
+    assert RST_STREAM in [frame.kind for frame in backend.gets()]
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("path", [LIVE_PATH, b"/grpc.health.v1.Health/Check"])
+async def test_a_question_that_we_answer_holds_nothing_however_long_it_is(path: bytes) -> None:
+    relay = PaperRelay(options=Http2Options(stream_window=70_000, stream_window_max=70_000))
+    client = relay.client()
+    client.sends(headers(1, request_fields(path=path)))
+    for _ in range(20):
+        client.sends(data(1, bytes(16_000)))
+    assert relay.ledger.held == 0
+    credit = [frame for frame in client.gets() if frame.stream == 1]
+    assert sum(frame.increment for frame in credit) >= 20 * 16_000 - 35_000
+    client.sends(data(1, end=True))
+    assert [frame.kind for frame in client.gets()] == [HEADERS, DATA, HEADERS]
+    assert relay.is_clean()
+
+
+async def test_an_upload_that_nobody_reads_any_more_is_credited() -> None:
+    relay = PaperRelay(options=Http2Options(stream_window=70_000, stream_window_max=70_000))
+    client = relay.client(settings({INITIAL_WINDOW_SIZE: 10}) + SETTINGS_ACK)
+    backend = relay.backend(greeting=settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    client.sends(headers(1, request_fields()), 5 * data(1, bytes(14_000)))
+    backend.sends(answer(1, message(bytes(100))))
+    frames = client.gets()
+    assert sum(frame.increment for frame in frames if frame.kind == 8 and frame.stream == 1) > 0
+    client.sends(data(1, bytes(14_000)), window_update(1, 1000))
+    assert client.gets()[-1].kind == RST_STREAM
+    assert relay.is_clean()
+
+
+async def test_many_answers_at_once_to_a_client_that_does_not_read_are_no_flood() -> None:
+    relay = PaperRelay()
+    client, backend = relay.client(), relay.backend()
+    client.sends(*(call(stream) for stream in range(1, 2049, 2)))
+    client.link.pause_writing()
+    backend.sends(*(answer(stream, bytes(5000)) for stream in range(1, 2049, 2)))
+    assert not client.transport.aborted
+    client.link.resume_writing()
+    relay.relay.flush()
+    assert (
+        len([frame for frame in client.gets() if frame.flags & 1 and frame.kind == HEADERS]) == 1024
+    )
+    assert relay.is_clean()
+
+
+async def test_a_thousand_pings_without_reading_the_answers_are_a_flood() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.link.pause_writing()
+    client.sends(900 * ping())
+    assert not client.transport.aborted
+    client.sends(200 * ping())
+    assert client.transport.aborted
+
+
+async def test_pings_are_forgotten_once_the_client_reads() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    for _ in range(5):
+        client.link.pause_writing()
+        client.sends(900 * ping())
+        client.link.resume_writing()
+    assert not client.transport.aborted
+    assert len([frame for frame in client.gets() if frame.kind == PING]) == 4500
