@@ -12,10 +12,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lb.control.record import BackendRecord, Member, PortRecord
-from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
+from lb.domain.backend import (
+    AdminState,
+    AppProtocol,
+    Backend,
+    BackendKind,
+    BackendState,
+)
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
+from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
 
 _log = logging.getLogger(__name__)
@@ -120,6 +127,7 @@ class BackendDirectory:
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
         if self._settle(port, before, result.detail, now):
+            self._tell_sibling(port, result.finding is Finding.REFUSED, now)
             self._publish_if_changed()
 
     def look(self, now: float) -> None:
@@ -162,12 +170,31 @@ class BackendDirectory:
             before = port.health.state
             port.health.refused()
             if self._settle(port, before, "refused a connection", now):
+                self._tell_sibling(port, True, now)
                 self._publish_if_changed()
         else:
             port.health.doubted()
         port.wake()
 
     # Conclusions
+
+    def _tell_sibling(self, port: PortRecord, is_closed: bool, now: float) -> None:
+        """A Triton that exits closes HTTP before gRPC: prefer others for gRPC, too."""
+        record = self.find(port.backend.name)
+        sibling = record.port(AppProtocol.GRPC)
+        if (
+            sibling is None
+            or port.protocol is not AppProtocol.HTTP
+            or record.backend.spec.kind is not BackendKind.TRITON
+        ):
+            return
+        before = sibling.health.state
+        if port.health.state is BackendState.DOWN and is_closed:
+            sibling.health.sibling_closed(now)
+        elif port.health.state is BackendState.UP:
+            sibling.health.sibling_opened()
+        if self._settle(sibling, before, "its HTTP port has closed", now):
+            sibling.wake()
 
     def _is_current(self, port: PortRecord) -> bool:
         record = self._records.get(port.backend.name)

@@ -4,6 +4,11 @@
     UP --refused, or `fall` misses in a row--> DOWN --`rise` good probes in a row--> UP
     UP --owes an answer and is silent--> SUSPECTED --answer or live byte--> UP
 
+A Triton that exits closes its HTTP port first and goes on with gRPC for a while, until it unloads
+its models and answers at once that it has none. So when the HTTP port closes, its sibling is
+*leaving*: suspected, and probed often, until it closes too, the other comes back, or the time that
+Triton takes to exit has passed.
+
 A time-out is no news while live traffic brings bytes: such a port is busy, not gone. Suspicion
 is quicker than the time-outs and takes nothing down: a process that is stopped accepts
 connections and stays silent, so others are preferred to it until it speaks.
@@ -13,9 +18,13 @@ from __future__ import annotations
 
 from enum import Enum
 from random import Random
+from typing import Final
 
 from lb.domain.backend import BackendState, Health
 from lb.health.thresholds import REPROBE_S, Thresholds
+
+LEAVING_S: Final = 35.0
+"""Triton's default for exiting (`--exit-timeout-secs`) is 30 s."""
 
 
 class Finding(Enum):
@@ -35,8 +44,8 @@ class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_streak", "_suspected", "_unanswered_since", "health", "probe_sent_at",
-        "probes_sent", "rules",
+        "_hurried", "_leaving_until", "_streak", "_suspected", "_unanswered_since", "health",
+        "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -51,6 +60,8 @@ class PortHealth:
         """When the oldest probe was sent after which nothing answered; a time-out is no answer."""
         self._hurried = False
         """Live traffic gave a reason to look again soon."""
+        self._leaving_until: float | None = None
+        """Until when the process is taken to be exiting; None when it is not."""
 
     @property
     def state(self) -> BackendState:
@@ -83,7 +94,7 @@ class PortHealth:
                 return
         else:
             self._unanswered_since = None
-            self._suspected = False
+            self._suspected = self._leaving_until is not None
         target = Health.HEALTHY if finding is Finding.READY else Health.UNHEALTHY
         if self.health is target:
             self._streak = 0
@@ -101,10 +112,11 @@ class PortHealth:
         self.health = target
         self._streak = 0
         self._suspected = False
+        self._leaving_until = None
 
     def next_probe_at(self, rng: Random) -> float:
         """When the next probe is due; in the past when the last one took longer than that."""
-        if self._hurried or self._streak:
+        if self._hurried or self._streak or self._leaving_until is not None:
             return self.probe_sent_at + min(REPROBE_S, self.rules.interval_s)
         if self.probes_sent == 1:
             # All ports are probed together at the start; from here on they are spread.
@@ -115,12 +127,30 @@ class PortHealth:
 
     def look(self, last_byte_at: float, now: float) -> None:
         """Suspect a port that owes an answer and is silent, and clear one that spoke."""
+        if self._leaving_until is not None:
+            if now < self._leaving_until:
+                return
+            self._leaving_until = None
         owing = self._unanswered_since
         self._suspected = (
             owing is not None
             and self.health is Health.HEALTHY
             and now - max(owing, last_byte_at) >= self.rules.suspect_after_s
         )
+
+    # The other port of the process
+
+    def sibling_closed(self, now: float) -> None:
+        """The other port refuses connections: this one will probably follow."""
+        if self.health is Health.HEALTHY:
+            self._leaving_until = now + LEAVING_S
+            self._suspected = True
+
+    def sibling_opened(self) -> None:
+        """The other port is back: nobody is leaving."""
+        if self._leaving_until is not None:
+            self._leaving_until = None
+            self._suspected = False
 
     # Live traffic
 

@@ -131,7 +131,7 @@ def test_a_refusal_seen_by_live_traffic_takes_a_backend_out_at_once(
             await watch.until("ab", "ab")
             backend = watch.directory.find("a").backend
             watch.directory.report(backend, HTTP, Outcome.CONNECT_REFUSED, monotonic())
-            assert (watch.names(HTTP), watch.names(GRPC)) == ("b", "ab")
+            assert (watch.names(HTTP), watch.names(GRPC)) == ("b", "b")
             # It was a false alarm: two good probes, 100 ms apart, bring it back.
             assert await watch.until("ab", "ab") < 1.0
 

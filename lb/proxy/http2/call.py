@@ -291,7 +291,7 @@ class Call(Exchange):
     def _place(self) -> None:
         relay = self.relay
         try:
-            backend = relay.dispatcher.place(self)
+            backend = relay.dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
             self.fail(refusal.reason, refusal.detail)
             return

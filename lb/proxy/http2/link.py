@@ -41,7 +41,7 @@ class Link(Http2Codec, asyncio.Protocol):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "bulky", "congested", "control", "dirty", "parted", "relay", "transport", "waiting",
+        "bulky", "congested", "dirty", "parted", "relay", "transport", "waiting",
     )  # fmt: skip
 
     def __init__(self, relay: Http2Relay) -> None:
@@ -59,8 +59,6 @@ class Link(Http2Codec, asyncio.Protocol):
         """`out` holds large payload: write it as it is instead of joining it."""
         self.congested = False
         """The transport's buffer is above its high-water mark."""
-        self.control = 0
-        """Control frames answered since the transport was last below its mark."""
         self.parted = False
         """We have said all."""
         self.waiting: dict[Pipe[Any], None] = {}
@@ -133,10 +131,11 @@ class Link(Http2Codec, asyncio.Protocol):
             transport.writelines(out)
         else:
             transport.write(b"".join(out) if len(out) > 1 else out[0])
-        if self.congested:
-            self.control += len(out)
-            if self.control > _MAX_UNREAD_CONTROL and not self.bulky:
-                transport.abort()
+        if not self.congested:
+            self.control = 0
+        elif self.control > _MAX_UNREAD_CONTROL:
+            self.on_abandoned(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read"))
+            transport.abort()
 
     def mark(self) -> None:
         """Have this connection flushed at the end of this turn of the event loop."""

@@ -38,7 +38,7 @@ class Http2Codec:
     __slots__ = (
         "_acked", "_block", "_block_end", "_block_frames", "_block_id", "_header_limit",
         "_reset_ids", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail",
-        "blocks", "credit", "frame_limit", "going_away", "last_peer_id", "out", "owed",
+        "blocks", "control", "credit", "frame_limit", "going_away", "last_peer_id", "out", "owed",
         "peer_frame_size", "peer_max_streams", "peer_ready", "peer_window", "streams",
     )  # fmt: skip
 
@@ -48,6 +48,9 @@ class Http2Codec:
         self._header_limit = header_limit
         self.streams: dict[int, Pipe[Any]] = {}
         """Open streams: the inbound pipe by stream id."""
+        self.control = 0
+        """Answers that the peer made us write (acknowledgements, resets) since the subclass last
+        found that it reads them."""
         self.out: list[Payload] = []
         """Bytes to write, in order."""
         self.last_peer_id = 0
@@ -328,6 +331,7 @@ class Http2Codec:
             if flags & fr.ACK:
                 self.on_ping_ack(payload)
             else:
+                self.control += 1
                 self.out.append(fr.ping(payload, ack=True))
         elif kind in (fr.HEADERS, fr.CONTINUATION):
             self._header_frame(kind, flags, stream_id, payload)
@@ -384,6 +388,7 @@ class Http2Codec:
                 self.peer_max_streams = value
         # A smaller HEADER_TABLE_SIZE needs no answer: we never use more than a table of 0.
         self.peer_ready = True
+        self.control += 1
         self.out.append(fr.SETTINGS_ACK)
         self.on_settings()
         self.on_credit(None)
@@ -439,6 +444,7 @@ class Http2Codec:
 
     def write_reset(self, stream_id: int, code: int) -> None:
         """RST_STREAM; what the peer still sends for the stream is ignored from now on."""
+        self.control += 1
         self._reset_ids.append(stream_id)
         self.out.append(fr.rst_stream(stream_id, code))
 

@@ -148,11 +148,41 @@ def test_a_snapshot_is_published_only_when_eligibility_changes() -> None:
 def test_the_other_protocol_keeps_its_picker() -> None:
     directory = make_directory("a", "b")
     before = directory.ref.current
-    found(directory, port_of(directory, "a", HTTP), REFUSED, 105.0)
+    found(directory, port_of(directory, "a", GRPC), REFUSED, 105.0)
     after = directory.ref.current
     assert after.generation == before.generation + 1
-    assert after.placement(GRPC) is before.placement(GRPC)
-    assert after.placement(HTTP) is not before.placement(HTTP)
+    assert after.placement(HTTP) is before.placement(HTTP)
+    assert after.placement(GRPC) is not before.placement(GRPC)
+
+
+def test_a_triton_that_closes_http_gets_no_grpc_while_others_are_there() -> None:
+    directory = make_directory("a", "b")
+    http, grpc = (port_of(directory, "a", protocol) for protocol in (HTTP, GRPC))
+    found(directory, http, REFUSED, 105.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
+    assert grpc.health.state is BackendState.SUSPECTED
+    found(directory, grpc, READY, 105.1)
+    assert eligible(directory, GRPC) == ["b"]
+    found(directory, http, READY, 106.0)
+    found(directory, http, READY, 106.1)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a", "b"]
+
+
+def test_a_closed_http_port_does_not_keep_grpc_out_for_good() -> None:
+    directory = make_directory("a", "b")
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 105.0)
+    for step in range(400):
+        directory.look(105.0 + step / 10)
+    assert eligible(directory, GRPC) == ["a", "b"]
+
+
+def test_other_servers_are_not_taken_to_exit_by_port() -> None:
+    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory.replace([Member(make_spec("a", kind=BackendKind.GENERIC))], 100.0)
+    for port in directory.ports():
+        found(directory, port, READY, 101.0)
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 105.0)
+    assert port_of(directory, "a", GRPC).health.state is BackendState.UP
 
 
 # Membership

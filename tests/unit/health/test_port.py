@@ -187,3 +187,25 @@ def test_second_probes_are_spread_over_the_interval() -> None:
     waits = [port_after(READY, at=0.0).next_probe_at(rng) for _ in range(200)]
     assert min(waits) < 0.05
     assert max(waits) > 0.95
+
+
+def test_a_port_whose_sibling_closed_is_suspected_and_probed_often_until_it_comes_back() -> None:
+    port = port_after(READY, READY)
+    port.sibling_closed(101.5)
+    assert port.state is SUSPECTED
+    port.probe_sent(102.0)
+    port.probed(READY, NEVER)
+    port.look(102.0, 102.1)
+    assert port.state is SUSPECTED
+    assert port.next_probe_at(Random(1)) == 102.1
+    port.sibling_opened()
+    assert port.state is UP
+    assert port.next_probe_at(Random(1)) > 102.5
+
+
+def test_a_port_that_is_down_is_not_brought_up_by_its_sibling() -> None:
+    port = port_after(REFUSED)
+    port.sibling_closed(101.0)
+    assert port.state is DOWN
+    port.sibling_opened()
+    assert port.state is DOWN
