@@ -224,3 +224,43 @@ def test_answers_reach_only_those_who_asked(steps: list[tuple[int, bool, int]]) 
         await world.end()
 
     asyncio.run(run())
+
+
+_REQUESTS = [wire for wire in _CLIENT_BYTES[:6] if b"Transfer" not in wire and wire[-3:] != b"hel"]
+_ANSWERS = [_BACKEND_BYTES[0], _BACKEND_BYTES[4], _BACKEND_BYTES[6]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(_REQUESTS),
+    st.sampled_from(_ANSWERS),
+    st.lists(st.integers(1, 300), max_size=3),
+    st.lists(st.integers(1, 60), max_size=3),
+)
+def test_short_way_and_plain_form_relay_the_same(
+    request: bytes, answer: bytes, request_cuts: list[int], answer_cuts: list[int]
+) -> None:
+    def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+        ends = sorted({min(cut, len(data)) for cut in cuts} | {len(data)})
+        return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    async def run() -> None:
+        sides = Sides()
+        seen = set()
+        for cut in ([], [], request_cuts, []):
+            server, client = sides.client()
+            connection, backend = sides.upstream()
+            for piece in pieces(request, cut):
+                server.data_received(piece)
+            for piece in pieces(answer, answer_cuts if cut else []):
+                connection.data_received(piece)
+            record = sides.finished.records[-1]
+            facts = (record.bytes_in, record.bytes_out, record.status, record.path, record.model)
+            seen.add((backend.written, client.written, backend.ended, client.ended, *facts))
+            for transport in (client, backend):
+                transport.lose()
+        assert len(seen) == 1
+        assert sides.in_flight == 0
+        sides.timers.close()
+
+    asyncio.run(run())
