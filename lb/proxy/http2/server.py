@@ -97,12 +97,14 @@ class ServerLink(Link):
         self.waiting.clear()
 
     def on_abandoned(self, error: Http2Error) -> None:
-        """The client broke the protocol."""
+        """The client broke the protocol, or never began to speak it."""
         _log.info(
             "client broke HTTP/2",
             extra={"client": self.client, "code": error.code.name, "detail": error.detail},
         )
-        self.relay.traffic.connection_failed(Reason.BAD_REQUEST)
+        is_late = error.code is ErrorCode.SETTINGS_TIMEOUT
+        reason = Reason.HEAD_TIMEOUT if is_late else Reason.BAD_REQUEST
+        self.relay.traffic.connection_failed(reason)
         self._drop_calls()
 
     def _check_time(self) -> None:
@@ -115,7 +117,6 @@ class ServerLink(Link):
         if idle < limit:
             self._timer = self.relay.timers.after(limit - idle, self._check_time)
         elif not self.peer_ready:
-            self.relay.traffic.connection_failed(Reason.HEAD_TIMEOUT)
             self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
         elif limit:
             self.begin_drain()
