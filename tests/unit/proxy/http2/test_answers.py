@@ -1,0 +1,102 @@
+"""Calls that the relay answers itself."""
+
+from __future__ import annotations
+
+import pytest
+from grpc_health.v1 import health_pb2
+
+from lb.kserve import inference_pb2 as pb
+from lb.proxy.http2.answers import is_ready
+from tests.fakes.backends import make_backends
+from tests.fakes.frames import DATA, Frame, data, headers, message, request_fields, rst
+from tests.fakes.links import PaperRelay
+from tests.fakes.relay import snapshot_of
+
+LIVE = b"/inference.GRPCInferenceService/ServerLive"
+READY = b"/inference.GRPCInferenceService/ServerReady"
+CHECK = b"/grpc.health.v1.Health/Check"
+WATCH = b"/grpc.health.v1.Health/Watch"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def ask(path: bytes, stream: int = 1) -> bytes:
+    """A call with an empty message."""
+    return headers(stream, request_fields(path=path)) + data(stream, message(), end=True)
+
+
+def messages(frames: list[Frame]) -> list[bytes]:
+    """The messages in DATA, one frame each."""
+    return [frame.payload[5:] for frame in frames if frame.kind == DATA]
+
+
+def health(frames: list[Frame]) -> list[int]:
+    return [health_pb2.HealthCheckResponse.FromString(each).status for each in messages(frames)]
+
+
+def test_ready_is_any_eligible_backend() -> None:
+    assert is_ready(snapshot_of(make_backends(0)))
+    assert not is_ready(snapshot_of(()))
+
+
+@pytest.mark.parametrize("backends", [0, 1])
+async def test_we_live_whatever_the_backends_do(backends: int) -> None:
+    relay = PaperRelay(backends=backends)
+    client = relay.client()
+    client.sends(ask(LIVE))
+    (answer,) = messages(client.gets())
+    assert pb.ServerLiveResponse.FromString(answer).live
+    assert relay.is_clean()
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts, record.backend) == (0, 0, None)
+
+
+@pytest.mark.parametrize("backends", [0, 1])
+async def test_we_are_ready_with_a_backend(backends: int) -> None:
+    relay = PaperRelay(backends=backends)
+    client = relay.client()
+    client.sends(ask(READY), ask(CHECK, 3))
+    ready, check = messages(client.gets())
+    assert pb.ServerReadyResponse.FromString(ready).ready is bool(backends)
+    wanted = SERVING if backends else NOT_SERVING
+    assert health_pb2.HealthCheckResponse.FromString(check).status == wanted
+
+
+async def test_while_we_exit_we_are_not_ready() -> None:
+    relay = PaperRelay()
+    relay.dispatcher.announce_exit()
+    client = relay.client()
+    client.sends(ask(CHECK))
+    assert health(client.gets()) == [NOT_SERVING]
+    client.sends(ask(READY, 3))
+    (head,) = client.gets()
+    assert b"grpc-status\x0214" in head.payload
+    assert b"Server exiting" in head.payload
+    assert head.ends_stream
+
+
+async def test_a_watcher_hears_of_every_change_once() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.sends(ask(WATCH))
+    assert health(client.gets()) == [SERVING]
+    for backends, wanted in ((relay.backends, []), ((), [NOT_SERVING]), ((), [])):
+        relay.ref.publish(snapshot_of(backends))
+        relay.relay.flush()
+        assert health(client.gets()) == wanted
+    relay.ref.publish(snapshot_of(relay.backends))
+    relay.dispatcher.announce_exit()
+    relay.relay.flush()
+    assert health(client.gets()) == [SERVING, NOT_SERVING]
+
+
+async def test_a_watcher_that_goes_is_told_nothing_more() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.sends(ask(WATCH))
+    client.sends(rst(1))
+    client.gets()
+    relay.ref.publish(snapshot_of(()))
+    relay.relay.flush()
+    assert client.gets() == []
+    assert relay.is_clean()
