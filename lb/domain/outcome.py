@@ -25,6 +25,8 @@ class Outcome(Enum):
     """The backend reset the stream after it began to process it."""
     PROTOCOL_ERROR = "protocol_error"
     """The backend broke HTTP framing."""
+    STALLED = "stalled"
+    """The backend stopped taking the request."""
     DEADLINE = "deadline"
     """The client's deadline passed."""
     CANCELLED = "cancelled"
@@ -46,6 +48,7 @@ class Reason(Enum):
     UPSTREAM_LOST = "upstream_lost"
     UPSTREAM_RESET = "upstream_reset"
     UPSTREAM_PROTOCOL = "upstream_protocol"
+    UPSTREAM_STALLED = "upstream_stalled"
     DEADLINE = "deadline"
     CLIENT_GONE = "client_gone"
     BAD_REQUEST = "bad_request"
@@ -71,6 +74,7 @@ OUTCOME_REASONS = {
     Outcome.LOST: Reason.UPSTREAM_LOST,
     Outcome.RESET: Reason.UPSTREAM_RESET,
     Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
+    Outcome.STALLED: Reason.UPSTREAM_STALLED,
     Outcome.DEADLINE: Reason.DEADLINE,
     Outcome.CANCELLED: Reason.CLIENT_GONE,
 }

@@ -52,6 +52,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     Outcome.LOST: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.RESET: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
+    Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lb.domain.backend import Address, Backend, BackendSpec
+from lb.domain.backend import Address, Backend, BackendKind, BackendSpec
 
 HTTP_ADDRESS = Address(host="127.0.0.1", port=8000)
 GRPC_ADDRESS = Address(host="127.0.0.1", port=8001)
@@ -15,9 +15,12 @@ def make_spec(
     grpc: Address | None = GRPC_ADDRESS,
     weight: float = 1.0,
     max_in_flight: int = 0,
+    kind: BackendKind = BackendKind.TRITON,
 ) -> BackendSpec:
     """Say something about a backend."""
-    return BackendSpec(name=name, http=http, grpc=grpc, weight=weight, max_in_flight=max_in_flight)
+    return BackendSpec(
+        name=name, http=http, grpc=grpc, weight=weight, max_in_flight=max_in_flight, kind=kind
+    )
 
 
 def make_backend(

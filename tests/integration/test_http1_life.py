@@ -356,6 +356,27 @@ async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
     assert len(backend.requests[0].body) == size
 
 
+async def test_backend_that_stops_taking_an_upload_is_given_up() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await asyncio.Event().wait()
+
+    async with (
+        scripted_backend(script) as backend,
+        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.3)) as relay,
+        raw_client(relay.port) as client,
+    ):
+        uploading = asyncio.ensure_future(client.send(_upload(64 << 20) + bytes(64 << 20)))
+        answer = await client.answer("POST")
+        assert answer.status == 504
+        assert b"stopped taking the request" in answer.body
+        assert relay.outcomes.seen == [("b0", Outcome.STALLED)]
+        assert relay.finished.records[0].reason is Reason.UPSTREAM_STALLED
+        uploading.cancel()
+        await asyncio.gather(uploading, return_exceptions=True)
+    await until_clean(relay)
+
+
 async def test_client_that_takes_nothing_is_given_up() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
-from lb.net.sockets import read_rest
+from lb.net.sockets import read_rest, unsent_bytes
+from lb.net.timers import Timer
 from lb.wire.http1.body import (
     ChunkedDecoder,
     CloseDecoder,
@@ -49,7 +50,8 @@ class ClientConnection(asyncio.Protocol):
     """One upstream connection."""
 
     __slots__ = (
-        "_answering", "_collector", "_decoder", "_interim", "_is_reading", "_known_head", "backend",
+        "_answering", "_collector", "_decoder", "_interim", "_is_reading", "_known_head",
+        "_stall_timer", "_unsent", "backend",
         "exchange", "idle_since", "is_full", "is_reused", "port", "relay", "transport",
     )  # fmt: skip
 
@@ -75,6 +77,10 @@ class ClientConnection(asyncio.Protocol):
         self._interim = 0
         """1xx answers to the request under way."""
         self._is_reading = True
+        self._stall_timer: Timer | None = None
+        """Runs while more of a request waits to be written than should."""
+        self._unsent = 0
+        """How much waited when it was set."""
 
     # Requests
 
@@ -129,6 +135,8 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """asyncio: the backend takes the request more slowly than the client sends it."""
         self.is_full = True
+        if self._stall_timer is None:
+            self._watch_stall()
         if self.exchange is not None:
             self.exchange.upload_changed()
 
@@ -137,6 +145,22 @@ class ClientConnection(asyncio.Protocol):
         self.is_full = False
         if self.exchange is not None:
             self.exchange.upload_changed()
+
+    def _watch_stall(self) -> None:
+        if self.transport is not None:
+            self._unsent = unsent_bytes(self.transport)
+            timeout_s = self.relay.options.body_timeout_s
+            self._stall_timer = self.relay.timers.after(timeout_s, self._look_for_stall)
+
+    def _look_for_stall(self) -> None:
+        """The client waits for us and we for the backend: nobody else would notice."""
+        self._stall_timer = None
+        if not self.is_full or self.transport is None:
+            return
+        if unsent_bytes(self.transport) < self._unsent:
+            self._watch_stall()
+        else:
+            self._fail(Outcome.STALLED, "no byte of the request was taken in time")
 
     def eof_received(self) -> None:
         """asyncio: the backend closes. What we have not sent it will not read any more."""
@@ -147,6 +171,9 @@ class ClientConnection(asyncio.Protocol):
         """asyncio: closed, by whichever side."""
         transport = self.transport
         self.transport = None
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
         self.port.connections -= 1
         self.relay.upstreams.open.discard(self)
         self._leave_pool()

@@ -23,6 +23,7 @@ from lb.wire.http1.body import (
     ChunkedDecoder,
     LengthDecoder,
     Payload,
+    few,
     forwardable_trailers,
 )
 from lb.wire.http1.grammar import CRLF
@@ -262,11 +263,11 @@ class Http1Exchange(Upload):
     ) -> None:
         """Add a part of the body as the client gets it: all of one read is one chunk."""
         if not self._sends_chunks:
-            message += pieces
+            message += few(pieces)
             return
         if size:
             message.append(b"%x\r\n" % size)
-            message += pieces
+            message += few(pieces)
             message.append(CRLF)
         if decoder.ended:
             trailers = b""

@@ -13,7 +13,7 @@ from lb.net.timers import Timer
 from lb.proxy.exchange import Exchange
 from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.heads import RequestPlan
-from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload
+from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload, few
 from lb.wire.http1.grammar import CRLF
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Upload(Exchange):
             message.append(b"%x\r\n" % size)
             if gathered:
                 message.append(gathered)
-            message += pieces
+            message += few(pieces)
             message.append(CRLF)
         if self.request_ended:
             message.append(LAST_CHUNK)

@@ -22,6 +22,8 @@ CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
 """In place of a length: the body ends with the connection."""
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_FEW: Final = 16
+"""Slices of one read that are written as they are; more are joined first."""
 VIEW_BYTES: Final = 4096
 """From this size on a slice is a view: the view object costs as much as copying this much."""
 
@@ -208,6 +210,11 @@ class ChunkedDecoder:
 
 _Step: TypeAlias = Callable[[ChunkedDecoder, bytes, int, list[Payload]], int]
 """What reads next: a function, not a bound method, which would tie the decoder to itself."""
+
+
+def few(pieces: list[Payload]) -> list[Payload]:
+    """The same payload in few pieces: a body in crumbs must not cost an object per byte."""
+    return pieces if len(pieces) <= _FEW else [b"".join(pieces)]
 
 
 def make_decoder(length: int) -> LengthDecoder | ChunkedDecoder | CloseDecoder:

@@ -9,7 +9,14 @@ import pytest
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.record import Member, PortRecord
-from lb.domain.backend import Address, AdminState, AppProtocol, Backend, BackendState
+from lb.domain.backend import (
+    Address,
+    AdminState,
+    AppProtocol,
+    Backend,
+    BackendKind,
+    BackendState,
+)
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
 from lb.health.port import Finding

@@ -12,6 +12,7 @@ from lb.wire.http1.body import (
     CloseDecoder,
     LengthDecoder,
     Payload,
+    few,
     forwardable_trailers,
     make_decoder,
     part,
@@ -129,3 +130,10 @@ def test_framing_and_routing_fields_are_not_forwarded_as_trailers() -> None:
     trailers = b"X-Sum: 1\r\nContent-Length: 5\r\nhost: evil\r\ngrpc-status: 0\r\n"
     assert forwardable_trailers(trailers) == b"X-Sum: 1\r\ngrpc-status: 0\r\n"
     assert forwardable_trailers(b"") == b""
+
+
+def test_many_crumbs_become_one_piece_and_few_pieces_stay() -> None:
+    crumbs: list[Payload] = [b"x"] * 43_000
+    assert few(crumbs) == [b"x" * 43_000]
+    pieces: list[Payload] = [b"a", memoryview(b"b")]
+    assert few(pieces) is pieces
