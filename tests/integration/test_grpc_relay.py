@@ -264,3 +264,45 @@ async def test_draining_lets_calls_finish_and_closes_the_connection(setup: Setup
             break
         await asyncio.sleep(0.01)
     assert not relay.relay.servers
+
+
+async def test_many_calls_at_once_share_a_connection_without_being_taken_for_a_flood(
+    setup: Setup,
+) -> None:
+    _, relay, channel = setup
+    method = channel.unary_unary(path("ModelInfer"))
+    message = b"\x0a\x01m" + bytes(20_000)
+    answers = await asyncio.gather(*(method(message) for _ in range(600)))
+    assert all(answer == message for answer in answers)
+    assert relay.outcomes.seen == []
+
+
+async def test_many_streams_at_once_share_a_connection(setup: Setup) -> None:
+    _, relay, channel = setup
+    message = b"\x0a\x01m" + bytes(16_000)
+
+    async def converse() -> int:
+        call = channel.stream_stream(path("ModelStreamInfer"))()
+        for _ in range(10):
+            await call.write(message)
+        await call.done_writing()
+        return sum([len(answer) async for answer in call])
+
+    assert await asyncio.gather(*(converse() for _ in range(150))) == [160_030] * 150
+    assert relay.outcomes.seen == []
+
+
+async def test_the_times_of_a_record_are_in_order(setup: Setup) -> None:
+    _, relay, channel = setup
+    await channel.unary_unary(path("ModelInfer"))(b"\x0a\x01m")
+    await channel.unary_unary(path("Blob"))(b"7")
+    await until_clean(relay)
+    for record in relay.finished.records:
+        times = [
+            record.started_at,
+            record.placed_at,
+            record.connected_at,
+            record.first_byte_at,
+            record.ended_at,
+        ]
+        assert times == sorted(times)

@@ -52,4 +52,5 @@ def test_our_own_and_the_clients_ends_do_not_count_against_a_backend() -> None:
         Outcome.CONNECT_FAILED,
         Outcome.LOST,
         Outcome.PROTOCOL_ERROR,
+        Outcome.STALLED,
     }
