@@ -10,6 +10,7 @@ from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import Http2Error, StreamError
 from lb.wire.ledger import Ledger
+from tests.fakes.frames import settings
 
 WINDOW = 2000
 FRAME_LIMIT = 16_384
@@ -30,6 +31,10 @@ class NotingCodec(Http2Codec):
         self.events: list[Event] = []
         self._window = window
         self._ledger = Ledger(2**20)
+        self.receive(settings())
+        self.events.clear()
+        self.out.clear()
+        self.control = 0
 
     def open(self, stream_id: int) -> Pipe[Any]:
         """Open a stream; both its pipes belong to its id."""

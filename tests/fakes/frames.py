@@ -240,8 +240,11 @@ class Peer:
         self.acknowledges = True
         """Whether SETTINGS are acknowledged."""
         self.closed = False
+        self.frame_size = 16_384
+        """The longest frame that this side takes."""
         self._decoder = Decoder()
         self._block = b""
+        self._ends = False
 
     def send(self, *parts: bytes) -> None:
         """Send all at once."""
@@ -274,6 +277,7 @@ class Peer:
 
     def _note(self, found: Frame) -> None:
         kind, flags, stream, payload = found
+        assert len(payload) <= self.frame_size, found[:3]
         if kind == SETTINGS and not flags & ACK and self.acknowledges:
             self.send(SETTINGS_ACK)
         elif kind == DATA:
@@ -286,11 +290,18 @@ class Peer:
             self.resets[stream] = found.code
         elif kind in (HEADERS, CONTINUATION):
             self._block = payload if kind == HEADERS else self._block + payload
+            self._ends = found.ends_stream if kind == HEADERS else self._ends
             if flags & END_HEADERS:
                 fields = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(self._block, True)]
                 self.heads.setdefault(stream, []).append(fields)
-        if found.ends_stream:
+        if (kind == DATA and found.ends_stream) or (
+            kind in (HEADERS, CONTINUATION) and flags & END_HEADERS and self._ends
+        ):
             self.ended.add(stream)
+
+    def allow_table(self, size: int) -> None:
+        """Insist on a dynamic table of at most so many bytes, as SETTINGS said."""
+        self._decoder.max_allowed_table_size = size
 
     async def until(self, wanted: Callable[[Frame], bool]) -> Frame:
         """Read up to the frame that is wanted."""
@@ -450,9 +461,10 @@ def serve_calls(backend: RawBackend, reply: Callable[[int, bytes], bytes] = answ
     """Answer every complete request with `reply(stream, body)`, an echo by default."""
 
     async def play(peer: Peer) -> None:
-        while (found := await peer.next()) is not None:
-            if found.ends_stream:
-                stream = found.stream
+        answered: set[int] = set()
+        while await peer.next() is not None:
+            for stream in sorted(peer.ended - answered):
+                answered.add(stream)
                 body = bytes(peer.bodies.get(stream, b""))
                 head = dict(peer.heads[stream][0])
                 backend.requests.append((head, body))
@@ -481,5 +493,5 @@ async def listens(peer: Peer) -> None:
 async def eventually(is_so: Callable[[], object]) -> None:
     """Return as soon as `is_so`; fail the test when that takes too long."""
     async with asyncio.timeout(WAIT_S):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110  # what is waited for is the product's state
             await asyncio.sleep(0.001)

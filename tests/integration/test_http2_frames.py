@@ -24,6 +24,7 @@ from tests.fakes.frames import (
     INITIAL_WINDOW_SIZE,
     MAX_FRAME_SIZE,
     PING,
+    PREFACE,
     PRIORITY,
     PROTOCOL_ERROR,
     PUSH_PROMISE,
@@ -41,11 +42,14 @@ from tests.fakes.frames import (
     literals,
     named,
     ping,
+    raw_backend,
+    raw_client,
     request_fields,
     rst,
     settings,
     window_update,
 )
+from tests.fakes.relay import running_relay
 
 HEAD = literals(request_fields())
 OPEN = headers(1, HEAD)
@@ -226,6 +230,7 @@ FRAMES = [
 
 TOO_LONG = b"\xff" * 10
 BLOCKS = [
+    Case("integer of 60,000 bytes", headers(1, b"\xff" * 60_000), goes_away(COMPRESSION_ERROR)),
     Case("integer overflow", headers(1, b"\xff" + TOO_LONG), goes_away(COMPRESSION_ERROR)),
     Case("index 0", headers(1, HEAD + b"\x80"), goes_away(COMPRESSION_ERROR)),
     Case("index outside the table", headers(1, HEAD + b"\xff\x20"), goes_away(COMPRESSION_ERROR)),
@@ -298,3 +303,26 @@ async def test_header_bomb(acknowledged: bool, code: int) -> None:
     case = Case("24,000 references to 4 kB", BOMB, goes_away(code))
     _, reached = await try_case(case, piecewise=False, acknowledges=acknowledged)
     assert reached == 0
+
+
+PREFACES = [
+    ("no HTTP/2", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+    ("another version", PREFACE.replace(b"2.0", b"3.0") + settings()),
+    ("one byte too much", PREFACE + b"\n" + settings()),
+    ("HEADERS first", PREFACE + WHOLE),
+    ("PING first", PREFACE + ping() + settings()),
+    ("an unknown frame first", PREFACE + frame(0x16, 0, 0) + settings()),
+    ("an acknowledgement first", PREFACE + frame(SETTINGS, ACK, 0) + settings()),
+]
+
+
+@pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("sent", [pair[1] for pair in PREFACES], ids=[p[0] for p in PREFACES])
+async def test_bad_beginning(sent: bytes, piecewise: bool) -> None:
+    async with raw_backend() as backend, running_relay(backend.target) as relay:
+        async with raw_client(relay.port, handshake=False, acknowledges=False) as peer:
+            await peer.send_slowly(sent, 1 if piecewise else len(sent))
+            assert (await peer.next() or peer.seen[0]).kind == SETTINGS
+            await goes_away(PROTOCOL_ERROR)(peer)
+        await relay.until_clean()
+        assert not backend.peers

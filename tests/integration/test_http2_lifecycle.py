@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from lb.domain.backend import parse_address
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
@@ -17,6 +18,7 @@ from tests.fakes.frames import (
     DATA,
     GOAWAY,
     HANG_PATH,
+    HEADER_TABLE_SIZE,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     MAX_CONCURRENT_STREAMS,
@@ -34,9 +36,11 @@ from tests.fakes.frames import (
     call,
     data,
     eventually,
+    frame,
     goaway,
     headers,
     listens,
+    literals,
     message,
     named,
     ping,
@@ -672,6 +676,97 @@ async def test_an_empty_body_needs_no_window() -> None:
         one_client(backend) as (_, client),
     ):
         client.send(call(1, b""), call(3, b""))
+        assert await statuses(client, 1, 3) == [0, 0]
+
+
+async def test_a_client_without_a_dynamic_table_is_told_that_we_use_none() -> None:
+    """RFC 7541 4.2: it may insist on it."""
+    async with (
+        raw_backend() as backend,
+        running_relay(backend.target) as relay,
+        raw_client(relay.port, {HEADER_TABLE_SIZE: 0}) as client,
+    ):
+        client.allow_table(0)
+        client.send(request(1), request(3))
+        assert await statuses(client, 1, 3) == [0, 0]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_heads_are_cut_to_the_frame_size_of_the_receiver(whole: bool) -> None:
+    """What a client may send in one frame need not fit one frame of the backend."""
+    more = (b"x-large", b"v" * 20_000)
+
+    def reply(stream: int, _: bytes) -> bytes:
+        head = literals([*RESPONSE_FIELDS, more])
+        trailers = literals([*OK_TRAILERS, more])
+        return headers(stream, head) + data(stream, message()) + headers(stream, trailers, end=True)
+
+    async with raw_backend(replies(reply)) as backend, one_client(backend) as (_, client):
+        client.send(request(1))
+        assert await statuses(client, 1) == [0]
+        body = named(more=bytes(0 if whole else 5000))
+        for stream in (3, 5):
+            client.send(call(stream, body, more))
+            assert await statuses(client, stream) == [0]
+        assert more in backend.peers[0].heads[5][0]
+        assert more in client.heads[5][0]
+        assert more in client.heads[5][1]
+
+
+@pytest.mark.parametrize("first", [ping(), goaway(), frame(4, 1, 0), frame(0x16, 0, 0)])
+async def test_a_backend_that_does_not_begin_with_settings_is_passed_over(first: bytes) -> None:
+    async def rude(peer: Peer) -> None:
+        peer.send(first, settings())
+        await listens(peer)
+
+    async with (
+        raw_backend(plays(rude), greets=False) as odd,
+        raw_backend() as other,
+        one_client(odd, other) as (relay, client),
+    ):
+        client.send(request(1))
+        assert await statuses(client, 1) == [0]
+        assert relay.outcomes.seen == [("b0", Outcome.CONNECT_FAILED)]
+
+
+async def test_calls_that_wait_for_a_backend_go_elsewhere_when_it_is_taken_out() -> None:
+    async with (
+        raw_backend(plays(listens), greets=False) as stopped,
+        raw_backend() as other,
+        one_client(stopped, other) as (relay, client),
+    ):
+        client.send(request(1))
+        await eventually(lambda: stopped.peers)
+        relay.pool.publish(snapshot_of(relay.backends[1:]))
+        assert await statuses(client, 1) == [0]
+        assert len(other.requests) == 1
+
+
+async def test_a_call_that_waits_is_served_by_the_stream_that_ends() -> None:
+    """Even where the backend takes no second connection."""
+
+    def single(backend: RawBackend) -> Script:
+        async def play(peer: Peer) -> None:
+            if len(backend.peers) > 1:
+                return
+            await listens(peer)
+
+        return play
+
+    async with (
+        raw_backend(single, {MAX_CONCURRENT_STREAMS: 1}) as backend,
+        one_client(backend) as (relay, client),
+    ):
+        client.send(request(1))
+        await eventually(lambda: backend.peers and backend.peers[0].ended)
+        port = relay.backends[0].ports[1]
+        assert port is not None
+        port.address = parse_address("127.0.0.1:1")
+        client.send(request(3))
+        await eventually(lambda: port.connect_failures == 1)
+        backend.peers[0].send(answer(1))
+        await eventually(lambda: 3 in backend.peers[0].ended)
+        backend.peers[0].send(answer(3))
         assert await statuses(client, 1, 3) == [0, 0]
 
 

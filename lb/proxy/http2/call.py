@@ -167,7 +167,7 @@ class Call(Exchange):
         self.bytes_in += size
         retained = request.retained
         if retained is not None and size:
-            if not retained and size <= UNCOUNTED:
+            if not retained and size < UNCOUNTED:
                 retained.append(payload)
                 request.retained_size = size
             elif not self._retain(payload):
@@ -403,6 +403,7 @@ class Call(Exchange):
             or size > server.credit
             or size > server.peer_frame_size
             or server.congested
+            or server.fresh
         ):
             return False
         self.begun = True

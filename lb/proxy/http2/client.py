@@ -57,8 +57,6 @@ class ClientLink(Link):
         self.pool.port.connections += 1
         self.out.append(fr.PREFACE)
         self.write_preamble(self.relay.client_settings)
-        # The first block of ours tells the peer that we use no dynamic table (RFC 7541 4.2), so
-        # literals "with indexing" that pass through unchanged cost it nothing.
         self.mark()
         self.pool.connected(self)
 
@@ -143,8 +141,6 @@ class ClientLink(Link):
         call.upstream = self
         call.connected_at = call.opened_at = relay.now
         block = call.upstream_block()
-        if stream_id == 1:
-            block = b"\x20" + block
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)
@@ -165,7 +161,7 @@ class ClientLink(Link):
             size > self.credit
             or size > self.peer_window
             or self.congested
-            or stream_id == 1
+            or self.fresh
             or stream_id >= _LAST_STREAM_ID
             or call.server.extra_fields
         ):

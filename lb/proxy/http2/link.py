@@ -41,7 +41,7 @@ class Link(Http2Codec, asyncio.Protocol):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "bulky", "congested", "dirty", "parted", "relay", "transport", "waiting",
+        "bulky", "congested", "dirty", "fresh", "parted", "relay", "transport", "waiting",
     )  # fmt: skip
 
     def __init__(self, relay: Http2Relay) -> None:
@@ -59,6 +59,8 @@ class Link(Http2Codec, asyncio.Protocol):
         """`out` holds large payload: write it as it is instead of joining it."""
         self.congested = False
         """The transport's buffer is above its high-water mark."""
+        self.fresh = True
+        """No header block went out yet."""
         self.parted = False
         """We have said all."""
         self.waiting: dict[Pipe[Any], None] = {}
@@ -148,6 +150,11 @@ class Link(Http2Codec, asyncio.Protocol):
     def send_head(self, stream_id: int, block: bytes, *, end_stream: bool) -> None:
         """Send HEADERS."""
         # HOT PATH (benchmarks/load). One concatenation for the common block.
+        if self.fresh:
+            # RFC 7541 4.2: we use no dynamic table. Peers that allow a smaller one than the default
+            # insist on hearing it, and literals "with indexing" that we pass on cost them nothing.
+            self.fresh = False
+            block = b"\x20" + block
         if not self.dirty:
             self.mark()
         size = len(block)

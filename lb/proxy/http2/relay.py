@@ -119,6 +119,7 @@ class Http2Relay:
             head.is_grpc
             and head.method == b"POST"
             and head.size <= options.head_size
+            and len(head.block) <= fr.MIN_FRAME_SIZE
             and head.count <= options.fields
             and not head.timeout_bad
             and (head.timeout_s is None or head.timeout_s > 0)

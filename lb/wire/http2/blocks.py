@@ -162,7 +162,8 @@ class BlockReader:
         try:
             fields = [field_of(header) for header in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header list too large") from error
         except HPACKDecodingError as error:
-            raise Http2Error(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+            # Without the library's text, which repeats the block.
+            raise Http2Error(ErrorCode.COMPRESSION_ERROR, "undecodable header block") from error
         return fields, b"".join([field.raw for field in fields])

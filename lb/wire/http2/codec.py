@@ -27,8 +27,9 @@ _MAX_CONTINUATIONS: Final = 8
 """As nghttp2: with one HEADERS frame enough for any block within the size limit."""
 _RESET_MEMORY: Final = 256
 """Streams that we reset lately: what is still under way for them is no error."""
+_NOT_GREETED: Final = -1
+"""In place of a stream id: SETTINGS must come before any other frame (RFC 9113 3.4)."""
 _FRAME_LENGTHS: Final = {fr.PRIORITY: 5, fr.RST_STREAM: 4, fr.PING: 8, fr.WINDOW_UPDATE: 4}
-_STREAM_ONLY: Final = frozenset({fr.PRIORITY, fr.RST_STREAM})
 _CONNECTION_ONLY: Final = frozenset({fr.SETTINGS, fr.PING, fr.GOAWAY})
 
 
@@ -78,7 +79,7 @@ class Http2Codec:
         self._skip = 0
         """Bytes to throw away: padding, and payload of unknown frames."""
         self._block: list[bytes] = []
-        self._block_id = 0
+        self._block_id = _NOT_GREETED
         """Stream whose header block is under way; 0 when none is."""
         self._block_end = False
         self._block_frames = 0
@@ -304,10 +305,7 @@ class Http2Codec:
         """What can be told from nine bytes (RFC 9113 4.2, 6, 6.10)."""
         if length > self.frame_limit:
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "frame larger than advertised")
-        if self._block_id and (kind != fr.CONTINUATION or stream_id != self._block_id):
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "frame inside a header block")
-        if kind == fr.CONTINUATION and not self._block_id:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        self._check_turn(kind, flags, stream_id)
         if kind in _CONNECTION_ONLY:
             if stream_id:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "connection frame on a stream")
@@ -323,6 +321,17 @@ class Http2Codec:
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
         elif kind != fr.DATA and kind <= fr.CONTINUATION and length > _MAX_CONTROL_FRAME:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "control frame too large")
+
+    def _check_turn(self, kind: int, flags: int, stream_id: int) -> None:
+        """What may come now (RFC 9113 3.4, 6.10)."""
+        if self._block_id == _NOT_GREETED:
+            if kind != fr.SETTINGS or flags & fr.ACK:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "SETTINGS must come first")
+        elif not self._block_id:
+            if kind == fr.CONTINUATION:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+        elif kind != fr.CONTINUATION or stream_id != self._block_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "frame inside a header block")
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == fr.WINDOW_UPDATE:
@@ -388,6 +397,7 @@ class Http2Codec:
                 self.peer_max_streams = value
         # A smaller HEADER_TABLE_SIZE needs no answer: we never use more than a table of 0.
         self.peer_ready = True
+        self._block_id = 0
         self.control += 1
         self.out.append(fr.SETTINGS_ACK)
         self.on_settings()

@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
+from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
@@ -158,7 +159,7 @@ def _read_string(block: bytes, pos: int) -> tuple[bytes, int]:
 def _inflate(text: bytes) -> bytes:
     try:
         return bytes(decode_huffman(text))
-    except Exception as error:  # the library's several errors are one to the peer
+    except HPACKDecodingError as error:
         raise _broken("bad Huffman coding") from error
 
 
