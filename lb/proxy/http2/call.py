@@ -17,6 +17,7 @@ from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
 from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
 from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_http, status_of_reset
+from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
@@ -107,6 +108,18 @@ class Call(Exchange):
         relay = self.relay
         relay.dispatcher.begin(self)
         head = self.head
+        if head.is_plain and not end_stream:
+            timeout_s = head.timeout_s or relay.options.request_timeout_s
+            if timeout_s:
+                self.timer = relay.timers.after(timeout_s, self._expire)
+            self.held_back = True
+        else:
+            self._begin_other(end_stream)
+
+    def _begin_other(self, end_stream: bool) -> None:
+        """Begin a call of which something needs a second look."""
+        relay = self.relay
+        head = self.head
         if end_stream:
             self.request.ended = True
         if head.timeout_s is not None:
@@ -134,20 +147,22 @@ class Call(Exchange):
         """The request is complete, small and plain."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `begin` and `request_data` in one for the
         # common unary call; those are the reference.
+        self.begin(False)
+        self.held_back = False
+        self._place_whole(payload, size)
+
+    def _place_whole(self, payload: bytes, size: int) -> None:
+        """Place a call whose request is one small message, and send both in one piece."""
+        # HOT PATH (benchmarks/bench_http2_relay.py).
         relay = self.relay
-        dispatcher = relay.dispatcher
-        dispatcher.begin(self)
         self.bytes_in = size
         request = self.request
         request.ended = True
         request.retained = [payload]
         request.retained_size = size
-        timeout_s = self.head.timeout_s or relay.options.request_timeout_s
-        if timeout_s:
-            self.timer = relay.timers.after(timeout_s, self._expire)
         self.model = model_name(payload) or b""
         try:
-            backend = dispatcher.place(self, relay.now)
+            backend = relay.dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
             self.fail(refusal.reason, refusal.detail)
             return
@@ -164,6 +179,17 @@ class Call(Exchange):
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
         request = self.request
         size = len(payload)
+        if (
+            self.held_back
+            and end_stream
+            and size < COPY_BELOW
+            and self.head.is_plain
+            and not self.bytes_in
+            and self.head.content_length in (NO_LENGTH, size)
+        ):
+            self.held_back = False
+            self._place_whole(cast("bytes", payload), size)
+            return
         self.bytes_in += size
         retained = request.retained
         if retained is not None and size:
