@@ -1,0 +1,124 @@
+"""What the connections of the relay share, and their life."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lb.domain.operation import Treatment
+from lb.kserve.operations import MODEL_INFER, UNKNOWN
+from lb.proxy.http2.relay import Http2Options
+from lb.wire.http2.fields import Field, encode_field
+from lb.wire.http2.heads import RequestHead, build_request
+from tests.fakes.frames import HEADERS, METHOD_PATH, FieldPair, answer, call, request_fields
+from tests.fakes.links import PaperRelay
+from tests.fakes.relay import snapshot_of
+
+
+def head_of(*more: FieldPair, path: bytes = METHOD_PATH) -> RequestHead:
+    pairs = request_fields(*more, path=path)
+    fields = [Field(n, v, encode_field(n, v), never_indexed=False) for n, v in pairs]
+    return build_request(fields, b"")
+
+
+async def test_a_usual_inference_is_plain() -> None:
+    relay = PaperRelay().relay
+    head = head_of()
+    assert relay.decide(head) is head.route is MODEL_INFER
+    assert head.is_plain
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        head_of((b"grpc-timeout", b"0S")),
+        head_of((b"grpc-timeout", b"x")),
+        head_of((b"x", b"y" * 5000)),
+        head_of(path=b"/inference.GRPCInferenceService/ServerLive"),
+        head_of(path=b"/inference.GRPCInferenceService/ModelMetadata"),
+    ],
+)
+async def test_what_needs_a_second_look_is_not(head: RequestHead) -> None:
+    """A passed and a malformed timeout, a large head, calls without a model in the message."""
+    relay = PaperRelay(options=Http2Options(head_size=4000)).relay
+    relay.decide(head)
+    assert not head.is_plain
+
+
+async def test_a_limit_on_messages_makes_every_call_need_one() -> None:
+    head = head_of()
+    PaperRelay(options=Http2Options(message_size=1000)).relay.decide(head)
+    assert not head.is_plain
+
+
+async def test_unknown_calls_are_balanced() -> None:
+    head = head_of(path=b"/other.Service/Call")
+    assert PaperRelay().relay.decide(head) is UNKNOWN
+    assert UNKNOWN.treatment is Treatment.BALANCE
+
+
+@pytest.mark.parametrize(
+    ("options", "client", "fields"),
+    [
+        ({}, "10.0.0.9:1", []),
+        (
+            {"x_forwarded": True},
+            "10.0.0.9:1",
+            [(b"x-forwarded-for", b"10.0.0.9"), (b"x-forwarded-proto", b"http")],
+        ),
+        ({"forwarded": True}, "10.0.0.9:1", [(b"forwarded", b"for=10.0.0.9;proto=http")]),
+        ({"forwarded": True}, "[::1]:1", [(b"forwarded", b'for="[::1]";proto=http')]),
+    ],
+)
+async def test_forwarding_fields_only_where_switched_on(
+    options: dict[str, bool], client: str, fields: list[FieldPair]
+) -> None:
+    relay = PaperRelay(options=Http2Options(**options)).relay  # type: ignore[arg-type]
+    wanted = b"".join(encode_field(name, value) for name, value in fields)
+    assert relay.forwarded_fields(client) == wanted
+
+
+async def test_forwarding_fields_reach_the_backend() -> None:
+    relay = PaperRelay(options=Http2Options(x_forwarded=True))
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(1))
+    (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
+    assert head.payload.endswith(relay.relay.forwarded_fields("127.0.0.1:4711"))
+
+
+async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> None:
+    relay = PaperRelay(backends=2)
+    first, second = relay.backend(0), relay.backend(1)
+    assert relay.relay.upstream_connections == 2
+    relay.ref.publish(snapshot_of(relay.backends[1:], generation=2))
+    assert first.transport.is_closing()
+    assert not second.transport.is_closing()
+    first.goes()
+    assert relay.relay.upstream_connections == 1
+
+
+async def test_closing_ends_everything() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(1))
+    loop = asyncio.get_running_loop()
+    for side in (client, backend):
+        side.transport.abort = lambda side=side: loop.call_soon(side.goes)  # type: ignore[method-assign, misc]
+    await relay.relay.aclose()
+    assert relay.relay.servers == set()
+    assert relay.relay.upstream_connections == 0
+    assert relay.is_clean()
+    relay.ref.publish(snapshot_of(()))
+
+
+async def test_heads_are_shared_by_all_connections() -> None:
+    relay = PaperRelay()
+    backend = relay.backend()
+    one, two = relay.client(), relay.client()
+    one.sends(call(1))
+    two.sends(call(1))
+    pipes = [pipe for link in relay.links for pipe in link.streams.values()]
+    assert pipes[0].owner.head is pipes[1].owner.head
+    backend.sends(answer(1), answer(3))
+    assert relay.is_clean()
