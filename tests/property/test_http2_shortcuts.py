@@ -46,6 +46,7 @@ FIELDS: list[tuple[ff.FieldPair, ...]] = [
     ((b"content-length", b"9"),),
     ((b"traceparent", b"00-1"),),
     ((b"Bad", b"x"),),
+    ((b"x-large", b"y" * 17_000),),
 ]
 PATHS = st.sampled_from(
     [
@@ -62,7 +63,10 @@ BODIES = st.sampled_from(
 )  # fmt: skip
 CUT = st.none() | st.integers(0, 60) | st.integers(0, 6000)
 SHAPES = st.sampled_from([*["whole"] * 5, "two frames", "padded", "open", "end apart", "trailers"])
-STATUSES = st.sampled_from([ff.OK_TRAILERS, ff.OK_TRAILERS, [(b"grpc-status", b"5")], []])
+STATUSES = st.sampled_from(
+    [ff.OK_TRAILERS, ff.OK_TRAILERS, [(b"grpc-status", b"5")], [],
+     [(b"grpc-status", b"0"), (b"x-large", b"y" * 17_000)]]
+)  # fmt: skip
 
 
 @st.composite

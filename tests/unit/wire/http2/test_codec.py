@@ -248,6 +248,20 @@ def test_broken_frames_end_the_connection_however_they_are_cut(name: str, step: 
     assert error.code is code
 
 
+@pytest.mark.parametrize("first", [ping(), fr.SETTINGS_ACK, headers(1, b"x"), data(1, b"x")])
+def test_settings_come_first(first: bytes) -> None:
+    """RFC 9113 3.4: PING, an acknowledgement, a head or data before them."""
+
+    class Fresh(NotingCodec):
+        def receive(self, data: bytes) -> None:
+            if data != fr.settings({}):
+                super().receive(data)
+
+    error = Fresh().feed(first)
+    assert error is not None
+    assert error.code is ErrorCode.PROTOCOL_ERROR
+
+
 def test_too_long_frames_are_refused_before_they_come() -> None:
     codec = NotingCodec()
     error = codec.feed(frame(0xAB, 0, 0, bytes(FRAME_LIMIT + 1))[:9])
