@@ -7,7 +7,8 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, flag_message, health_message
 from lb.kserve.operations import HEALTH_CHECK, HEALTH_WATCH, SERVER_LIVE
-from lb.proxy.http2.call import OK_HEAD, Call
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.replies import OK_HEAD
 from lb.wire.grpc.message import frame_message
 
 

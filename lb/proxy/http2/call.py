@@ -15,10 +15,17 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
+from lb.proxy.http2.replies import (
+    BAD_METHOD,
+    NOT_GRPC,
+    OK_HEAD,
+    RESET_CODES,
+    status_trailers,
+    trailers_only,
+)
 from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
-from lb.wire.grpc.status import GrpcStatus, encode_message, status_of_http, status_of_reset
+from lb.wire.grpc.status import GrpcStatus, status_of_http, status_of_reset
 from lb.wire.http2.codec import COPY_BELOW
-from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead, ResponseHead
@@ -34,25 +41,8 @@ _ANSWER: Final = Treatment.ANSWER
 _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
-OK_HEAD: Final = encode_field(b":status", b"200") + encode_field(
-    b"content-type", b"application/grpc"
-)
-"""What our own answers begin with."""
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
-_NOT_GRPC: Final = encode_field(b":status", b"415")
-_BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
-
-
-def trailers_only(status: GrpcStatus, detail: str) -> bytes:
-    """The block of an answer that is nothing but an error."""
-    return OK_HEAD + status_trailers(status, detail)
-
-
-def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:
-    """The block of trailers."""
-    block = encode_field(b"grpc-status", b"%d" % status)
-    return block + encode_field(b"grpc-message", encode_message(detail)) if detail else block
 
 
 class Call(Exchange):
@@ -170,7 +160,7 @@ class Call(Exchange):
 
     def _refuse_foreign(self) -> None:
         """Not gRPC: the answer is HTTP's ("gRPC over HTTP2": 415 and no grpc-status)."""
-        block = _NOT_GRPC if self.head.method == b"POST" else _BAD_METHOD
+        block = NOT_GRPC if self.head.method == b"POST" else BAD_METHOD
         self.status = 415 if self.head.method == b"POST" else 405
         self._answer_whole(block, Reason.UNSUPPORTED)
 
@@ -322,15 +312,6 @@ class Call(Exchange):
             self.fail(refusal.reason, refusal.detail)
             return
         relay.pool(backend).start(self)
-
-    def upstream_block(self) -> bytes:
-        """The head to send to a backend."""
-        extra = self.server.extra_fields
-        return self.head.block + extra if extra else self.head.block
-
-    def is_stale(self, link: ClientLink) -> bool:
-        """Whether the attempt met a connection that was closing: reused, and silent since."""
-        return self.request.sink_id > 1 and link.last_byte_at < self.opened_at and not self.begun
 
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
         """The attempt ended without an answer; it is off its connection already."""
@@ -544,7 +525,7 @@ class Call(Exchange):
             return
         self.response.clear()
         self.response.ended = True
-        self.server.reset(self.client_id, _RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
+        self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
 
     def _answer_whole(self, block: bytes, reason: Reason) -> None:
@@ -615,10 +596,3 @@ class Call(Exchange):
         request.owner = response.owner = None
         response.opposite = self.relay.no_pipe
         self.relay.dispatcher.finish(self, reason, now)
-
-
-_RESET_CODES: Final = {
-    Reason.DEADLINE: ErrorCode.CANCEL,
-    Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
-}
-"""How a stream ends whose response has begun; others are INTERNAL_ERROR."""

@@ -86,8 +86,13 @@ class ClientLink(Link):
             call = pipe.owner
             if call is None:
                 continue  # it had to give way to the replay of another one
-            stale = outcome is Outcome.LOST and call.is_stale(self)
+            stale = outcome is Outcome.LOST and self._was_closing(call)
             call.attempt_failed(Outcome.STALE if stale else outcome)
+
+    def _was_closing(self, call: Call) -> bool:
+        """Whether `call` met a connection that was closing: reused, and silent since."""
+        opened_late = call.request.sink_id > 1 and self.last_byte_at < call.opened_at
+        return opened_late and not call.begun
 
     def on_abandoned(self, error: Http2Error) -> None:
         """The backend broke the protocol."""
@@ -140,7 +145,7 @@ class ClientLink(Link):
         self.streams[stream_id] = response
         call.upstream = self
         call.connected_at = call.opened_at = relay.now
-        block = call.upstream_block()
+        block = call.head.block + call.server.extra_fields
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
             self.send_head(stream_id, block, end_stream=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http2.call import status_trailers, trailers_only
 from lb.proxy.http2.relay import Http2Options
 from lb.wire.grpc.status import GrpcStatus
 from tests.fakes.frames import (
@@ -32,12 +31,6 @@ from tests.fakes.frames import (
 from tests.fakes.links import PaperRelay
 
 METADATA = b"/inference.GRPCInferenceService/ModelMetadata"
-
-
-def test_trailers_carry_status_and_encoded_text() -> None:
-    assert b"grpc-message" not in status_trailers(GrpcStatus.OK)
-    assert status_trailers(GrpcStatus.INTERNAL, "50 %").endswith(b"\x0cgrpc-message\x0650 %25")
-    assert trailers_only(GrpcStatus.UNAVAILABLE, "x").startswith(b"\x00\x07:status\x03200")
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -29,7 +29,9 @@ def test_a_written_field_reads_as_itself(size: int, never_indexed: bool) -> None
 @pytest.mark.parametrize("index", range(1, 62))
 def test_static_fields_are_those_of_the_library(index: int) -> None:
     block = bytes((0x80 | index,))
-    assert pairs(FieldCache().split(block)) == [tuple(each) for each in Decoder().decode(block, raw=True)]
+    assert pairs(FieldCache().split(block)) == [
+        tuple(each) for each in Decoder().decode(block, raw=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,9 @@ def test_static_fields_are_those_of_the_library(index: int) -> None:
 )
 def test_every_literal_representation_is_read(raw: bytes) -> None:
     """Indexed names with one byte and with more, with indexing, without, never; Huffman."""
-    assert pairs(FieldCache().split(raw)) == [tuple(each) for each in Decoder().decode(raw, raw=True)]
+    assert pairs(FieldCache().split(raw)) == [
+        tuple(each) for each in Decoder().decode(raw, raw=True)
+    ]
 
 
 def test_fields_of_the_library_become_ours() -> None:

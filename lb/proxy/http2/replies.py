@@ -1,0 +1,34 @@
+"""Header blocks of our own answers to calls."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.outcome import Reason
+from lb.wire.grpc.status import GrpcStatus, encode_message
+from lb.wire.http2.fields import encode_field
+from lb.wire.http2.frames import ErrorCode
+
+OK_HEAD: Final = encode_field(b":status", b"200") + encode_field(
+    b"content-type", b"application/grpc"
+)
+"""What our own answers begin with."""
+NOT_GRPC: Final = encode_field(b":status", b"415")
+BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
+
+RESET_CODES: Final = {
+    Reason.DEADLINE: ErrorCode.CANCEL,
+    Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
+}
+"""How a stream ends whose response has begun; others are INTERNAL_ERROR."""
+
+
+def trailers_only(status: GrpcStatus, detail: str) -> bytes:
+    """The block of an answer that is nothing but an error."""
+    return OK_HEAD + status_trailers(status, detail)
+
+
+def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:
+    """The block of trailers."""
+    block = encode_field(b"grpc-status", b"%d" % status)
+    return block + encode_field(b"grpc-message", encode_message(detail)) if detail else block
