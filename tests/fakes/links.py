@@ -46,9 +46,13 @@ class Side:
         bench.relay.flush()
 
     def sends(self, *parts: bytes) -> None:
-        """Bytes of the peer arrive in one read."""
+        """Bytes of the peer arrive in one read, which may take several turns of the loop."""
         self.link.data_received(b"".join(parts))
         self._bench.relay.flush()
+        while not self.transport.reading and not self.transport.is_closing():
+            self.transport.resume_reading()
+            Link.data_received(self.link, b"")
+            self._bench.relay.flush()
 
     def gets(self) -> list[Frame]:
         """The frames that were written since the last time."""

@@ -16,6 +16,7 @@ class FakeTransport(asyncio.Transport):
         self.writes: list[int] = []
         """Sizes of what was written at once."""
         self.buffered = 0
+        self.reading = True
         self.eof = False
         self.closed = False
         self.aborted = False
@@ -45,6 +46,12 @@ class FakeTransport(asyncio.Transport):
 
     def writelines(self, list_of_data: Iterable[Any]) -> None:
         self.write(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def can_write_eof(self) -> bool:
         return True

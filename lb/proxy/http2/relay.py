@@ -164,12 +164,12 @@ class Http2Relay:
         """Write what the connections have collected."""
         # HOT PATH (benchmarks/load). One write per connection and turn of the loop: flushing
         # after every read instead costs 8 % more CPU per call.
-        dirty = self._dirty
-        while dirty:
-            link = dirty.pop()
-            link.flush()
-            if link.waiting and not link.congested:
-                link.drain_waiting()
+        while self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for link in dirty:
+                link.flush()
+                if link.waiting and not link.congested:
+                    link.drain_waiting()
         if self.closing:
             closing, self.closing = self.closing, []
             for link in closing:

@@ -38,9 +38,10 @@ class Http2Codec:
 
     __slots__ = (
         "_acked", "_block", "_block_end", "_block_frames", "_block_id", "_header_limit",
-        "_reset_ids", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail",
-        "blocks", "control", "credit", "frame_limit", "going_away", "last_peer_id", "out", "owed",
-        "peer_frame_size", "peer_max_streams", "peer_ready", "peer_window", "streams",
+        "_reset_ids", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail", "blocks",
+        "control", "credit", "frame_limit", "frames_at_once", "going_away", "has_more",
+        "last_peer_id", "out", "owed", "peer_frame_size", "peer_max_streams", "peer_ready",
+        "peer_window", "streams",
     )  # fmt: skip
 
     def __init__(self, blocks: BlockReader, *, frame_limit: int, header_limit: int) -> None:
@@ -52,6 +53,10 @@ class Http2Codec:
         self.control = 0
         """Answers that the peer made us write (acknowledgements, resets) since the subclass last
         found that it reads them."""
+        self.frames_at_once = -1
+        """Frames that one `receive` handles; -1 is no limit."""
+        self.has_more = False
+        """The last `receive` stopped at that limit: call it again, with nothing or with more."""
         self.out: list[Payload] = []
         """Bytes to write, in order."""
         self.last_peer_id = 0
@@ -153,7 +158,13 @@ class Http2Codec:
         data_limit = self.frame_limit << 8
         head_limit = self._header_limit << 8 | 1
         view: memoryview | None = None
+        left = self.frames_at_once
+        self.has_more = False
         while pos + 9 <= size:
+            if not left:
+                self.has_more = True
+                break
+            left -= 1
             head, flags, stream_id = unpack_header(data, pos)
             start = pos + 9
             stop = start + (head >> 8)

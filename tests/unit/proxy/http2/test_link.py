@@ -197,3 +197,31 @@ async def test_a_cancelled_call_waits_for_nothing() -> None:
     assert not client.link.waiting
     assert RST_STREAM in [frame.kind for frame in backend.gets()]
     assert relay.is_clean()
+
+
+async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.link.data_received(ping() * 1000)
+    relay.relay.flush()
+    assert len(client.gets()) == 256
+    assert not client.transport.reading
+    client.sends()
+    assert len(client.gets()) == 744
+    assert client.transport.reading
+
+
+async def test_a_transport_that_is_gone_stops_no_other_connection() -> None:
+    relay = PaperRelay()
+    gone, other = relay.client(), relay.client()
+
+    def refuse(_data: bytes) -> None:
+        raise RuntimeError("unable to perform operation on a closed handle")
+
+    gone.transport.write = refuse  # type: ignore[method-assign]
+    gone.link.data_received(ping())
+    other.link.data_received(ping())
+    relay.relay.flush()
+    assert len(other.gets()) == 1
+    other.sends(ping())
+    assert len(other.gets()) == 1
