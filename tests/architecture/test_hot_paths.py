@@ -20,9 +20,7 @@ def marked() -> dict[str, set[str]]:
 
 
 def test_every_mark_names_a_benchmark_that_exists() -> None:
-    missing = {
-        name for names in marked().values() for name in names if not (TOP / name).exists()
-    }
+    missing = {name for names in marked().values() for name in names if not (TOP / name).exists()}
     assert missing == set()
 
 
