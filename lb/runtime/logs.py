@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ class Logs:
         self.access = _open_access_log(settings)
         """Takes the access log's lines; None when it is off."""
         self.application = ApplicationLog(settings.log.level, settings.log.format)
+        # The library writes every decoded field at level debug, `authorization` among them.
+        logging.getLogger("hpack").setLevel(logging.WARNING)
 
     @property
     def dropped(self) -> Mapping[str, Callable[[], int]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,10 @@ def test_reopening_follows_a_rotation(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_named() -> None:
     with pytest.raises(LogFileError, match="cannot open the access log /nowhere/a: No such file"):
         Logs(settings(AccessLogMode.ALL, "/nowhere/a"))
+
+
+def test_no_library_writes_header_values_at_debug() -> None:
+    logs = Logs(settings(AccessLogMode.OFF, "-"))
+    logs.close()
+    assert not logging.getLogger("hpack").isEnabledFor(logging.DEBUG)
+    assert not logging.getLogger("hpack.hpack").isEnabledFor(logging.DEBUG)
