@@ -240,6 +240,8 @@ class Peer:
         self.acknowledges = True
         """Whether SETTINGS are acknowledged."""
         self.closed = False
+        self.values: dict[int, int] = {}
+        """The other side's SETTINGS."""
         self.frame_size = 16_384
         """The longest frame that this side takes."""
         self._decoder = Decoder()
@@ -278,8 +280,10 @@ class Peer:
     def _note(self, found: Frame) -> None:
         kind, flags, stream, payload = found
         assert len(payload) <= self.frame_size, found[:3]
-        if kind == SETTINGS and not flags & ACK and self.acknowledges:
-            self.send(SETTINGS_ACK)
+        if kind == SETTINGS and not flags & ACK:
+            self.values.update(found.values)
+            if self.acknowledges:
+                self.send(SETTINGS_ACK)
         elif kind == DATA:
             self.bodies.setdefault(stream, bytearray()).extend(payload)
             if payload and self.credits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -81,7 +82,7 @@ class RunningRelay:
             self.pool,
             self.outcomes,
             self.finished,
-            clock=loop.time,
+            clock=time.monotonic,  # as in the product: uvloop's own has a resolution of 1 ms
             ledger=self.ledger,
             max_attempts=3,
         )

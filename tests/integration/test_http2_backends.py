@@ -47,6 +47,7 @@ from tests.fakes.frames import (
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.relay import running_relay
 
+BOTH_LOOPS = True
 MODES = pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "in pieces"])
 HEAD = headers(1, RESPONSE_FIELDS)
 TRAILERS = headers(1, OK_TRAILERS, end=True)

@@ -55,6 +55,7 @@ from tests.fakes.frames import (
 )
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
 
+BOTH_LOOPS = True
 UNAVAILABLE, EXHAUSTED = 14, 8
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
 LOAD = b"/inference.GRPCInferenceService/RepositoryModelLoad"
@@ -833,7 +834,7 @@ async def test_the_last_answer_arrives_although_the_client_keeps_sending() -> No
         asked = await client.until_kind(PING)
         client.send(ping(asked.payload, ack=True))
         while 1 not in client.ended:
-            await client.next()
+            await client.until(lambda _: True)
             client.send(ping())
         await client.until_closed()
         assert len(client.bodies[1]) == 960_000

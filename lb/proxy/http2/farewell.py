@@ -37,6 +37,7 @@ class Farewell(asyncio.Protocol):
     def begin(self) -> None:
         """Send what is left and then the end of our side."""
         self._transport.set_protocol(self)
+        self._transport.resume_reading()
         try:
             if self._transport.can_write_eof():
                 self._transport.write_eof()

@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER: Final = 256 * 1024
 """Bytes in a transport's buffer at which DATA waits in its pipes instead."""
+_COLLECT: Final = 2**20
+"""Payload that is collected before it is written within a turn: one turn of uvloop may bring 8 MiB,
+and what waits here is on nobody's account."""
 _BURST: Final = 64 * 1024
 """What one waiting pipe may write before it is the next one's turn."""
 _FRAMES_AT_ONCE: Final = 256
@@ -59,8 +62,8 @@ class Link(Http2Codec, asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.dirty = False
         """In the relay's list of connections to flush."""
-        self.bulky = False
-        """`out` holds large payload: write it as it is instead of joining it."""
+        self.bulky = 0
+        """Bytes of large payload in `out`: with any, it is written as it is instead of joined."""
         self.congested = False
         """The transport's buffer is above its high-water mark."""
         self.fresh = True
@@ -146,7 +149,7 @@ class Link(Http2Codec, asyncio.Protocol):
             return
         try:
             if self.bulky:
-                self.bulky = False
+                self.bulky = 0
                 transport.writelines(out)
             else:
                 transport.write(b"".join(out) if len(out) > 1 else out[0])
@@ -216,7 +219,7 @@ class Link(Http2Codec, asyncio.Protocol):
         if size < COPY_BELOW:
             self.out.append(header + payload)
         else:
-            self.bulky = True
+            self.bulky += size
             self.out.append(header)
             self.out.append(payload)
         if pipe.ended:
@@ -227,6 +230,8 @@ class Link(Http2Codec, asyncio.Protocol):
             pipe.owed += size
             if pipe.owed * 2 >= pipe.window_size:
                 self._credit_source(pipe, 0)
+        if self.bulky > _COLLECT:
+            self.flush()
 
     def _credit_source(self, pipe: Pipe[Any], size: int) -> None:
         increment = pipe.went_out(size)
@@ -254,11 +259,16 @@ class Link(Http2Codec, asyncio.Protocol):
             last = pipe.ended and not pipe.queue and not pipe.trailers
             self.out.append(frame_header(size, fr.DATA, 1 if last else 0, pipe.sink_id))
             self.out.append(payload)
-            self.bulky = True
+            self.bulky += size
             self._credit_source(pipe, size)
             if last:
                 pipe.finished = True
                 break
+            if self.bulky > _COLLECT:
+                self.flush()
+                if self.parted:
+                    return
+                self.mark()
         self.waiting.pop(pipe, None)
         if not pipe.queue and pipe.ended:
             self._finish(pipe)
