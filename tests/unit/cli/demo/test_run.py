@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -28,9 +28,10 @@ def failing(config: Path) -> Sequence[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_child_is_left() -> None:
+def no_child_is_left() -> Iterator[None]:
+    before = psutil.Process().children()
     yield
-    assert psutil.Process().children() == []
+    assert [child for child in psutil.Process().children() if child not in before] == []
 
 
 async def test_once_ends_with_zero_when_every_answer_is_right(
