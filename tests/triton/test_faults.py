@@ -18,6 +18,8 @@ CLIENTS = 12
 NOTICE_S = 0.5
 """The balancer hears of the end of a process by its closed sockets; on a busy machine its turn
 to look may come this late."""
+ON_ITS_WAY_S = 0.2
+"""From a client's clock to the balancer's choice, on a busy machine."""
 FROZEN_IS_OUT_S = 2.5
 RETURN_S = 10.0
 
@@ -106,7 +108,9 @@ async def test_frozen_triton_is_out_in_time_and_no_request_fails(
         await wait_for_rotation(balancer, victim.name, "is_in", timeout_s=RETURN_S)
         await load.wait_for(20, lambda s: s.began > back_at and s.server == victim.name)
     assert load.failures == []
-    misled = [s for s in load.samples if out_at < s.began < back_at and s.server == victim.name]
+    # What began in the last moment may have reached the balancer after the Triton was back.
+    thawing_at = back_at - ON_ITS_WAY_S
+    misled = [s for s in load.samples if out_at < s.began < thawing_at and s.server == victim.name]
     assert misled == []
 
 
