@@ -247,3 +247,29 @@ async def test_http_errors_mean_the_same_to_clients_as_without_us(
         port = relay.backends[0].ports[1]
         assert port is not None
         assert port.codes == {code.value[0]: 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"%0d%0a", b"%zz %", "nö".encode(), b"\xff\xfe", b"", b"x" * 20_000],
+    ids=["escapes", "bad escapes", "UTF-8", "bytes", "empty", "20 kB"],
+)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_the_text_of_an_error_is_passed_on_unchanged(text: bytes, begun: bool) -> None:
+    status = [(b"grpc-status", b"3"), (b"grpc-message", text), (b"grpc-status-details-bin", b"CAM")]
+
+    def reply(stream: int, _: bytes) -> bytes:
+        if not begun:
+            return headers(stream, [*RESPONSE_FIELDS, *status], end=True)
+        return headers(stream, RESPONSE_FIELDS) + headers(stream, status, end=True)
+
+    async with (
+        raw_backend(replies(reply)) as backend,
+        running_relay(backend.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        for stream in (1, 3):
+            client.send(call(stream))
+            await client.until_over(stream)
+            assert client.heads[stream][-1][-3:] == status
+        assert relay.finished.records[1].grpc_status == 3

@@ -56,6 +56,11 @@ OPEN = headers(1, HEAD)
 """A request on stream 1 whose body is still to come."""
 HANG = headers(1, request_fields(path=HANG_PATH))
 """A request that gets no answer."""
+FOREIGN = [(name, value) for name, value in request_fields() if name != b"content-type"]
+CLOSED = headers(1, FOREIGN, end=True)
+"""A request that is complete, and answered at once."""
+STOPPED = headers(1, FOREIGN)
+"""A request that is answered at once, and reset because more of it was to come."""
 WHOLE = call(1)
 END = data(1, named(), end=True)
 MAX_WINDOW = 2**31 - 1
@@ -194,6 +199,34 @@ FRAMES = [
         "DATA after END_STREAM",
         HANG + data(1, b"", end=True) + data(1, b"x"),
         resets(STREAM_CLOSED),
+    ),
+    Case(
+        "CONTINUATION after END_STREAM",
+        HANG + data(1, end=True) + continuation(1, b""),
+        goes_away(PROTOCOL_ERROR),
+    ),
+    Case("DATA after RST_STREAM", OPEN + rst(1) + data(1, b"x"), resets(STREAM_CLOSED)),
+    Case("HEADERS after RST_STREAM", OPEN + rst(1) + OPEN, goes_away(STREAM_CLOSED)),
+    Case(
+        "CONTINUATION after RST_STREAM",
+        OPEN + rst(1) + continuation(1, b""),
+        goes_away(PROTOCOL_ERROR),
+    ),
+    Case("DATA on a closed stream", CLOSED + data(1, b"x"), resets(STREAM_CLOSED)),
+    Case("HEADERS on a closed stream", CLOSED + OPEN, goes_away(STREAM_CLOSED)),
+    Case(
+        "CONTINUATION on a closed stream", CLOSED + continuation(1, b""), goes_away(PROTOCOL_ERROR)
+    ),
+    Case("DATA on a stream that we reset", STOPPED + data(1, b"x") + call(3), answers(stream=3)),
+    Case(
+        "trailers on a stream that we reset",
+        STOPPED + headers(1, [(b"x", b"y")], end=True) + call(3),
+        answers(stream=3),
+    ),
+    Case(
+        "WINDOW_UPDATE of 0 on a stream that we reset",
+        STOPPED + window_update(1, 0) + call(3),
+        answers(stream=3),
     ),
     Case("HEADERS after END_STREAM", HANG + data(1, end=True) + OPEN, resets(STREAM_CLOSED)),
     Case(
