@@ -24,7 +24,7 @@ class Holder(Protocol):
 class Ledger:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
-    __slots__ = ("_holders", "ceiling", "evictions", "held", "short_at")
+    __slots__ = ("_holders", "ceiling", "evictions", "held", "short_at", "shortages")
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
@@ -33,6 +33,8 @@ class Ledger:
         self.held = 0
         self.evictions = 0
         """How often a holder had to give way."""
+        self.shortages = 0
+        """How often it became short; while it is short and this stays, it always was."""
         self._holders: dict[Holder, None] = {}
 
     def __len__(self) -> int:
@@ -55,11 +57,22 @@ class Ledger:
                 return False
             if largest.held:
                 raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
+        if self.held < self.short_at <= self.held + size:
+            self.shortages += 1
         self.held += size
         if not holder.held:
             self._holders[holder] = None
         holder.held += size
         return True
+
+    def relieve(self) -> None:
+        """Make the largest holders give way until it is short no more."""
+        while self.is_short:
+            self.evictions += 1
+            largest = max(self._holders, key=_held)
+            largest.evict()
+            if largest.held:
+                raise RuntimeError(f"{largest!r} was evicted and still holds bytes")
 
     def release(self, holder: Holder, size: int) -> None:
         """Take `size` bytes off the holder's account."""

@@ -515,6 +515,8 @@ class Call(Exchange):
         """End the call with an error of ours."""
         if self.finished:
             return
+        if reason is Reason.MEMORY:
+            self.relay.watch_memory()
         code = grpc_status(reason) if status is None else status
         self._detach(ErrorCode.CANCEL)
         self.relay.dispatcher.attempt_ended(self, outcome)

@@ -12,7 +12,7 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.operations import grpc_operation
 from lb.net.tasks import TaskOwner
-from lb.net.timers import TimerWheel
+from lb.net.timers import Timer, TimerWheel
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.pool import UpstreamPool
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
     from lb.proxy.http2.link import Link
 
+_SHORT_S: Final = 30.0
+"""How long memory may be short without a break before the largest holders give way; as for the
+progress of HTTP/1.1 bodies."""
 _CLOSING_TURNS: Final = 100
 """Turns of the event loop that aborted connections may take to be gone; two do."""
 
@@ -87,6 +90,7 @@ class Http2Relay:
         self.closing: list[Link] = []
         """Connections to close after the next flush."""
         self.draining = False
+        self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
         self._caches = HeadCaches()
@@ -175,6 +179,24 @@ class Http2Relay:
             for link in closing:
                 if not link.streams:
                     link.part()
+
+    # Memory
+
+    def watch_memory(self) -> None:
+        """Requests are refused for want of memory. Stalled streams could make that last for ever:
+        they hold enough to shed all new work, and never reach the ceiling."""
+        if self._memory_timer is None:
+            shortages = self.ledger.shortages
+            self._memory_timer = self.timers.after(_SHORT_S, lambda: self._relieve(shortages))
+
+    def _relieve(self, shortages: int) -> None:
+        self._memory_timer = None
+        self.now = self.clock()
+        if self.ledger.is_short:
+            if self.ledger.shortages == shortages:
+                self.ledger.relieve()
+            else:
+                self.watch_memory()
 
     # Life
 

@@ -398,15 +398,19 @@ class Http2Codec:
                 self._acked = True
                 self.blocks.acknowledged()
             return
+        window = self.peer_window
         for key, value in fr.parse_settings(payload):
             if key == fr.SETTINGS_INITIAL_WINDOW_SIZE:
-                self._shift_windows(value - self.peer_window)
-                self.peer_window = value
+                window = value
             elif key == fr.SETTINGS_MAX_FRAME_SIZE:
                 self.peer_frame_size = value
             elif key == fr.SETTINGS_MAX_CONCURRENT_STREAMS:
                 self.peer_max_streams = value
         # A smaller HEADER_TABLE_SIZE needs no answer: we never use more than a table of 0.
+        if window != self.peer_window:
+            # Once for all that the frame says: it may say 2,700 things of 1,000 streams.
+            self._shift_windows(window - self.peer_window)
+            self.peer_window = window
         self.peer_ready = True
         self._block_id = 0
         self.control += 1

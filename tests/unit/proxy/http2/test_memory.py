@@ -143,3 +143,47 @@ async def test_pings_are_forgotten_once_the_client_reads() -> None:
         client.link.resume_writing()
     assert not client.transport.aborted
     assert len([frame for frame in client.gets() if frame.kind == PING]) == 4500
+
+
+async def test_stalled_holders_give_way_when_memory_stays_short() -> None:
+    """They refuse all new work without ever reaching the ceiling; nobody else would end them."""
+    relay = PaperRelay(ceiling=80_000)
+    stalled = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    client, backend = relay.client(), relay.backend()
+    stalled.sends(call(1), call(3))
+    backend.sends(headers(1, RESPONSE_FIELDS) + data(1, bytes(50_000)))
+    backend.sends(headers(3, RESPONSE_FIELDS) + data(3, bytes(25_000)))
+    stalled.gets()
+    client.sends(call(1))
+    assert client.gets()[0].flags & 1, "refused"
+    relay.loop.advance(20)
+    client.sends(call(3))
+    assert stalled.gets() == []
+    relay.loop.advance(11)
+    relay.relay.flush()
+    assert [(f.kind, f.stream, f.code) for f in stalled.gets()] == [(RST_STREAM, 1, 11)]
+    client.sends(call(5))
+    assert len(backend.link.streams) == 2
+    client.goes()
+    stalled.goes()
+    assert relay.is_clean()
+
+
+async def test_nobody_gives_way_when_memory_was_short_for_moments() -> None:
+    relay = PaperRelay(ceiling=80_000)
+    slow = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
+    client, backend = relay.client(), relay.backend()
+    slow.sends(call(1))
+    backend.sends(headers(1, RESPONSE_FIELDS) + data(1, bytes(75_000)))
+    client.sends(call(1))
+    relay.loop.advance(20)
+    slow.sends(window_update(1, 10_000))
+    backend.sends(data(1, bytes(10_000)))
+    client.sends(call(3))
+    slow.gets()
+    relay.loop.advance(29)
+    relay.relay.flush()
+    assert slow.gets() == []
+    relay.loop.advance(40)
+    relay.relay.flush()
+    assert slow.gets()[0].kind == RST_STREAM, "short for long now"
