@@ -108,7 +108,8 @@ class BackendRecord:
 
     def has_addresses_of(self, spec: BackendSpec) -> bool:
         """Whether `spec` means the same ports, so that the counters may live on."""
-        return all(self.member.spec.address(p) == spec.address(p) for p in AppProtocol)
+        mine = self.member.spec
+        return mine.tls == spec.tls and all(mine.address(p) == spec.address(p) for p in AppProtocol)
 
     def __repr__(self) -> str:
         return f"<BackendRecord {self.backend.name} {self.state.value}>"

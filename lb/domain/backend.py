@@ -29,6 +29,11 @@ class AppProtocol(IntEnum):
         """The value of the `protocol` label and log field."""
         return ("http", "grpc")[self]
 
+    @property
+    def alpn(self) -> str:
+        """The name that TLS negotiates it by (RFC 7301)."""
+        return ("http/1.1", "h2")[self]
+
 
 class BackendKind(Enum):
     """Which server a backend runs: decides its probes and treatments."""
@@ -107,6 +112,29 @@ def parse_address(text: str) -> Address:
     return Address(host=host, port=int(port))
 
 
+class BackendPort(Enum):
+    """The ports that a backend may have."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+    METRICS = "metrics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTls:
+    """How to speak TLS with a backend. Files are PEM."""
+
+    ports: frozenset[BackendPort] = frozenset(BackendPort)
+    """Those that speak TLS."""
+    ca: str = ""
+    """File of the authorities that are trusted; empty: those of the system."""
+    server_name: str = ""
+    """What its certificate must say; empty: the host of the address."""
+    certificate: str = ""
+    """File of our own certificate; empty: we show none."""
+    key: str = field(default="", repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSpec:
     """What configuration or discovery says about one backend."""
@@ -121,6 +149,11 @@ class BackendSpec:
     """Requests at once, both protocols together; 0 is no limit."""
     headers: tuple[tuple[str, str], ...] = ()
     """Added to probes and to calls of our own, never to relayed requests."""
+    tls: BackendTls | None = None
+
+    def tls_of(self, port: BackendPort) -> BackendTls | None:
+        """How to speak TLS with one port, None where it is plain."""
+        return self.tls if self.tls is not None and port in self.tls.ports else None
 
     def address(self, protocol: AppProtocol) -> Address | None:
         """The address of one protocol's port, None where the backend does not serve it."""
@@ -144,6 +177,8 @@ class Port:
     """Counters of one protocol port of one backend. Only ever grow, except the gauges."""
 
     address: Address
+    tls: BackendTls | None = None
+    """None where it is plain."""
     in_flight: int = 0
     """Gauge: attempts under way."""
     connections: int = 0
@@ -180,12 +215,12 @@ class Backend:
         """Sequence number of the last pick: ties go to whoever waited longest."""
         self.apply(spec)
         self.ports: tuple[Port | None, Port | None] = (
-            Port(spec.http) if spec.http else None,
-            Port(spec.grpc) if spec.grpc else None,
+            Port(spec.http, spec.tls_of(BackendPort.HTTP)) if spec.http else None,
+            Port(spec.grpc, spec.tls_of(BackendPort.GRPC)) if spec.grpc else None,
         )
 
     def apply(self, spec: BackendSpec) -> None:
-        """Take over a changed specification; addresses never change under one record."""
+        """Take over a changed specification; addresses and TLS never change under one record."""
         self.spec = spec
         self.name = spec.name
         self.inverse_weight = 1.0 / spec.weight

@@ -15,6 +15,9 @@ from typing import TypeVar
 from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
+from lb.net.tls.client import ClientTls
+from lb.net.tls.connect import DialledTls
+from lb.net.tls.contexts import TlsError
 
 _ProtocolT = TypeVar("_ProtocolT", bound=asyncio.BaseProtocol)
 
@@ -24,6 +27,9 @@ async def dial(
     address: Address,
     protocol_factory: Callable[[], _ProtocolT],
     timeout_s: float,
+    *,
+    tls: ClientTls | None = None,
+    handshake_s: float = 10.0,
 ) -> tuple[asyncio.Transport, _ProtocolT]:
     """Connect, trying every address of a host name in the resolver's order.
 
@@ -35,11 +41,41 @@ async def dial(
         protocol_factory: makes the protocol of the new connection.
         timeout_s: for resolving and all attempts together; each address that is left gets an
             equal share of what is left, so that one black hole does not hide the others.
+        tls: of the port; the connection is verified before anything is sent over it.
+        handshake_s: seconds for the handshake, beyond those for connecting.
 
     Raises:
         UpstreamError: with CONNECT_REFUSED when every address refused or reset the connection
-            (or the Unix socket does not exist), CONNECT_TIMEOUT, or CONNECT_FAILED.
+            (or the Unix socket does not exist), CONNECT_TIMEOUT, or CONNECT_FAILED, which is
+            what a failed handshake is.
     """
+    if tls is None:
+        return await _reach(loop, address, protocol_factory, timeout_s)
+    transport, secure = await _reach(
+        loop, address, lambda: DialledTls(tls, address, protocol_factory, loop), timeout_s
+    )
+    try:
+        async with asyncio.timeout(handshake_s):
+            protocol = await secure.secured
+    except TlsError as error:
+        detail = f"TLS with {address} failed: {error}"
+        raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
+    except TimeoutError as error:
+        detail = f"TLS with {address} failed: no handshake within {handshake_s:g} s"
+        raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
+    finally:
+        if not secure.is_open:
+            transport.abort()
+    return secure, protocol
+
+
+async def _reach(
+    loop: asyncio.AbstractEventLoop,
+    address: Address,
+    protocol_factory: Callable[[], _ProtocolT],
+    timeout_s: float,
+) -> tuple[asyncio.Transport, _ProtocolT]:
+    """Connect without TLS."""
     give_up_at = loop.time() + timeout_s
     if address.path:
         return await _attempt(loop, address, None, protocol_factory, timeout_s)

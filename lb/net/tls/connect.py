@@ -1,0 +1,92 @@
+"""Connections to backends with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from lb.domain.backend import Address
+from lb.net.tls.client import ClientTls
+from lb.net.tls.contexts import TlsError, describe
+from lb.net.tls.transport import TlsTransport
+
+_ProtocolT = TypeVar("_ProtocolT", bound=asyncio.BaseProtocol)
+
+
+class DialledTls(TlsTransport, Generic[_ProtocolT]):
+    """One connection to a backend; `secured` tells how its handshake ended."""
+
+    __slots__ = ("_address", "_factory", "_tls", "_under", "secured")
+
+    def __init__(
+        self,
+        tls: ClientTls,
+        address: Address,
+        factory: Callable[[], _ProtocolT],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__()
+        self._tls = tls
+        self._address = address
+        self._factory = factory
+        self._under = tls.context
+        self.secured: asyncio.Future[_ProtocolT] = loop.create_future()
+        """The protocol above once it has its connection, or a TlsError."""
+
+    @property
+    def heeds_cuts(self) -> bool:
+        """An answer may last until its connection ends."""
+        return True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the plain connection stands."""
+        super().connection_made(transport)
+        tls = self._tls
+        name = tls.server_name(self._address)
+        try:
+            secure = self.make_object(
+                self._under,
+                server_hostname=name,
+                session=tls.sessions.get((self._address, name)),
+            )
+        except (ssl.SSLError, ValueError) as error:
+            self.give_up(error)
+            return
+        self.start(secure)
+
+    def greeted(self, data: bytes) -> None:
+        """A backend that speaks although we could not: nothing to do with it."""
+
+    def opened(self) -> asyncio.Protocol | None:
+        """Give the connection to its protocol if both sides mean the same one."""
+        chosen = self._object.selected_alpn_protocol() if self._object is not None else None
+        if not self._tls.has_agreed(chosen):
+            self.give_up(TlsError(f"the backend does not offer {self._tls.protocol.alpn}"))
+            return None
+        if self.secured.done():
+            self.abort()  # whoever asked has given up
+            return None
+        protocol = self._factory()
+        self.secured.set_result(protocol)
+        return protocol  # type: ignore[return-value]  # all our protocols get data
+
+    def not_opened(self, error: Exception | None) -> None:
+        """Tell whoever asked for the connection."""
+        if self.secured.done():
+            return
+        if isinstance(error, ssl.SSLError):
+            text = describe(error)
+        else:
+            text = str(error or "the backend closed the connection")
+        self.secured.set_exception(TlsError(text))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: gone. Its session may serve the next one: tickets come after the handshake."""
+        tls, secure = self._tls, self._object
+        if self._is_open and secure is not None and tls.context is self._under:
+            session = secure.session
+            if session is not None and self._failure is None:
+                tls.sessions[self._address, tls.server_name(self._address)] = session
+        super().connection_lost(exc)
