@@ -10,7 +10,9 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from ssl import SSLContext
 from typing import Final
 
 import aiohttp
@@ -26,8 +28,21 @@ from lb.telemetry.exposition import MergedPages
 
 _log = logging.getLogger(__name__)
 
-Targets = Callable[[], Sequence[tuple[str, Address]]]
-"""Names and metrics addresses of the backends that have one."""
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The metrics port of one backend."""
+
+    name: str
+    address: Address
+    context: SSLContext | None = None
+    """None where it is plain."""
+    server_name: str = ""
+    """What its certificate must say."""
+
+
+Targets = Callable[[], Sequence[Target]]
+"""The backends that have a metrics port."""
 Encoder = Callable[["_Slice"], bytes]
 
 SCRAPE_DEADLINE_S: Final = 0.5
@@ -68,8 +83,8 @@ class BackendPages:
         yield make_family(SCRAPE_FAILURES, self._rows)
 
     def _rows(self) -> Iterator[Row]:
-        for name, _ in self._targets():
-            yield (name,), self._failures.get(name, 0)
+        for target in self._targets():
+            yield (target.name,), self._failures.get(target.name, 0)
 
     async def read(self) -> MergedPages:
         """All pages merged, at most `cache_s` seconds old. Concurrent callers share one round."""
@@ -82,13 +97,13 @@ class BackendPages:
 
     async def _read_all(self) -> MergedPages:
         targets = self._targets()
-        self._forget_others({name for name, _ in targets})
-        pages = await asyncio.gather(*(self._read_one(*target) for target in targets))
+        self._forget_others({target.name for target in targets})
+        pages = await asyncio.gather(*map(self._read_one, targets))
         merged = MergedPages()
-        for (name, _), page in zip(targets, pages, strict=True):
+        for target, page in zip(targets, pages, strict=True):
             lines = iter(page.split(b"\n"))
             while piece := list(islice(lines, _LINES_PER_PIECE)):
-                merged.add(piece, name)
+                merged.add(piece, target.name)
                 await asyncio.sleep(0)
         return merged
 
@@ -97,18 +112,19 @@ class BackendPages:
         for name in self._failures.keys() - names:
             del self._failures[name]
 
-    async def _read_one(self, name: str, address: Address) -> bytes:
+    async def _read_one(self, target: Target) -> bytes:
         """The page of one backend; empty, and counted, when there is none."""
+        name = target.name
         try:
             async with self._slots:
-                page = await self._get(address)
+                page = await self._get(target)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             self._failures[name] = self._failures.get(name, 0) + 1
             if name not in self._failing:
                 self._failing.add(name)
                 _log.warning(
                     "metrics of a backend cannot be read",
-                    extra={"backend": name, "address": address, "error": _describe(error)},
+                    extra={"backend": name, "address": target.address, "error": _describe(error)},
                 )
             return b""
         if name in self._failing:
@@ -116,7 +132,7 @@ class BackendPages:
             _log.info("metrics of a backend can be read again", extra={"backend": name})
         return page
 
-    async def _get(self, address: Address) -> bytes:
+    async def _get(self, target: Target) -> bytes:
         """One page.
 
         Raises:
@@ -124,8 +140,12 @@ class BackendPages:
             ValueError: the answer is no text, or too long.
         """
         page = bytearray()
+        context = target.context
         async with self._session.get(
-            f"http://{address}/metrics", allow_redirects=False
+            f"{'http' if context is None else 'https'}://{target.address}/metrics",
+            allow_redirects=False,
+            ssl=context or True,
+            server_hostname=target.server_name or None,
         ) as response:
             if response.status != 200:
                 raise ValueError(f"HTTP status {response.status}")

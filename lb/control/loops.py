@@ -16,6 +16,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
 from lb.health.port import Finding
 from lb.net.tasks import TaskOwner
+from lb.net.tls.client import ClientTlsBook
 from lb.probes.plan import plan_probe
 from lb.probes.probe import NetworkProbe, Probe, ProbeResult
 
@@ -27,9 +28,9 @@ LOOK_INTERVAL_S: Final = 0.1
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
 
-def network_probe(member: Member, protocol: AppProtocol) -> Probe:
+def network_probe(member: Member, protocol: AppProtocol, tls: ClientTlsBook | None = None) -> Probe:
     """Make the probe of one port as its backend's settings ask for it."""
-    return NetworkProbe(plan_probe(member.spec, protocol, member.probe))
+    return NetworkProbe(plan_probe(member.spec, protocol, member.probe), tls)
 
 
 @dataclass(frozen=True, slots=True)

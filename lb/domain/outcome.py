@@ -52,6 +52,8 @@ class Reason(Enum):
     DEADLINE = "deadline"
     CLIENT_GONE = "client_gone"
     BAD_REQUEST = "bad_request"
+    HANDSHAKE = "handshake"
+    """TLS with a client failed, or took too long."""
     HEAD_TOO_LARGE = "head_too_large"
     BODY_TOO_LARGE = "body_too_large"
     UNSUPPORTED = "unsupported"

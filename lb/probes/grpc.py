@@ -52,7 +52,7 @@ class GrpcCall:
         authority = next((value for name, value in headers if name.lower() == "host"), local)
         fields = [
             (b":method", b"POST"),
-            (b":scheme", b"http"),
+            (b":scheme", b"https" if self._plan.tls else b"http"),
             (b":path", _METHODS[self._plan.question]),
             (b":authority", authority.encode()),
             (b"te", b"trailers"),

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from lb.domain.backend import Address, AppProtocol, BackendKind, BackendSpec
+from lb.domain.backend import (
+    Address,
+    AppProtocol,
+    BackendKind,
+    BackendPort,
+    BackendSpec,
+    BackendTls,
+)
 from lb.health.port import Finding
 
 READY_PATH: Final = "/v2/health/ready"
@@ -54,6 +61,13 @@ class ProbePlan:
     path: str = READY_PATH
     expected_status: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = ()
+    tls: BackendTls | None = None
+    """None where the port is plain, or connecting is all that is asked."""
+
+    @property
+    def protocol(self) -> AppProtocol:
+        """What is spoken over the connection."""
+        return AppProtocol.HTTP if self.question is Question.HTTP_GET else AppProtocol.GRPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +109,16 @@ def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) ->
     if kind is ProbeKind.AUTO:
         kind = ProbeKind.HTTP if protocol is AppProtocol.HTTP else ProbeKind.GRPC
     is_kserve = spec.kind in (BackendKind.TRITON, BackendKind.KSERVE)
+    tls = None
     match kind:
         case ProbeKind.HTTP:
             question, address = Question.HTTP_GET, spec.http or own
+            tls = spec.tls_of(BackendPort.HTTP if spec.http else BackendPort.GRPC)
         case ProbeKind.GRPC:
             ask_health = choice.grpc_health or not is_kserve
             question = Question.GRPC_HEALTH if ask_health else Question.SERVER_READY
             address = spec.grpc or own
+            tls = spec.tls_of(BackendPort.GRPC if spec.grpc else BackendPort.HTTP)
         case ProbeKind.TCP:
             question, address = Question.CONNECT, own
     return ProbePlan(
@@ -110,4 +127,5 @@ def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) ->
         path=choice.http_path or (READY_PATH if is_kserve else "/"),
         expected_status=choice.expected_status,
         headers=spec.headers,
+        tls=tls,
     )

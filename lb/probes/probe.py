@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from ssl import SSLError
 from time import monotonic
 from typing import Protocol, cast
 
@@ -15,6 +16,8 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.net.dial import dial
+from lb.net.tls.client import ClientTlsBook
+from lb.net.tls.contexts import describe
 from lb.probes.grpc import GrpcCall
 from lb.probes.http import HttpGet
 from lb.probes.plan import Answer, Conversation, ProbePlan, Question
@@ -41,8 +44,9 @@ class Probe(Protocol):
 class NetworkProbe:
     """Carries out a plan."""
 
-    def __init__(self, plan: ProbePlan) -> None:
+    def __init__(self, plan: ProbePlan, tls: ClientTlsBook | None = None) -> None:
         self._plan = plan
+        self._tls = tls or ClientTlsBook()
 
     async def check(self, timeout_s: float) -> ProbeResult:
         """Ask once; takes at most `timeout_s` seconds."""
@@ -61,7 +65,12 @@ class NetworkProbe:
         outcome: asyncio.Future[Answer] = loop.create_future()
         talk = _conversation(self._plan)
         transport, _ = await dial(
-            loop, self._plan.address, lambda: _Connection(talk, outcome), timeout_s
+            loop,
+            self._plan.address,
+            lambda: _Connection(talk, outcome),
+            timeout_s,
+            tls=self._tls.find(self._plan.tls, self._plan.protocol),
+            handshake_s=timeout_s,
         )
         try:
             return await outcome
@@ -121,7 +130,8 @@ class _Connection(asyncio.Protocol):
         if isinstance(exc, ConnectionError) and not self._heard:
             self._settle(Answer(Finding.REFUSED, "connection reset"))
         else:
-            self._settle(Answer(Finding.ERROR, "connection closed without an answer"))
+            why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
+            self._settle(Answer(Finding.ERROR, f"connection closed without an answer{why}"))
 
     def _settle(self, answer: Answer) -> None:
         if not self._outcome.done():

@@ -23,6 +23,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.DEADLINE: (504, GrpcStatus.DEADLINE_EXCEEDED),
     Reason.CLIENT_GONE: (499, GrpcStatus.CANCELLED),
     Reason.BAD_REQUEST: (400, GrpcStatus.INTERNAL),
+    Reason.HANDSHAKE: (400, GrpcStatus.INTERNAL),
     Reason.HEAD_TOO_LARGE: (431, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.BODY_TOO_LARGE: (413, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.UNSUPPORTED: (501, GrpcStatus.UNIMPLEMENTED),

@@ -14,16 +14,16 @@ import logging
 import os
 import resource
 import signal
-import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import web
 
-from lb.domain.backend import Address
-from lb.net.listeners import bind, bound_address, serve
-from lb.proxy.sniff import SniffProtocol
+from lb.net.listeners import serve
+from lb.net.tls.accept import TlsAcceptor
 from lb.runtime.allocator import keep_freed_memory
+from lb.runtime.endpoints import Listeners
+from lb.runtime.front import front
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
@@ -88,51 +88,6 @@ def _quiet_the_collector() -> None:
     gc.set_threshold(_YOUNG_OBJECTS)
 
 
-class Listeners:
-    """The listening sockets by name. HTTP and gRPC on one address share one socket."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Bind all.
-
-        Raises:
-            ListenError: one cannot be bound; none stays open.
-        """
-        self.sockets: dict[str, socket.socket] = {}
-        self.addresses: dict[str, Address] = {}
-        listen = settings.listen
-        self.shared = (
-            listen.http is not None
-            and listen.grpc is not None
-            and listen.http.address == listen.grpc.address
-        )
-        wanted = {
-            "http": listen.http,
-            "grpc": None if self.shared else listen.grpc,
-            "metrics": listen.metrics,
-            "admin": listen.admin,
-        }
-        try:
-            for name, listener in wanted.items():
-                if listener is not None:
-                    bound = bind(name, listener.address)
-                    self.sockets[name] = bound
-                    self.addresses[name] = bound_address(bound, listener.address)
-        except BaseException:
-            self.close()
-            raise
-        if self.shared:
-            self.addresses["grpc"] = self.addresses["http"]
-
-    def close(self) -> None:
-        """Close the sockets; a Unix socket's file goes too."""
-        for name, bound in self.sockets.items():
-            path = self.addresses[name].path if name in self.addresses else ""
-            bound.close()
-            if path and os.path.exists(path):
-                os.unlink(path)
-        self.sockets.clear()
-
-
 class Process:
     """A running load balancer."""
 
@@ -144,6 +99,7 @@ class Process:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
+        self._acceptors: list[TlsAcceptor] = []
         self._runners: list[web.AppRunner] = []
 
     @property
@@ -157,6 +113,8 @@ class Process:
         product = build(self._settings, self._logs)
         try:
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
+            if product.security.is_used:
+                product.tasks.spawn(product.security.watch.run(), name="certificates")
             await self._serve_app("metrics", metrics_app(product, lambda: self.is_ready))
             await self._serve_app("admin", admin_app(product))
             product.probes.start()
@@ -166,8 +124,7 @@ class Process:
                 await self._stop.wait()
                 await self._shut_down(product)
         finally:
-            for server in self._servers:
-                server.close()
+            self._stop_accepting()
             await product.aclose()
             for runner in self._runners:
                 await runner.cleanup()
@@ -227,6 +184,12 @@ class Process:
             if name in sockets:
                 self._servers.append(await serve(loop, sockets[name], factory))
         _quiet_the_collector()
+        for endpoint in self._listeners.endpoints:
+            factory = front(product, endpoint)
+            if isinstance(factory, TlsAcceptor):
+                self._acceptors.append(factory)
+            bound = self._listeners.sockets[endpoint.name]
+            self._servers.append(await serve(loop, bound, factory))
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "backends": len(self._settings.backends)})
@@ -249,8 +212,7 @@ class Process:
         product.dispatcher.announce_exit()
         if shutdown.settle:
             await self._until(lambda: False, shutdown.settle)
-        for server in self._servers:
-            server.close()
+        self._stop_accepting()
         product.http1.begin_drain()
         product.http2.begin_drain()
         await self._until(lambda: product.idle, shutdown.drain)
@@ -259,6 +221,12 @@ class Process:
             _log.warning("requests were cut", extra={"requests": cut})
         else:
             await self._until(lambda: not product.connections, _GOODBYE_S)
+
+    def _stop_accepting(self) -> None:
+        for server in self._servers:
+            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
 
     async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
         """Wait until `is_over`, a second signal, or the limit."""

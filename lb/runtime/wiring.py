@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from random import Random
 from typing import Final
@@ -14,16 +15,17 @@ from typing import Final
 from aiohttp import web
 
 from lb.admin.app import make_admin_app
-from lb.admin.metrics_app import make_metrics_app
+from lb.admin.metrics_app import Target, make_metrics_app
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
-from lb.control.loops import ProbeLoops
+from lb.control.loops import ProbeLoops, network_probe
 from lb.control.record import Member
 from lb.control.views import port_statuses
-from lb.domain.backend import Address, AppProtocol
+from lb.domain.backend import AppProtocol, BackendPort
 from lb.health.thresholds import Thresholds
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
+from lb.net.tls.client import ClientTlsBook
 from lb.probes.plan import ProbeChoice, ProbeKind
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http1.options import Http1Options
@@ -31,11 +33,13 @@ from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
+from lb.runtime.security import Security, make_security, private_fields
 from lb.settings.model import ForwardedMode, GrpcProbe, Settings
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
+from lb.telemetry.record import RequestSink
 from lb.telemetry.sinks import combine
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.ledger import Ledger
@@ -82,6 +86,8 @@ def http1_options(settings: Settings) -> Http1Options:
         client_idle_s=timeouts.client_idle,
         upstream_idle_s=timeouts.upstream_idle,
         request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        private_fields=private_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
     )
@@ -103,6 +109,8 @@ def http2_options(settings: Settings) -> Http2Options:
         head_timeout_s=timeouts.head,
         client_idle_s=timeouts.client_idle,
         request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        private_fields=private_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
     )
@@ -142,6 +150,7 @@ class Product:
     meter: Meter
     loop_lag: LoopLag
     collector: LoadBalancerCollector
+    security: Security
 
     @property
     def idle(self) -> bool:
@@ -165,6 +174,7 @@ class Product:
 def build(settings: Settings, logs: Logs) -> Product:
     """Make all parts. Needs a running loop; nothing listens or connects yet."""
     loop = asyncio.get_running_loop()
+    security = make_security(settings)
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
     directory.replace(members(settings), time.monotonic())
@@ -172,45 +182,40 @@ def build(settings: Settings, logs: Logs) -> Product:
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     meter = Meter(max_models=settings.metrics.model_labels)
-    sink = combine(meter)
-    if logs.access is not None:
-        access = settings.access_log
-        sink = combine(
-            meter, AccessLog(logs.access, mode=access.mode, sample=access.sample, rng=rng)
-        )
     dispatcher = Dispatcher(
         directory.ref,
         directory,
-        sink,
+        _sink(settings, logs, meter, rng),
         clock=time.monotonic,
         ledger=ledger,
         max_attempts=settings.retry.attempts,
     )
     traffic = meter.traffic
+    shared = (dispatcher, timers, ledger, tasks)
     http1 = Http1Relay(
-        dispatcher, timers, ledger, tasks, traffic[AppProtocol.HTTP], http1_options(settings)
+        *shared, traffic[AppProtocol.HTTP], http1_options(settings), security.clients
     )
     http2 = Http2Relay(
-        dispatcher, timers, ledger, tasks, traffic[AppProtocol.GRPC], http2_options(settings)
+        *shared, traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
     loop_lag = LoopLag()
-    collector = LoadBalancerCollector(
-        Sources(
-            meter=meter,
-            snapshot=lambda: directory.ref.current,
-            statuses=lambda: port_statuses(directory),
-            loop_lag=loop_lag,
-            build=build_info(),
-            started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
-            open_requests=lambda: dispatcher.open_exchanges,
-            held_bytes=lambda: ledger.held,
-            dropped_lines=logs.dropped,
-        )
+    sources = Sources(
+        meter=meter,
+        snapshot=lambda: directory.ref.current,
+        statuses=lambda: port_statuses(directory),
+        loop_lag=loop_lag,
+        build=build_info(),
+        started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
+        open_requests=lambda: dispatcher.open_exchanges,
+        held_bytes=lambda: ledger.held,
+        dropped_lines=logs.dropped,
+        expiries=security.watch.expiries,
+        reload_failures=lambda: security.watch.failures,
     )
     return Product(
         settings=settings,
         directory=directory,
-        probes=ProbeLoops(directory, rng),
+        probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
         dispatcher=dispatcher,
         http1=http1,
         http2=http2,
@@ -218,17 +223,34 @@ def build(settings: Settings, logs: Logs) -> Product:
         tasks=tasks,
         meter=meter,
         loop_lag=loop_lag,
-        collector=collector,
+        collector=LoadBalancerCollector(sources),
+        security=security,
     )
 
 
-def scrape_targets(directory: BackendDirectory) -> list[tuple[str, Address]]:
+def _sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:
+    """Who is told of finished requests."""
+    if logs.access is None:
+        return combine(meter)
+    access = settings.access_log
+    log = AccessLog(logs.access, mode=access.mode, sample=access.sample, rng=rng)
+    return combine(meter, log)
+
+
+def scrape_targets(directory: BackendDirectory, book: ClientTlsBook) -> list[Target]:
     """Backends that have a metrics port."""
-    return [
-        (record.backend.name, record.backend.spec.metrics)
-        for record in directory.records
-        if record.backend.spec.metrics is not None
-    ]
+    targets = []
+    for record in directory.records:
+        spec = record.backend.spec
+        address, settings = spec.metrics, spec.tls_of(BackendPort.METRICS)
+        if address is None:
+            continue
+        if settings is None:
+            targets.append(Target(spec.name, address))
+        else:
+            tls = book.load(settings, AppProtocol.HTTP)
+            targets.append(Target(spec.name, address, tls.context, tls.server_name(address)))
+    return targets
 
 
 def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Application:
@@ -236,7 +258,7 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
     return make_metrics_app(
         make_registry(product.collector),
         is_ready=is_ready,
-        targets=lambda: scrape_targets(product.directory),
+        targets=lambda: scrape_targets(product.directory, product.security.clients),
         include_backends=product.settings.metrics.backends,
     )
 

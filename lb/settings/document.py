@@ -112,7 +112,8 @@ def _kind(field: FieldInfo) -> str:
         if (reader := getattr(item, "func", None)) in _BY_READER:
             return _BY_READER[reader]
     if section_of(annotation) is not None:
-        return "mapping"
+        is_list = any(get_origin(item) is tuple for item in (annotation, *_parts(annotation)))
+        return "list of mappings" if is_list else "mapping"
     for item in (annotation, *_parts(annotation)):
         if isinstance(item, type) and issubclass(item, Enum):
             return ", ".join(f"`{member.value}`" for member in item)
@@ -144,7 +145,7 @@ def _shown(value: object, kind: str) -> str:
     if isinstance(value, Section):
         return "{}"
     if isinstance(value, tuple):
-        return str(list(value))
+        return f"[{', '.join(_shown(item, kind) for item in value)}]"
     if isinstance(value, float):
         return f"{value:g}"
     return str(value.value if isinstance(value, Enum) else value).replace("True", "true")

@@ -12,16 +12,18 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from lb.domain.backend import BackendKind, BackendSpec
+from lb.domain.backend import BackendKind, BackendPort, BackendSpec, BackendTls
 from lb.settings.units import Duration, PositiveDuration, Size
 from lb.settings.values import (
     BackendName,
     Count,
+    FileName,
     HeaderName,
     HeaderValue,
     ListenAddress,
     Number,
     PositiveCount,
+    ServerName,
     TargetAddress,
     UrlPath,
     address_as_mapping,
@@ -51,6 +53,13 @@ class GrpcProbe(StrEnum):
 
     AUTO = "auto"
     HEALTH = "health"
+
+
+class ClientCertificateMode(StrEnum):
+    """Whether clients must show a certificate."""
+
+    REQUIRED = "required"
+    OPTIONAL = "optional"
 
 
 class ForwardedMode(StrEnum):
@@ -107,17 +116,58 @@ class ListenerSettings(Section):
     line and the log name. `0.0.0.0` and `[::]` accept on every interface."""
 
 
+class CertificateSettings(Section):
+    """A certificate and its key, both PEM. Replaced files are loaded within two seconds, for new
+    connections."""
+
+    certificate: FileName
+    """File with the certificate, then those that lead to its authority."""
+    key: FileName
+    """File with its key, not encrypted; may be the same file."""
+
+
+class ListenerTlsSettings(Section):
+    """TLS 1.2 and 1.3 for the connections of clients."""
+
+    certificates: Annotated[tuple[CertificateSettings, ...], Field(min_length=1)]
+    """Clients get the one whose DNS names, wildcards included, hold the name that they ask for,
+    or else the first."""
+    client_ca: FileName | None = None
+    """File with the authorities of clients' certificates; given, clients are asked for one."""
+    client_certificates: ClientCertificateMode = ClientCertificateMode.REQUIRED
+    """With `client_ca`: `required` refuses connections without a certificate, `optional` lets
+    them in; a bad one is always refused."""
+    subject_header: HeaderName | None = None
+    """Header that tells backends the subject of a client's certificate, such as
+    `CN=client,O=Example` (RFC 4514). What clients send under that name is dropped, on every
+    listener."""
+
+
+class RelayListenerSettings(ListenerSettings):
+    """A listener for clients' requests."""
+
+    tls: ListenerTlsSettings | None = None
+    """TLS; left out, the listener is plain. Two listeners at one address have it in common, given
+    at either."""
+
+
 Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]
+RelayListener = Annotated[RelayListenerSettings, BeforeValidator(address_as_mapping)]
 
 
 class ListenSettings(Section):
     """The listeners. Each is an address, or a mapping that holds `address`; one that is left out
-    is off. `http` and `grpc` may be the same address: one port then serves both."""
+    is off. `http` and `grpc` may be the same address: one port then serves both; so may `https`
+    and `grpcs`."""
 
-    http: Listener | None = None
+    http: RelayListener | None = None
     """HTTP/1.1 for clients; Triton's own port is 8000."""
-    grpc: Listener | None = None
+    grpc: RelayListener | None = None
     """gRPC over HTTP/2 for clients; Triton's own port is 8001."""
+    https: RelayListener | None = None
+    """A second listener for HTTP/1.1, which needs `tls`: for TLS beside a plain `http`."""
+    grpcs: RelayListener | None = None
+    """A second listener for gRPC, which needs `tls`: for TLS beside a plain `grpc`."""
     metrics: Listener | None = None
     """Prometheus metrics, `/livez` and `/readyz`; Triton's own port is 8002."""
     admin: Listener | None = None
@@ -157,6 +207,25 @@ class HealthSettings(Section):
     `grpc.health.v1.Health/Check`."""
 
 
+class BackendTlsSettings(Section):
+    """TLS toward a backend, whose certificate is always verified. Replaced files are loaded
+    within two seconds, for new connections."""
+
+    ports: Annotated[tuple[BackendPort, ...], Field(min_length=1)] = tuple(BackendPort)
+    """Which of its ports speak TLS: `http`, `grpc`, `metrics`. Triton itself has TLS for gRPC
+    only."""
+    ca: FileName | None = None
+    """File with the authorities to trust, or with the backend's own certificate when it has
+    signed itself. Left out: the authorities of the system."""
+    server_name: ServerName | None = None
+    """Name that its certificate must hold, and that is asked for. Left out: the host of its
+    address."""
+    certificate: FileName | None = None
+    """File with a certificate to show to the backend, and those that lead to its authority."""
+    key: FileName | None = None
+    """File with the key of that certificate, not encrypted."""
+
+
 class BackendSettings(Section):
     """One server to balance over; at least one of `http` and `grpc` is needed. HTTP requests go
     only to backends with `http`, gRPC calls only to backends with `grpc`."""
@@ -183,6 +252,8 @@ class BackendSettings(Section):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Headers for probes and for calls of our own, such as `authorization`; never added to the
     requests of clients."""
+    tls: BackendTlsSettings | None = None
+    """TLS with this backend, probes and scrapes included; left out, it is plain."""
     health: HealthSettings = HealthSettings()
     """Probes of this backend where they differ: what is given here replaces that setting of the
     common `health` section, the rest stays."""
@@ -200,6 +271,19 @@ class BackendSettings(Section):
             weight=self.weight,
             max_in_flight=self.max_in_flight,
             headers=tuple((header.lower(), value) for header, value in self.headers.items()),
+            tls=self._tls(),
+        )
+
+    def _tls(self) -> BackendTls | None:
+        tls = self.tls
+        if tls is None:
+            return None
+        return BackendTls(
+            ports=frozenset(tls.ports),
+            ca=tls.ca or "",
+            server_name=tls.server_name or "",
+            certificate=tls.certificate or "",
+            key=tls.key or "",
         )
 
 

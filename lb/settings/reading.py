@@ -41,8 +41,15 @@ def read_settings(
     if listen:
         section = tree.root.setdefault("listen", {})
         if isinstance(section, dict):
-            section.update(listen)
+            _replace_addresses(section, listen)
     return build_settings(tree)
+
+
+def _replace_addresses(section: dict[str, object], listen: Mapping[str, str]) -> None:
+    """Change where listeners listen; the rest of them, their TLS above all, stays."""
+    for name, address in listen.items():
+        listener = section.get(name)
+        section[name] = {**listener, "address": address} if isinstance(listener, dict) else address
 
 
 def build_settings(tree: Tree) -> Settings:

@@ -20,7 +20,15 @@ Finding = tuple[Path, str]
 
 _ANY: Final = frozenset({"0.0.0.0", "::"})
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
-_LISTENERS: Final = ("http", "grpc", "metrics", "admin")
+_LISTENERS: Final = ("http", "grpc", "https", "grpcs", "metrics", "admin")
+_RELAYS: Final = _LISTENERS[:4]
+_PAIRS: Final = (("http", "grpc"), ("https", "grpcs"))
+"""Listeners that may be at one address."""
+_RESERVED: Final = frozenset({
+    "connection", "content-length", "content-type", "expect", "host", "keep-alive", "te",
+    "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+"""Headers with a meaning for the relay itself."""
 _PORTS: Final = ("http", "grpc", "metrics")
 
 
@@ -30,6 +38,7 @@ def check_relations(root: Mapping[str, object]) -> Iterator[Finding]:
     backends = root.get("backends")
     entries = [_mapping(entry) for entry in backends] if isinstance(backends, list) else []
     yield from _check_listeners(root, listeners)
+    yield from _check_listener_tls(_mapping(root.get("listen")), listeners)
     yield from _check_backends(entries)
     yield from _check_loops(listeners, entries)
     yield from _check_limits(_mapping(root.get("limits")))
@@ -70,13 +79,45 @@ def _overlap(listener: Address, other: Address) -> bool:
 
 def _check_listeners(root: Mapping[str, object], found: Mapping[str, Address]) -> Iterator[Finding]:
     listen = root.get("listen")
-    if isinstance(listen, dict) and not listen.keys() & {"http", "grpc"}:
+    if isinstance(listen, dict) and not listen.keys() & set(_RELAYS):
         yield ("listen",), "at least one of http and grpc is needed"
     for index, name in enumerate(found):
         for earlier in list(found)[:index]:
-            shared = {name, earlier} == {"http", "grpc"} and found[name] == found[earlier]
+            shared = (earlier, name) in _PAIRS and found[name] == found[earlier]
             if not shared and _overlap(found[name], found[earlier]):
                 yield ("listen", name), f"{found[name]} is already taken by listen.{earlier}"
+
+
+def _check_listener_tls(
+    listen: Mapping[str, object], found: Mapping[str, Address]
+) -> Iterator[Finding]:
+    given = {name: _mapping(listen.get(name)).get("tls") for name in _RELAYS}
+    for http, grpc in _PAIRS:
+        if http in found and found[http] == found.get(grpc):
+            if given[http] and given[grpc] and given[http] != given[grpc]:
+                yield ("listen", grpc, "tls"), f"differs from listen.{http}.tls at the same address"
+            given[http] = given[grpc] = given[http] or given[grpc]
+    for name in _RELAYS:
+        tls = _mapping(given[name])
+        if name in _PAIRS[1] and name in listen and not tls:
+            yield ("listen", name), "needs tls"
+        header = tls.get("subject_header")
+        if header is not None and tls.get("client_ca") is None:
+            yield ("listen", name, "tls", "subject_header"), "needs client_ca"
+        if isinstance(header, str) and header.lower() in _RESERVED:
+            yield ("listen", name, "tls", "subject_header"), "this header has another meaning"
+
+
+def _check_backend_tls(index: int, entry: Mapping[str, object]) -> Iterator[Finding]:
+    tls = _mapping(entry.get("tls"))
+    for one, other in (("certificate", "key"), ("key", "certificate")):
+        if one in tls and other not in tls:
+            yield ("backends", index, "tls", one), f"needs {other}, too"
+    ports = tls.get("ports", _PORTS)
+    for port in _PORTS if tls and "server_name" not in tls else ():
+        address = _address(entry.get(port))
+        if address is not None and address.path and isinstance(ports, Sequence) and port in ports:
+            yield ("backends", index, "tls"), f"needs server_name, since {address} has no host"
 
 
 def _check_backends(entries: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
@@ -84,6 +125,7 @@ def _check_backends(entries: Sequence[Mapping[str, object]]) -> Iterator[Finding
         return
     owners: dict[str, int] = {}
     for index, entry in enumerate(entries):
+        yield from _check_backend_tls(index, entry)
         address = entry.get("http") or entry.get("grpc")
         if address is None:
             yield ("backends", index), "at least one of http and grpc is needed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
@@ -88,6 +88,27 @@ def _check_path(path: str) -> str:
     return path
 
 
+def _check_file(path: str) -> str:
+    if not path or "\0" in path:
+        raise ValueError("expected the path of a file")
+    return path
+
+
+def _check_server_name(name: str) -> str:
+    if not _HOST.fullmatch(name) and not is_ip_address(name):
+        raise ValueError(f"expected a host name, got {show(name)}")
+    return name
+
+
+def is_ip_address(text: str) -> bool:
+    """Whether a host is given by its number."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_name(name: str) -> str:
     if not name.isprintable() or not name or "/" in name or name != name.strip():
         raise ValueError(f"expected a printable name without slashes, got {show(name)}")
@@ -110,5 +131,9 @@ HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 """One line of visible ASCII."""
 UrlPath = Annotated[str, AfterValidator(_check_path)]
 """The path of a URL, with or without a query."""
+FileName = Annotated[str, AfterValidator(_check_file)]
+"""Path of a file; a relative one starts at the working directory."""
+ServerName = Annotated[str, AfterValidator(_check_server_name)]
+"""The name in a certificate: of a host, or an IP address."""
 BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]
 """A name for logs, metrics and the admin API; it stands in URLs, so no slash."""

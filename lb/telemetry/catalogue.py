@@ -60,6 +60,18 @@ PROCESS: Final = (
         "Log lines lost because their reader was too slow or the disk full.",
         ("log",),
     ),
+    MetricSpec(
+        "triton_lb_certificate_expiry_timestamp_seconds",
+        _GAUGE,
+        "Unix time at which a certificate in use ends, by the file that it was loaded from.",
+        ("file",),
+    ),
+    MetricSpec(
+        "triton_lb_certificate_reload_failures_total",
+        _COUNTER,
+        "Times that changed certificates, keys or authorities could not be used; the ones before "
+        "stay in use.",
+    ),
 )
 CLIENTS: Final = (
     MetricSpec("triton_lb_connections", _GAUGE, "Open connections of clients.", ("protocol",)),

@@ -70,6 +70,9 @@ class Sources:
     held_bytes: Callable[[], int]
     dropped_lines: Mapping[str, Callable[[], int]]
     """By name of the log: `access`, `application`."""
+    expiries: Callable[[], Iterable[tuple[str, int]]]
+    """Files of certificates in use, and the Unix times at which they end."""
+    reload_failures: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,10 @@ class LoadBalancerCollector:
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
+            "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,
+            "triton_lb_certificate_reload_failures_total": lambda: [
+                ((), sources.reload_failures())
+            ],
             "triton_lb_connections": self._traffic("connections"),
             "triton_lb_connections_accepted_total": self._traffic("accepted"),
             "triton_lb_connection_errors_total": self._reasons("connection_errors"),
@@ -195,6 +202,10 @@ class LoadBalancerCollector:
     def _loop_lag(self) -> Iterator[Row]:
         lag = self._sources.loop_lag
         yield (), Buckets(_LAG_BOUNDS, tuple(lag.counts), lag.sum)
+
+    def _expiries(self) -> Iterator[Row]:
+        for file, not_after in self._sources.expiries():
+            yield (file,), not_after
 
     def _dropped_lines(self) -> Iterator[Row]:
         for log, count in self._sources.dropped_lines.items():

@@ -8,7 +8,16 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from lb.settings.document import document
-from lb.settings.model import BackendSettings, ListenerSettings, Section, Settings
+from lb.settings.model import (
+    BackendSettings,
+    BackendTlsSettings,
+    CertificateSettings,
+    ListenerSettings,
+    ListenerTlsSettings,
+    RelayListenerSettings,
+    Section,
+    Settings,
+)
 from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
 from lb.settings.tree import parse_tree
@@ -31,7 +40,11 @@ SECTIONS: dict[Path, type[Section]] = {
     (): Settings,
     **TOP,
     ("listen", "http"): ListenerSettings,
+    ("listen", "https"): RelayListenerSettings,
+    ("listen", "https", "tls"): ListenerTlsSettings,
+    ("listen", "https", "tls", "certificates", 0): CertificateSettings,
     ("backends", 0): BackendSettings,
+    ("backends", 0, "tls"): BackendTlsSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -42,7 +55,9 @@ SETTINGS = [
 
 
 def test_every_section_with_settings_is_looked_at() -> None:
-    sections = {section for section in Section.__subclasses__() if section.model_fields}
+    direct = Section.__subclasses__()
+    sections = {*direct, *(each for section in direct for each in section.__subclasses__())}
+    sections = {section for section in sections if section.model_fields}
     assert sections == set(SECTIONS.values())
 
 
@@ -71,7 +86,7 @@ def test_the_full_file_holds_the_defaults() -> None:
         {
             "listen": settings.listen,
             "backends": [
-                backend.model_dump(include={"name", "http", "grpc", "metrics"})
+                backend.model_dump(include={"name", "http", "grpc", "metrics", "tls"})
                 for backend in settings.backends
             ],
         }

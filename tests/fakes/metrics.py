@@ -35,6 +35,7 @@ class Counters:
     loop_lag: LoopLag = field(default_factory=LoopLag)
     statuses: Sequence[PortStatus] = ()
     dropped_access_lines: int = 0
+    expiries: Sequence[tuple[str, int]] = ()
 
     def collector(self) -> LoadBalancerCollector:
         """A collector over these counters."""
@@ -49,6 +50,8 @@ class Counters:
                 open_requests=lambda: 3,
                 held_bytes=lambda: 4096,
                 dropped_lines={"access": lambda: self.dropped_access_lines},
+                expiries=lambda: self.expiries,
+                reload_failures=lambda: 2,
             )
         )
 

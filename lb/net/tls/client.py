@@ -6,7 +6,10 @@ import ssl
 from collections.abc import Iterator
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
 from lb.net.tls.contexts import (
+    TlsError,
     load_pair,
     make_client_context,
     read_leaf,
@@ -79,15 +82,26 @@ class ClientTlsBook:
     def __iter__(self) -> Iterator[ClientTls]:
         return iter(tuple(self._known.values()))
 
-    def find(self, settings: BackendTls | None, protocol: AppProtocol) -> ClientTls | None:
-        """The TLS of a port; None where it has none.
+    def load(self, settings: BackendTls, protocol: AppProtocol) -> ClientTls:
+        """The TLS of a port, loaded unless it is known.
 
         Raises:
-            TlsError: asked for the first time, and a file cannot be used.
+            TlsError: a file cannot be used.
         """
-        if settings is None:
-            return None
         found = self._known.get((settings, protocol))
         if found is None:
             found = self._known[settings, protocol] = ClientTls(settings, protocol)
         return found
+
+    def find(self, settings: BackendTls | None, protocol: AppProtocol) -> ClientTls | None:
+        """The TLS to dial a port with; None where it has none.
+
+        Raises:
+            UpstreamError: CONNECT_FAILED, when it was not loaded before and cannot be.
+        """
+        if settings is None:
+            return None
+        try:
+            return self.load(settings, protocol)
+        except TlsError as error:
+            raise UpstreamError(Outcome.CONNECT_FAILED, str(error)) from error

@@ -45,8 +45,8 @@ class Downstream(asyncio.Protocol, ABC):
     """A client's connection without the reading of requests."""
 
     __slots__ = (
-        "_alarm", "_lingered", "_origin", "_unsent", "_unsent_since", "client", "eof", "exchange",
-        "is_full", "is_reading", "relay", "served", "since", "state", "transport",
+        "_alarm", "_identity", "_lingered", "_origin", "_unsent", "_unsent_since", "client", "eof",
+        "exchange", "is_full", "is_reading", "relay", "served", "since", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -55,6 +55,8 @@ class Downstream(asyncio.Protocol, ABC):
         """None before it is connected and once it is lost."""
         self.client = ""
         self._origin: ClientOrigin | None = None
+        self._identity: tuple[bytes, bytes] | None = None
+        """Name and value of the field that tells whose certificate the client has shown."""
         self.exchange: Http1Exchange | None = None
         """The request under way."""
         self.state = State.READY
@@ -89,6 +91,7 @@ class Downstream(asyncio.Protocol, ABC):
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=relay.options.buffer_size)
         self.client, self._origin = peer_of(self.transport)
+        self._identity = transport.get_extra_info("identity_field")
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
         self.since = relay.clock()

@@ -114,6 +114,8 @@ class Http1Exchange(Upload):
                 port.address,
                 lambda: ClientConnection(relay, backend, port),
                 relay.options.connect_timeout_s,
+                tls=relay.tls.find(port.tls, self.protocol),
+                handshake_s=relay.options.handshake_timeout_s,
             )
         except UpstreamError as failure:
             port.connect_failures += 1

@@ -28,6 +28,8 @@ class Http1Options:
     """Without a byte of an upload that we wait for, or of an answer taken by the client."""
     client_idle_s: float = 620.0
     upstream_idle_s: float = 30.0
+    handshake_timeout_s: float = 10.0
+    """TLS with a backend."""
     request_timeout_s: float = 0.0
     """From a request's head to the end of its answer; 0 is no limit."""
     linger_s: float = 2.0
@@ -37,3 +39,6 @@ class Http1Options:
     before it looks for the answer loses the answer if we stop; it costs time, not memory."""
     x_forwarded: bool = False
     forwarded: bool = False
+    private_fields: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that we alone may send to backends: the clients' are
+    dropped."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
+from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
@@ -31,6 +32,7 @@ class Http1Relay:
         tasks: TaskOwner,
         traffic: Traffic,
         options: Http1Options,
+        tls: ClientTlsBook | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.dispatcher = dispatcher
@@ -40,11 +42,13 @@ class Http1Relay:
         self.traffic = traffic
         """Counters of the clients' side."""
         self.options = options
+        self.tls = tls or ClientTlsBook()
+        """For connections to backends."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.heads = HeadReader(options.head, body_size=options.body_size)
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
         self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
-        if options.x_forwarded or options.forwarded:
+        if options.x_forwarded or options.forwarded or options.private_fields:
             # The backend's head differs by client, so none is ready to be sent.
             self.known_plan = self.plan = _know_nothing
         self.servers: set[ServerConnection] = set()

@@ -19,7 +19,7 @@ from lb.proxy.http1.upload import UNCOUNTED
 from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
-from lb.wire.http1.forwarded import add_forwarded, add_x_forwarded
+from lb.wire.http1.forwarded import add_field, add_forwarded, add_x_forwarded, drop_fields
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
@@ -98,8 +98,7 @@ class ServerConnection(Downstream):
         """asyncio: the client sends nothing more, but may well wait for its answer."""
         self.eof = True
         self._look_at_eof()
-        # TLS cannot be closed by halves (and asyncio would log that it is not).
-        return self.transport is None or self.transport.get_extra_info("sslcontext") is None
+        return True
 
     def resume_writing(self) -> None:
         """asyncio: the client has caught up."""
@@ -199,6 +198,10 @@ class ServerConnection(Downstream):
     def _upstream_head(self, plan: RequestPlan) -> bytes:
         head = plan.upstream
         options = self.relay.options
+        if options.private_fields:
+            head = drop_fields(head, options.private_fields)
+        if self._identity is not None:
+            head = add_field(head, *self._identity)
         if self._origin is not None:
             if options.x_forwarded:
                 head = add_x_forwarded(head, self._origin, plan.host)

@@ -114,6 +114,8 @@ class UpstreamPool:
                 port.address,
                 lambda: ClientLink(self),
                 options.connect_timeout_s,
+                tls=self.relay.tls.find(port.tls, AppProtocol.GRPC),
+                handshake_s=options.handshake_timeout_s,
             )
             await self._greet(link)
         except UpstreamError as error:

@@ -13,6 +13,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.kserve.operations import grpc_operation
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
+from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.pool import UpstreamPool
@@ -55,10 +56,15 @@ class Http2Options:
     """Header fields of a request; more are answered RESOURCE_EXHAUSTED."""
     message_size: int = 0
     """Longest gRPC message of a request; 0 is no limit."""
+    handshake_timeout_s: float = 10.0
+    """TLS with a backend."""
     request_timeout_s: float = 0.0
     """From a request's head to the end of its answer; 0 is no limit."""
     x_forwarded: bool = False
     forwarded: bool = False
+    private_fields: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that we alone may send to backends: the clients' are
+    dropped."""
 
 
 class Http2Relay:
@@ -72,6 +78,7 @@ class Http2Relay:
         tasks: TaskOwner,
         traffic: Traffic,
         options: Http2Options,
+        tls: ClientTlsBook | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.dispatcher = dispatcher
@@ -81,6 +88,8 @@ class Http2Relay:
         self.traffic = traffic
         """Counters of the clients' side."""
         self.options = options
+        self.tls = tls or ClientTlsBook()
+        """For connections to backends."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""
@@ -93,7 +102,7 @@ class Http2Relay:
         self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self._caches = HeadCaches()
+        self._caches = HeadCaches(options.private_fields)
         self._pools: dict[Backend, UpstreamPool] = {}
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
@@ -144,17 +153,17 @@ class Http2Relay:
             pool = self._pools[backend] = UpstreamPool(self, backend)
         return pool
 
-    def forwarded_fields(self, client: str) -> bytes:
+    def forwarded_fields(self, client: str, scheme: bytes) -> bytes:
         """Fields that tell the backend who the client is; empty unless switched on."""
         host = client.rpartition(":")[0]
         fields = b""
         if self.options.x_forwarded:
             address = host.strip("[]").encode()
             fields += encode_field(b"x-forwarded-for", address)
-            fields += encode_field(b"x-forwarded-proto", b"http")
+            fields += encode_field(b"x-forwarded-proto", scheme)
         if self.options.forwarded:
             node = f'"{host}"' if host.startswith("[") else host
-            fields += encode_field(b"forwarded", f"for={node};proto=http".encode())
+            fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node.encode(), scheme))
         return fields
 
     def flush_soon(self, link: Link) -> None:

@@ -17,6 +17,7 @@ from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW
+from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, unpack_header
 from lb.wire.http2.heads import RequestHead
@@ -46,7 +47,8 @@ class ServerLink(Link):
         self._timer: Timer | None = None
         self.client = ""
         self.extra_fields = b""
-        """Fields that we add to every request of this connection (forwarding, if on)."""
+        """Fields that we add to every request of this connection (forwarding and the subject of
+        the client's certificate, if on)."""
 
     # Transport
 
@@ -55,7 +57,12 @@ class ServerLink(Link):
         super().connection_made(transport)
         relay = self.relay
         self.client = _peer_name(transport)
-        self.extra_fields = relay.forwarded_fields(self.client)
+        scheme = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.extra_fields = relay.forwarded_fields(self.client, scheme)
+        identity = transport.get_extra_info("identity_field")
+        if identity is not None:
+            name, value = identity
+            self.extra_fields += encode_field(name.lower(), value)
         self._idle_since = relay.clock()
         relay.servers.add(self)
         relay.traffic.accepted += 1

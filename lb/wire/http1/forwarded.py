@@ -43,6 +43,29 @@ def add_forwarded(upstream: bytes, origin: ClientOrigin, host: bytes) -> bytes:
     return _append(upstream, b"Forwarded", element)
 
 
+def add_field(upstream: bytes, name: bytes, value: bytes) -> bytes:
+    """Add a field at the end of a rebuilt head."""
+    return b"%b%b: %b\r\n\r\n" % (upstream[:-2], name, value)
+
+
+def drop_fields(upstream: bytes, names: frozenset[bytes]) -> bytes:
+    """Remove fields that a client must not send, however they are spelled.
+
+    Args:
+        upstream: a rebuilt request head with its empty line.
+        names: in lower case, with hyphens. Many servers cannot tell an underscore from a hyphen,
+            so neither do we.
+    """
+    start, *lines = upstream.split(CRLF)
+    kept = [line for line in lines if canonical_name(line.partition(b":")[0]) not in names]
+    return CRLF.join((start, *kept)) if len(kept) < len(lines) else upstream
+
+
+def canonical_name(name: bytes) -> bytes:
+    """A field name as servers may understand it that fold case and underscores."""
+    return name.lower().replace(b"_", b"-")
+
+
 def _append(upstream: bytes, name: bytes, element: bytes) -> bytes:
     """Make one line of a list field of what is there and `element`."""
     lines = upstream.split(CRLF)
@@ -56,7 +79,7 @@ def _provide(upstream: bytes, name: bytes, value: bytes) -> bytes:
     """Add a field unless it is there."""
     if any(_is(line, name) for line in upstream.split(CRLF)):
         return upstream
-    return b"%b%b: %b\r\n\r\n" % (upstream[:-2], name, value)
+    return add_field(upstream, name, value)
 
 
 def _is(line: bytes, name: bytes) -> bool:

@@ -64,9 +64,15 @@ class HeadCache(Generic[T]):
 class HeadCaches:
     """What all connections of a process share."""
 
-    __slots__ = ("fields", "requests", "responses")
+    __slots__ = ("fields", "private", "requests", "responses")
 
-    def __init__(self) -> None:
+    def __init__(self, private: frozenset[bytes] = frozenset()) -> None:
+        """
+        Args:
+            private: names of request fields that are dropped, in lower case and with hyphens,
+                which here also stand for underscores.
+        """
+        self.private = private
         self.fields = FieldCache()
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
@@ -112,14 +118,15 @@ class BlockReader:
         # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up.
         if self._decoder is not None:
             fields, plain = self._plain(block)
-            return build_request(fields, plain)
+            return build_request(fields, self._without_private(fields, plain))
         requests = self._caches.requests
         head = requests.get(block) or requests.revive(block)
         if head is not None:
             return head
         start = skip_size_updates(block)
         plain = block[start:] if start else block
-        head = build_request(self._caches.fields.split(plain), plain)
+        fields = self._caches.fields.split(plain)
+        head = build_request(fields, self._without_private(fields, plain))
         if head.cacheable:
             requests.put(block, head)
         return head
@@ -150,12 +157,19 @@ class BlockReader:
             fields = self._caches.fields.split(plain)
         if check_trailers(fields) > self._limit:
             raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, "trailers too large")
-        return plain
+        return self._without_private(fields, plain)
 
     def skip(self, block: bytes) -> None:
         """A block of a stream that is gone: keeps a dynamic table in step, drops the rest."""
         if self._decoder is not None:
             self._plain(block)
+
+    def _without_private(self, fields: list[Field], plain: bytes) -> bytes:
+        private = self._caches.private
+        if not private:
+            return plain
+        kept = [field.raw for field in fields if field.name.replace(b"_", b"-") not in private]
+        return plain if len(kept) == len(fields) else b"".join(kept)
 
     def _plain(self, block: bytes) -> tuple[list[Field], bytes]:
         assert self._decoder is not None

@@ -13,7 +13,9 @@ LINES = document().splitlines()
     "start",
     [
         "| `http` | address, or mapping as below | none | HTTP/1.1 for clients",
-        "| `address` | address | required | ",
+        "| `tls` | mapping | none | TLS; left out, the listener is plain",
+        "| `certificates` | list of mappings | required | ",
+        "| `ports` | list | `[http, grpc, metrics]` | ",
         "| `kind` | `triton`, `kserve`, `tfserving`, `generic` | `triton` | ",
         "| `weight` | number, above 0, at most 1e+06 | `1` | ",
         "| `headers` | mapping | `{}` | ",
@@ -32,4 +34,6 @@ def test_a_setting_is_described_by_value_default_and_meaning(start: str) -> None
 
 def test_shared_sections_are_described_once() -> None:
     assert sum(line.startswith("| `rise` |") for line in LINES) == 1
-    assert sum(line.startswith("| `address` |") for line in LINES) == 1
+    # Listeners for requests have more than the others.
+    assert sum(line.startswith("| `address` |") for line in LINES) == 2
+    assert sum(line.startswith("| `client_ca` |") for line in LINES) == 1

@@ -1,0 +1,84 @@
+"""TLS as the settings ask for it: of the listeners, toward the backends, and its watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lb.domain.backend import AppProtocol, BackendSpec
+from lb.net.tls.client import ClientTlsBook
+from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
+from lb.net.tls.watch import FileWatch
+from lb.runtime.endpoints import Endpoint, endpoints
+from lb.settings.model import ClientCertificateMode, ListenerTlsSettings, Settings
+
+_MODES: Final = {
+    ClientCertificateMode.REQUIRED: ClientCertificates.REQUIRED,
+    ClientCertificateMode.OPTIONAL: ClientCertificates.OPTIONAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """All TLS of a process."""
+
+    servers: dict[str, ServerTls]
+    """By name of the endpoint; plain ones are missing."""
+    clients: ClientTlsBook
+    watch: FileWatch
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything to watch."""
+        return bool(self.servers) or any(True for _ in self.clients)
+
+
+def make_security(settings: Settings) -> Security:
+    """Load all certificates, keys and authorities.
+
+    Raises:
+        TlsError: a file cannot be used.
+    """
+    servers = {
+        endpoint.name: ServerTls(endpoint.name, _options(endpoint.tls), _protocols(endpoint))
+        for endpoint in endpoints(settings)
+        if endpoint.tls is not None
+    }
+    clients = ClientTlsBook()
+    for spec in settings.specs():
+        _load(clients, spec)
+    watch = FileWatch()
+    watch.add(servers.values())
+    watch.add(clients)
+    return Security(servers, clients, watch)
+
+
+def _load(clients: ClientTlsBook, spec: BackendSpec) -> None:
+    """Load both protocols: a probe may use the other one than its port."""
+    if spec.tls is not None:
+        for protocol in AppProtocol:
+            clients.load(spec.tls, protocol)
+
+
+def _options(tls: ListenerTlsSettings) -> ServerTlsOptions:
+    mode = _MODES[tls.client_certificates] if tls.client_ca else ClientCertificates.OFF
+    return ServerTlsOptions(
+        pairs=tuple((pair.certificate, pair.key) for pair in tls.certificates),
+        client_ca=tls.client_ca or "",
+        client_certificates=mode,
+        subject_header=tls.subject_header or "",
+    )
+
+
+def _protocols(endpoint: Endpoint) -> tuple[str, ...]:
+    """HTTP/1.1 comes first: curl and browsers can speak both, but only gRPC is spoken over `h2`
+    here, and gRPC clients offer nothing else."""
+    return tuple(protocol.alpn for protocol in endpoint.protocols)
+
+
+def private_fields(settings: Settings) -> frozenset[bytes]:
+    """Headers that only we may send to backends, whatever listener a request came through."""
+    headers = (
+        endpoint.tls.subject_header for endpoint in endpoints(settings) if endpoint.tls is not None
+    )
+    return frozenset(header.lower().replace("_", "-").encode() for header in headers if header)
