@@ -85,12 +85,17 @@ class BytesService(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def grpc_server() -> AsyncIterator[tuple[BytesService, str]]:
-    """Run one on a free port of loopback."""
+async def grpc_server(
+    credentials: grpc.ServerCredentials | None = None,
+) -> AsyncIterator[tuple[BytesService, str]]:
+    """Run one on a free port of loopback, with TLS where there are credentials."""
     service = BytesService()
     server = grpc.aio.server(options=CHANNEL_OPTIONS)
     server.add_generic_rpc_handlers((service,))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     try:
         yield service, f"127.0.0.1:{port}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -162,10 +163,12 @@ class ScriptedBackend:
 
 
 @asynccontextmanager
-async def scripted_backend(script: Script = serve_ok) -> AsyncIterator[ScriptedBackend]:
+async def scripted_backend(
+    script: Script = serve_ok, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[ScriptedBackend]:
     """Run a scripted backend on a free port."""
     backend = ScriptedBackend(script)
-    server = await asyncio.start_server(backend._serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(backend._serve, "127.0.0.1", 0, ssl=tls)
     backend.target = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield backend

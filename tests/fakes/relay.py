@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
+from lb.domain.backend import AppProtocol, Backend, BackendSpec, BackendTls, parse_address
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
 from lb.net.tasks import TaskOwner
@@ -122,11 +122,14 @@ class RunningRelay:
 
 @asynccontextmanager
 async def running_relay(
-    *targets: str, options: Http2Options | None = None, ceiling: int = 2**28
+    *targets: str,
+    options: Http2Options | None = None,
+    ceiling: int = 2**28,
+    tls: BackendTls | None = None,
 ) -> AsyncIterator[RunningRelay]:
     """Run a gRPC relay over backends at `targets` (HOST:PORT)."""
     backends = [
-        Backend(BackendSpec(name=f"b{number}", grpc=parse_address(target)))
+        Backend(BackendSpec(name=f"b{number}", grpc=parse_address(target), tls=tls))
         for number, target in enumerate(targets)
     ]
     running = RunningRelay(backends, options or Http2Options(), ceiling)
