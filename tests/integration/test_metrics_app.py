@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,12 +18,13 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from lb.admin.metrics_app import BackendPages, make_metrics_app
+from lb.admin.metrics_app import BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
 from lb.telemetry.collector import make_registry
 from tests.fakes.backends import make_backend
 from tests.fakes.metrics import Counters
 from tests.fakes.promtool import criticism_of
+from tests.fakes.tls import World
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Client = TestClient[web.Request, web.Application]
@@ -53,8 +56,8 @@ class FakeTriton:
     async def _page(self, _: web.Request) -> web.StreamResponse:
         return web.Response(text=TRITON_PAGE)
 
-    async def start(self) -> Address:
-        await self._server.start_server()
+    async def start(self, tls: ssl.SSLContext | None = None) -> Address:
+        await self._server.start_server(ssl=tls)
         return Address("127.0.0.1", self._server.port or 0)
 
     async def stop(self) -> None:
@@ -65,7 +68,7 @@ class Front:
     """The metrics port under test and the backends behind it."""
 
     def __init__(self) -> None:
-        self.targets: list[tuple[str, Address]] = []
+        self.targets: list[Target] = []
         self.counters = Counters(backends=[make_backend("a")])
 
     @asynccontextmanager
@@ -73,7 +76,8 @@ class Front:
         self, *backends: FakeTriton, include_backends: bool = True
     ) -> AsyncIterator[Client]:
         self.targets += [
-            (name, await backend.start()) for name, backend in zip("abcdef", backends, strict=False)
+            Target(name, await backend.start())
+            for name, backend in zip("abcdef", backends, strict=False)
         ]
         app = make_metrics_app(
             make_registry(self.counters.collector()),
@@ -260,7 +264,7 @@ async def test_a_backend_that_is_down_is_logged_once_and_so_is_its_return(
     gone = Address("127.0.0.1", unused_tcp_port)
     async with aiohttp.ClientSession() as session:
         at = gone
-        pages = BackendPages(lambda: [("a", at)], session, cache_s=0.0)
+        pages = BackendPages(lambda: [Target("a", at)], session, cache_s=0.0)
         for _ in range(3):
             await pages.read()
         at = here
@@ -274,7 +278,7 @@ async def test_a_backend_that_is_down_is_logged_once_and_so_is_its_return(
 
 
 async def test_failures_of_backends_that_left_are_forgotten(unused_tcp_port: int) -> None:
-    targets = [("a", Address("127.0.0.1", unused_tcp_port))]
+    targets = [Target("a", Address("127.0.0.1", unused_tcp_port))]
     async with aiohttp.ClientSession() as session:
         pages = BackendPages(lambda: targets, session, cache_s=0.0)
         await pages.read()
@@ -284,3 +288,20 @@ async def test_failures_of_backends_that_left_are_forgotten(unused_tcp_port: int
         await pages.read()
         targets = returned
         assert [sample.value for sample in family.samples] == [0]
+
+
+async def test_a_page_is_read_over_tls_only_from_who_can_prove_its_name(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    triton = FakeTriton()
+    at = await triton.start(world.server_context())
+    trusting = world.client_context()
+    targets = [Target("a", at, trusting, "localhost"), Target("b", at, trusting, "other")]
+    async with aiohttp.ClientSession() as session:
+        pages = BackendPages(lambda: targets, session, cache_s=0.0)
+        families = (await pages.read()).families
+        (family,) = pages.collect()
+        failed = [sample.value for sample in family.samples]
+    await triton.stop()
+    assert b"nv_inference_count" in families
+    assert failed == [0, 1]
+    assert triton.reads == 1

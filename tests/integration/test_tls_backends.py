@@ -21,7 +21,7 @@ from lb.probes.plan import ProbeChoice, ProbeKind, plan_probe
 from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.certificates import Authority, Pair, expired
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
-from tests.fakes.http1_backend import Peer, eventually, raw_client, reply, scripted_backend
+from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
 from tests.fakes.http1_relay import running_http1_relay
 from tests.fakes.relay import running_relay
 from tests.fakes.tls import World
@@ -71,9 +71,9 @@ async def test_http_is_relayed_over_verified_connections(world: World) -> None:
 
 
 async def test_grpc_is_relayed_over_verified_connections(world: World) -> None:
-    certificate, key = (Path(file).read_bytes() for file in world.server)
+    pair = world.authority.issue("localhost")
     credentials = grpc.ssl_server_credentials(
-        [(key, certificate)], world.authority.pem, require_client_auth=True
+        [(pair.key, pair.certificate)], world.authority.pem, require_client_auth=True
     )
     own, own_key = world.client_pair("balancer")
     tls = BackendTls(ca=world.ca, server_name="localhost", certificate=own, key=own_key)
@@ -92,9 +92,9 @@ async def test_what_cannot_be_verified_is_not_spoken_to(world: World) -> None:
         "certificate verify failed: certificate has expired": authority.issue(
             "127.0.0.1", not_after=expired()
         ),
-        "certificate verify failed: unable to get local issuer certificate": Authority("Another CA").issue(
-            "127.0.0.1"
-        ),
+        "certificate verify failed: unable to get local issuer certificate": Authority(
+            "Another CA"
+        ).issue("127.0.0.1"),
         "certificate verify failed: IP address mismatch": authority.issue("10.0.0.1"),
     }
     for number, (text, pair) in enumerate(cases.items()):
@@ -166,6 +166,10 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
     class Talk(asyncio.Protocol):
         def __init__(self) -> None:
             self.heard = loop.create_future()
+            self.gone = loop.create_future()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.gone.set_result(None)
 
         def data_received(self, data: bytes) -> None:
             if not self.heard.done():
@@ -182,7 +186,7 @@ async def test_sessions_are_resumed_with_the_same_backend_only(world: World) -> 
             transport.write(_GET)
             await talk.heard
             transport.close()
-            await eventually(lambda: transport.get_extra_info("socket") is None)
+            await talk.gone
     assert reused == [False, True, False]
 
 

@@ -63,7 +63,7 @@ def limited(world: World, version: ssl.TLSVersion, ciphers: str = "") -> ssl.SSL
 async def test_old_versions_are_refused(
     world: World, listening: Listening, version: ssl.TLSVersion
 ) -> None:
-    with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL"):
+    with pytest.raises(ssl.SSLError, match=r"PROTOCOL_VERSION|UNSUPPORTED_PROTOCOL"):
         await asyncio.to_thread(shake, listening.port, limited(world, version))
     await eventually(lambda: len(listening.failures) == 1)
 
@@ -216,7 +216,7 @@ async def test_a_session_of_a_lax_listener_opens_no_strict_one(
         ):
             context = only(world, version)
             first = await asyncio.to_thread(shake, lax.port, context)
-            with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE"):
+            with pytest.raises(ssl.SSLError, match=r"CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE"):
                 await asyncio.to_thread(shake, other.port, context, session=first.session)
 
 
@@ -229,7 +229,7 @@ async def test_a_session_does_not_outlive_a_change_of_the_authorities(world: Wor
     ):
         context = world.client_context(pair=pair)
         first = await asyncio.to_thread(shake, listening.port, context)
-        Path(world.ca).write_bytes(Authority("Another CA").pem)
+        Authority("Another CA").write(world.folder)
         listening.tls.load()
         with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
             await asyncio.to_thread(shake, listening.port, context, session=first.session)
@@ -260,14 +260,14 @@ async def test_client_certificates_are_accepted_and_refused(
         assert seen.answer.startswith(b"HTTP/1.1 200 ")
         for name, pair in bad.items():
             context = only(world, version, pair=pair.write(folder, name))
-            with pytest.raises(ssl.SSLError, match="CERTIFICATE|UNKNOWN_CA|UNKNOWN CA"):
+            with pytest.raises(ssl.SSLError, match=r"CERTIFICATE|UNKNOWN_CA|UNKNOWN CA"):
                 await asyncio.to_thread(shake, listening.port, context)
         nobody = only(world, version)
         if mode is ClientCertificates.OPTIONAL:
             seen = await asyncio.to_thread(shake, listening.port, nobody)
             assert seen.answer.startswith(b"HTTP/1.1 200 ")
         else:
-            with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE"):
+            with pytest.raises(ssl.SSLError, match=r"CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE"):
                 await asyncio.to_thread(shake, listening.port, nobody)
         refused = len(bad) + (mode is ClientCertificates.REQUIRED)
         await eventually(lambda: len(listening.failures) == refused)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -320,12 +322,8 @@ def test_a_bad_pair_keeps_the_old_one_and_is_told_once(balancer: Balancer) -> No
 
 
 def test_shutdown_is_quick_with_handshakes_under_way(balancer: Balancer) -> None:
-    import socket
-
     with socket.create_connection(("127.0.0.1", balancer.tls)) as silent:
         silent.sendall(b"\x16")
-        import signal
-
         balancer.process.signal(signal.SIGTERM)
         assert balancer.process.wait(5) == 0
 

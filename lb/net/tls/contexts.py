@@ -114,7 +114,7 @@ def describe(error: ssl.SSLError) -> str:
     """What went wrong, in the library's words but without its file names and codes."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
-    return (error.reason or str(error)).replace("_", " ").lower()
+    return (getattr(error, "reason", None) or str(error)).replace("_", " ").lower()
 
 
 def _refuse_password() -> str:

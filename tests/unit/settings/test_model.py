@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lb.domain.backend import Address, BackendKind, BackendSpec
+from lb.domain.backend import Address, BackendKind, BackendPort, BackendSpec, BackendTls
 from lb.settings.model import (
     AccessLogMode,
+    BackendTlsSettings,
     ForwardedMode,
     GrpcProbe,
     LogFormat,
@@ -155,3 +156,26 @@ def test_what_is_dumped_reads_back_unchanged() -> None:
     assert settings.model_dump()["backends"][0]["grpc"] == "[::1]:1"
     assert Settings.model_validate(settings.model_dump()) == settings
     assert Settings.model_validate_json(settings.model_dump_json()) == settings
+
+
+def test_tls_of_a_backend_goes_into_its_spec() -> None:
+    tls = {"ca": "/ca", "server_name": "triton", "ports": ["grpc"]}
+    settings = Settings.model_validate(
+        {
+            "listen": {"http": "a:1"},
+            "backends": [{"http": "b:1", "grpc": "b:2", "tls": tls}, {"http": "c:1"}],
+        }
+    )
+    first, second = settings.specs()
+    expected = BackendTls(ca="/ca", server_name="triton", ports=frozenset({BackendPort.GRPC}))
+    assert first.tls == expected
+    assert first.tls_of(BackendPort.GRPC) is first.tls
+    assert first.tls_of(BackendPort.HTTP) is None
+    assert second.tls is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "*.example", "-a"])
+def test_server_names_are_names_of_hosts(name: str) -> None:
+    with pytest.raises(ValidationError):
+        BackendTlsSettings(server_name=name)
+    assert BackendTlsSettings(server_name="::1").server_name == "::1"

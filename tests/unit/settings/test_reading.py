@@ -193,3 +193,14 @@ def test_given_listeners_do_not_hide_a_broken_file() -> None:
         read("", http="127.0.0.1:9000")
     with pytest.raises(SettingsError, match=r"^listen: expected a mapping, got 'x'$"):
         read("listen: x\n" + BACKENDS, http="127.0.0.1:9000")
+
+
+def test_an_address_from_the_command_line_keeps_the_tls_of_its_listener() -> None:
+    text = (
+        "listen: {http: {address: 'a:1', tls: {certificates: [{certificate: c, key: k}]}}}\n"
+        + BACKENDS
+    )
+    http = read(text, http="127.0.0.1:7").listen.http
+    assert http is not None
+    assert str(http.address) == "127.0.0.1:7"
+    assert http.tls is not None

@@ -81,3 +81,61 @@ def test_smaller_bounds_fit_into_larger_ones(limits: dict[str, object], found: l
 )
 def test_values_of_the_wrong_type_break_no_rule(root: dict[str, object], found: list[str]) -> None:
     assert findings(root) == found
+
+
+TLS = {"certificates": [{"certificate": "c", "key": "k"}]}
+
+
+@pytest.mark.parametrize(
+    ("listen", "found"),
+    [
+        ({"https": "a:1"}, ["listen.https"]),
+        ({"https": {"address": "a:1", "tls": TLS}}, []),
+        ({"https": {"address": "a:1", "tls": TLS}, "grpcs": "a:1"}, []),
+        ({"https": "a:1", "grpcs": {"address": "a:1", "tls": TLS}}, []),
+        ({"https": {"address": "a:1", "tls": TLS}, "grpcs": "a:2"}, ["listen.grpcs"]),
+        ({"http": "a:1", "https": {"address": "a:1", "tls": TLS}}, ["listen.https"]),
+        (
+            {
+                "http": {"address": "a:1", "tls": TLS},
+                "grpc": {"address": "a:1", "tls": {**TLS, "client_ca": "x"}},
+            },
+            ["listen.grpc.tls"],
+        ),
+        (
+            {"http": {"address": "a:1", "tls": {**TLS, "subject_header": "x"}}},
+            ["listen.http.tls.subject_header"],
+        ),
+        (
+            {
+                "http": {
+                    "address": "a:1",
+                    "tls": {**TLS, "client_ca": "f", "subject_header": "Host"},
+                }
+            },
+            ["listen.http.tls.subject_header"],
+        ),
+        (
+            {"http": {"address": "a:1", "tls": {**TLS, "client_ca": "f", "subject_header": "x"}}},
+            [],
+        ),
+    ],
+)
+def test_tls_of_listeners_fits(listen: dict[str, object], found: list[str]) -> None:
+    assert findings({"listen": listen}) == found
+
+
+@pytest.mark.parametrize(
+    ("backend", "found"),
+    [
+        ({"http": "a:1", "tls": {}}, []),
+        ({"http": "a:1", "tls": {"certificate": "c", "key": "k"}}, []),
+        ({"http": "a:1", "tls": {"certificate": "c"}}, ["backends.0.tls.certificate"]),
+        ({"http": "a:1", "tls": {"key": "k"}}, ["backends.0.tls.key"]),
+        ({"http": "unix:/a", "tls": {"ca": "c"}}, ["backends.0.tls"]),
+        ({"http": "unix:/a", "tls": {"server_name": "c"}}, []),
+        ({"http": "unix:/a", "grpc": "b:1", "tls": {"ports": ["grpc"]}}, []),
+    ],
+)
+def test_tls_toward_backends_fits(backend: dict[str, object], found: list[str]) -> None:
+    assert findings({"listen": {"http": "l:1"}, "backends": [backend]}) == found

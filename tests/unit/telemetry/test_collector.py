@@ -36,6 +36,7 @@ def busy() -> Counters:
             PortStatus("gpu-0", GRPC, "suspected", is_up=False, changes=3),
         ],
         dropped_access_lines=9,
+        expiries=[("/tls.crt", 1_900_000_000)],
     )
     counters.meter.finished(PlainRecord(backend=backend, attempts=2))
     counters.meter.finished(grpc_record(reason=Reason.NO_BACKEND, grpc_status=14))
@@ -112,6 +113,9 @@ def test_facts_of_the_process_are_rendered() -> None:
     assert samples[key("triton_lb_held_bytes")] == 4096
     assert samples[key("triton_lb_open_requests")] == 3
     assert samples[key("triton_lb_log_dropped_total", log="access")] == 9
+    expiry = key("triton_lb_certificate_expiry_timestamp_seconds", file="/tls.crt")
+    assert samples[expiry] == 1_900_000_000
+    assert samples[key("triton_lb_certificate_reload_failures_total")] == 2
 
 
 def test_a_port_is_in_exactly_one_state() -> None:

@@ -150,3 +150,24 @@ def test_long_blocks_are_not_kept() -> None:
     cache: HeadCache[object] = HeadCache()
     cache.put(bytes(4097), object())
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_private_fields_are_not_sent_on(stateless: bool) -> None:
+    reader = BlockReader(HeadCaches(frozenset({b"x-who"})), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    kept = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/a/B"),
+        (b"te", b"trailers"),
+        (b"x-whom", b"you"),
+    ]
+    private = [(b"x-who", b"me"), (b"x_who", b"me")]
+    block = b"".join(encode_field(*field) for field in (*kept, *private))
+    expected = b"".join(encode_field(*field) for field in kept)
+    for _ in range(2):
+        assert reader.request(block).block == expected
+    trailers = b"".join(encode_field(*field) for field in (*private, kept[-1]))
+    assert reader.trailers(trailers) == encode_field(*kept[-1])

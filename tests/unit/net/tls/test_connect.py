@@ -1,0 +1,79 @@
+"""Connections to backends without a network: how the handshake ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lb.domain.backend import Address, AppProtocol, BackendTls
+from lb.net.tls.client import ClientTls
+from lb.net.tls.connect import DialledTls
+from lb.net.tls.contexts import TlsError
+from tests.fakes.tls import World
+from tests.unit.net.tls.test_transport import App, End, Wire
+
+ADDRESS = Address("localhost", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+class Dialled:
+    """A connection and the backend at its other end."""
+
+    def __init__(self, world: World, protocol: AppProtocol, spoken: str) -> None:
+        self.tls = ClientTls(BackendTls(ca=world.ca), protocol)
+        self.dialled = DialledTls(self.tls, ADDRESS, App, asyncio.get_running_loop())
+        self.wire = Wire()
+        self.backend = End()
+        self.backend.connection_made(self.backend.wire)
+        context = world.server_context(spoken)
+        self.backend.start(self.backend.make_object(context, server_side=True))
+        self.dialled.connection_made(self.wire)
+
+    def carry(self) -> None:
+        while self.wire.out or self.backend.wire.out:
+            data, self.wire.out = bytes(self.wire.out), bytearray()
+            self.backend.data_received(data)
+            data, self.backend.wire.out = bytes(self.backend.wire.out), bytearray()
+            self.dialled.data_received(data)
+
+
+async def test_agreement_makes_the_protocol(world: World) -> None:
+    pair = Dialled(world, AppProtocol.GRPC, "h2")
+    pair.carry()
+    app = await pair.dialled.secured
+    assert app.told == ["made"]
+    assert pair.dialled.is_open
+    pair.dialled.connection_lost(None)
+    assert list(pair.tls.sessions) == [(ADDRESS, "localhost")]
+
+
+async def test_another_protocol_is_none(world: World) -> None:
+    pair = Dialled(world, AppProtocol.GRPC, "http/1.1")
+    pair.carry()
+    assert pair.wire.calls == ["close"]
+    pair.dialled.connection_lost(None)
+    with pytest.raises(TlsError, match="does not offer h2"):
+        await pair.dialled.secured
+    assert pair.tls.sessions == {}
+
+
+async def test_an_end_during_the_handshake_is_told(world: World) -> None:
+    pair = Dialled(world, AppProtocol.HTTP, "http/1.1")
+    pair.dialled.connection_lost(None)
+    with pytest.raises(TlsError, match="the backend closed the connection"):
+        await pair.dialled.secured
+
+
+async def test_nobody_gets_a_connection_that_nobody_waits_for(world: World) -> None:
+    pair = Dialled(world, AppProtocol.HTTP, "http/1.1")
+    pair.dialled.secured.cancel()
+    pair.carry()
+    assert pair.wire.calls == ["abort"]
+    pair.dialled.connection_lost(None)
+    assert pair.dialled.secured.cancelled()

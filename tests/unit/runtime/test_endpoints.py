@@ -1,0 +1,59 @@
+"""Sockets from settings: sharing, names, TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.net.listeners import ListenError
+from lb.runtime.endpoints import Listeners, endpoints
+from lb.settings.model import Settings
+
+TLS = {"certificates": [{"certificate": "c", "key": "k"}]}
+BOTH = (AppProtocol.HTTP, AppProtocol.GRPC)
+
+
+def settings(**listen: Any) -> Settings:
+    return Settings.model_validate({"listen": listen, "backends": [{"http": "b:1"}]})
+
+
+def test_listeners_at_one_address_share_their_socket_and_tls() -> None:
+    given = settings(
+        http="127.0.0.1:1",
+        grpc="127.0.0.1:2",
+        https={"address": "127.0.0.1:3", "tls": TLS},
+        grpcs="127.0.0.1:3",
+    )
+    found = endpoints(given)
+    assert [endpoint.name for endpoint in found] == ["http", "grpc", "https"]
+    assert [endpoint.protocols for endpoint in found] == [BOTH[:1], BOTH[1:], BOTH]
+    assert [endpoint.tls is not None for endpoint in found] == [False, False, True]
+    assert found[2].names == ("https", "grpcs")
+
+
+def test_tls_may_stand_at_either_of_two() -> None:
+    (one,) = endpoints(settings(http="a:1", grpc={"address": "a:1", "tls": TLS}))
+    assert one.tls is not None
+
+
+def test_sockets_are_bound_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lb.sock"
+    listeners = Listeners(
+        settings(http="127.0.0.1:0", grpc="127.0.0.1:0", grpcs=f"unix:{path}", admin="127.0.0.1:0")
+    )
+    assert set(listeners.sockets) == {"http", "grpcs", "admin"}
+    assert listeners.addresses["grpc"] == listeners.addresses["http"]
+    assert listeners.addresses["http"].port != 0
+    assert path.exists()
+    listeners.close()
+    assert not path.exists()
+
+
+def test_a_socket_that_cannot_be_bound_leaves_none_open(tmp_path: Path) -> None:
+    path = tmp_path / "lb.sock"
+    with pytest.raises(ListenError, match=r"cannot listen on .* \(admin\)"):
+        Listeners(settings(http=f"unix:{path}", admin=f"unix:{tmp_path}/no/such"))
+    assert not path.exists()

@@ -1,0 +1,75 @@
+"""TLS from settings: files, modes, protocols, private headers."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.net.tls.contexts import TlsError
+from lb.runtime.security import make_security, private_fields
+from lb.settings.model import Settings
+from tests.fakes.tls import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def tls_of(world: World, **more: Any) -> dict[str, Any]:
+    certificate, key = world.server
+    return {"certificates": [{"certificate": certificate, "key": key}], **more}
+
+
+def settings(listen: dict[str, Any], **backend: Any) -> Settings:
+    return Settings.model_validate({"listen": listen, "backends": [{"http": "b:1", **backend}]})
+
+
+def test_plain_settings_need_nothing() -> None:
+    security = make_security(settings({"http": "a:1"}))
+    assert not security.is_used
+    assert security.servers == {}
+    assert private_fields(settings({"http": "a:1"})) == frozenset()
+
+
+def test_listeners_get_their_protocols_with_http1_first(world: World) -> None:
+    shared = settings({"https": {"address": "a:1", "tls": tls_of(world)}, "grpcs": "a:1"})
+    security = make_security(shared)
+    assert security.is_used
+    assert security.servers["https"].protocols == (b"http/1.1", b"h2")
+    assert [file for file, _ in security.watch.expiries()] == [world.server[0]]
+
+
+@pytest.mark.parametrize(
+    ("more", "mode"),
+    [
+        ({}, ssl.CERT_NONE),
+        ({"client_certificates": "optional"}, ssl.CERT_NONE),
+        ({"client_ca": True}, ssl.CERT_REQUIRED),
+        ({"client_ca": True, "client_certificates": "optional"}, ssl.CERT_OPTIONAL),
+    ],
+)
+def test_clients_are_asked_as_configured(
+    world: World, more: dict[str, Any], mode: ssl.VerifyMode
+) -> None:
+    more = {key: world.ca if key == "client_ca" else value for key, value in more.items()}
+    given = settings({"http": {"address": "a:1", "tls": tls_of(world, **more)}})
+    assert make_security(given).servers["http"].context("").verify_mode is mode
+
+
+def test_headers_of_all_listeners_are_private_everywhere(world: World) -> None:
+    tls = tls_of(world, client_ca=world.ca, subject_header="X_Client-Subject")
+    given = settings({"http": "a:1", "grpcs": {"address": "a:2", "tls": tls}})
+    assert private_fields(given) == {b"x-client-subject"}
+
+
+def test_backends_are_loaded_at_the_start(world: World) -> None:
+    security = make_security(settings({"http": "a:1"}, tls={"ca": world.ca}))
+    assert security.is_used
+    assert {tls.protocol for tls in security.clients} == set(AppProtocol)
+    with pytest.raises(TlsError, match="cannot read /nowhere"):
+        make_security(settings({"http": "a:1"}, tls={"ca": "/nowhere"}))
