@@ -168,28 +168,13 @@ class Process:
     async def _open(self, product: Product) -> None:
         """Start to accept requests and say so."""
         loop = asyncio.get_running_loop()
-        sockets = self._listeners.sockets
-        factories: dict[str, Callable[[], asyncio.BaseProtocol]] = {
-            "http": product.http1.server_protocol,
-            "grpc": product.http2.server_protocol,
-        }
-        if self._listeners.shared:
-            factories["http"] = lambda: SniffProtocol(
-                product.http1.server_protocol,
-                product.http2.server_protocol,
-                product.timers,
-                self._settings.timeouts.head,
-            )
-        for name, factory in factories.items():
-            if name in sockets:
-                self._servers.append(await serve(loop, sockets[name], factory))
-        _quiet_the_collector()
         for endpoint in self._listeners.endpoints:
             factory = front(product, endpoint)
             if isinstance(factory, TlsAcceptor):
                 self._acceptors.append(factory)
             bound = self._listeners.sockets[endpoint.name]
             self._servers.append(await serve(loop, bound, factory))
+        _quiet_the_collector()
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
         _log.info("serving", extra={**addresses, "backends": len(self._settings.backends)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -13,7 +14,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from lb.net.tls.accept import AcceptedTls
 from lb.net.tls.server import ClientCertificates
+from lb.net.tls.watch import FileWatch
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.certificates import CLIENT, SERVER, Authority, expired
@@ -523,3 +526,45 @@ async def test_a_refused_upload_hears_the_answer(world: World) -> None:
             shake, listening.port, world.client_context(), send=head % len(body) + body
         )
         assert seen.answer.startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+async def test_connections_leave_no_cycles_behind(world: World, listening: Listening) -> None:
+    """The process rarely runs the cyclic collector."""
+
+    def left() -> int:
+        return sum(isinstance(each, AcceptedTls) for each in gc.get_objects())
+
+    gc.collect()
+    before = left()
+    gc.disable()
+    try:
+        await asyncio.to_thread(shake, listening.port, world.client_context())
+        for context in (world.client_context("foo"), limited(world, ssl.TLSVersion.TLSv1_1)):
+            with pytest.raises(ssl.SSLError):
+                await asyncio.to_thread(shake, listening.port, context)
+        await eventually(lambda: left() == before)
+    finally:
+        gc.enable()
+
+
+async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
+    watch = FileWatch()
+    async with (
+        running_http1_relay() as relay,
+        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+    ):
+        watch.add([listening.tls])
+        context = world.client_context()
+        contexts = set()
+        for _ in range(50):
+            clients = [asyncio.to_thread(shake, listening.port, context) for _ in range(3)]
+            running = asyncio.gather(*clients)
+            await asyncio.sleep(0)
+            world.pair("server", "localhost")
+            watch.look()
+            contexts.add(listening.tls.context("localhost"))
+            answers = await running
+            assert all(seen.answer.startswith(b"HTTP/1.1 200 ") for seen in answers)
+        assert len(contexts) == 50
+        assert (watch.failures, listening.failures) == (0, [])

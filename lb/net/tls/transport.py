@@ -103,7 +103,8 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
 
     def give_up(self, error: Exception) -> None:
         """Tell the peer what the library has to say about it, and close."""
-        self._failure = error
+        # Its frames would keep this connection, and the library's buffers, in a cycle.
+        self._failure = error.with_traceback(None)
         raw = self._raw
         if raw is None:
             return
@@ -195,6 +196,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
             self._protocol.connection_lost(self._failure or exc)
         else:
             self.not_opened(self._failure or exc)
+        self._object = self._protocol = None
 
     def pause_writing(self) -> None:
         """asyncio: more waits to be written than should."""
