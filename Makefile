@@ -46,7 +46,7 @@ proto: $(VENV)/.test
 triton:
 	tools/setup_triton.sh $(PYTHON)
 
-# Debian packages that tests call: promtool, curl.
+# Debian packages that tests call: promtool, curl, openssl.
 debian:
 	tools/setup_debian.sh
 

@@ -8,6 +8,7 @@ wanted=("$@")
 if [ ${#wanted[@]} -eq 0 ]; then
   command -v promtool >/dev/null || wanted+=(prometheus)
   command -v curl >/dev/null || wanted+=(curl)
+  command -v openssl >/dev/null || wanted+=(openssl)
 fi
 [ ${#wanted[@]} -gt 0 ] || exit 0
 
