@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lb.net.listeners import ListenError
-from lb.runtime.process import Listeners
+from lb.runtime.endpoints import Listeners
 from lb.settings.flags import settings_from_flags
 from lb.settings.model import Settings
 
@@ -35,7 +35,6 @@ def test_port_0_is_told_as_what_it_became() -> None:
         for name, bound in listeners.sockets.items():
             assert listeners.addresses[name].port == bound.getsockname()[1] > 0
         assert str(listeners.addresses["grpc"]).startswith("[::1]:")
-        assert not listeners.shared
     finally:
         listeners.close()
 
@@ -44,7 +43,6 @@ def test_one_address_for_both_protocols_is_one_socket(unused_tcp_port: int) -> N
     address = f"127.0.0.1:{unused_tcp_port}"
     listeners = Listeners(settings(address, address))
     try:
-        assert listeners.shared
         assert "grpc" not in listeners.sockets
         assert listeners.addresses["grpc"] == listeners.addresses["http"]
     finally:

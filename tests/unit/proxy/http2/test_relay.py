@@ -76,7 +76,7 @@ async def test_forwarding_fields_only_where_switched_on(
 ) -> None:
     relay = PaperRelay(options=Http2Options(**options)).relay  # type: ignore[arg-type]
     wanted = b"".join(encode_field(name, value) for name, value in fields)
-    assert relay.forwarded_fields(client) == wanted
+    assert relay.forwarded_fields(client, b"http") == wanted
 
 
 async def test_forwarding_fields_reach_the_backend() -> None:
@@ -84,7 +84,7 @@ async def test_forwarding_fields_reach_the_backend() -> None:
     backend, client = relay.backend(), relay.client()
     client.sends(call(1))
     (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
-    assert head.payload.endswith(relay.relay.forwarded_fields("127.0.0.1:4711"))
+    assert head.payload.endswith(relay.relay.forwarded_fields("127.0.0.1:4711", b"http"))
 
 
 async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> None:
