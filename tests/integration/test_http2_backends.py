@@ -31,6 +31,7 @@ from tests.fakes.frames import (
     call,
     continuation,
     data,
+    eventually,
     frame,
     headers,
     literal,
@@ -273,3 +274,28 @@ async def test_the_text_of_an_error_is_passed_on_unchanged(text: bytes, begun: b
             await client.until_over(stream)
             assert client.heads[stream][-1][-3:] == status
         assert relay.finished.records[1].grpc_status == 3
+
+
+@pytest.mark.parametrize(
+    "one",
+    [ping(), settings(), settings({4: 65_535}), window_update(0, 1), frame(2, 0, 1, bytes(5)),
+     frame(0x77, 0, 0, b"?"), data(1)],
+    ids=["PING", "SETTINGS", "window", "WINDOW_UPDATE", "PRIORITY", "unknown", "empty DATA"],
+)  # fmt: skip
+async def test_a_flood_of_one_backend_leaves_calls_on_another_alone(one: bytes) -> None:
+    head = headers(1, RESPONSE_FIELDS)
+    async with (
+        raw_backend(replies(lambda stream, _: head + 5000 * one)) as flooding,
+        raw_backend() as other,
+        running_relay(flooding.target, other.target) as relay,
+        raw_client(relay.port) as client,
+    ):
+        client.send(call(1))
+        await eventually(lambda: flooding.requests)
+        for stream in range(3, 43, 2):
+            client.send(call(stream))
+            await client.until_over(stream)
+            assert client.status(stream) == 0
+        assert len(other.requests) == 20
+        client.send(rst(1))
+        await relay.until_clean()

@@ -51,6 +51,7 @@ from tests.fakes.frames import (
 )
 from tests.fakes.relay import running_relay
 
+BOTH_LOOPS = True
 HEAD = literals(request_fields())
 OPEN = headers(1, HEAD)
 """A request on stream 1 whose body is still to come."""

@@ -20,6 +20,7 @@ from tests.fakes.frames import (
     request_fields,
 )
 
+BOTH_LOOPS = True
 MODES = pytest.mark.parametrize("piecewise", [False, True], ids=["at once", "in pieces"])
 
 
