@@ -463,6 +463,29 @@ async def test_more_streams_than_we_allow_are_refused() -> None:
         assert await statuses(client, 3, 7) == [0, 0]
 
 
+@pytest.mark.parametrize("path", [INFER, STREAM])
+async def test_a_further_connection_before_stream_ids_run_out(path: bytes) -> None:
+    async with raw_backend() as backend, one_client(backend) as (relay, client):
+        client.send(request(1))
+        assert await statuses(client, 1) == [0]
+        (link,) = relay.relay.pool(relay.backends[0]).links
+        link.next_id = 2**31 - 2**20 + 1
+        for stream in (3, 5):
+            client.send(request(stream, path))
+            assert await statuses(client, stream) == [0]
+        assert [max(peer.ended) for peer in backend.peers] == [2**31 - 2**20 + 1, 1]
+        await eventually(lambda: backend.peers[0].closed)
+
+
+async def test_a_client_may_use_the_last_stream_id() -> None:
+    async with raw_backend() as backend, one_client(backend) as (_, client):
+        client.send(request(2**31 - 1))
+        assert await statuses(client, 2**31 - 1) == [0]
+        client.send(request(1))
+        assert (await client.until_kind(GOAWAY)).code == 5
+        await client.until_closed()
+
+
 # Clients that leave
 
 

@@ -48,7 +48,9 @@ class Farewell(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size()
         self._stalled_s = 0.0 if unsent < self._unsent else self._stalled_s + LINGER_S
         self._unsent = unsent
-        if not unsent or self._stalled_s >= STALL_S:
+        if not unsent:
+            self._transport.close()
+        elif self._stalled_s >= STALL_S:
             self._transport.abort()
         else:
             self._timer = self._timers.after(LINGER_S, self._look)

@@ -39,19 +39,19 @@ def test_the_owner_hears_of_the_end() -> None:
 def test_a_peer_that_never_closes_is_cut() -> None:
     loop, transport, _ = make()
     loop.advance(LINGER_S - 0.1)
-    assert not transport.aborted
+    assert not transport.is_closing()
     loop.advance(0.2)
-    assert transport.aborted
+    assert transport.closed
 
 
 def test_a_peer_that_reads_slowly_gets_all() -> None:
     loop, transport, _ = make(unsent=100)
     for left in range(99, -1, -1):
         loop.advance(LINGER_S)
-        assert not transport.aborted
+        assert not transport.is_closing()
         transport.buffered = left
     loop.advance(2 * LINGER_S)
-    assert transport.aborted
+    assert transport.closed
 
 
 def test_a_peer_that_does_not_read_is_cut_in_the_end() -> None:
