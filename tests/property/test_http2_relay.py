@@ -135,6 +135,7 @@ class World:
 
     def pump(self) -> None:
         """Until all is quiet."""
+        self.relay.relay.flush()
         while self.client.pump(self.step) | self.server.pump(self.step):
             self.relay.relay.flush()
         assert self.relay.ledger.held <= self.relay.ledger.ceiling
@@ -227,7 +228,8 @@ EVENTS = st.lists(
         st.integers(0, 5),
         st.sampled_from([0, 1, 5, 100, 1000, 3000, 9000, 20_000]),
     ),
-    max_size=60,
+    min_size=5,
+    max_size=80,
 )  # fmt: skip
 STEPS = st.sampled_from([1 << 20, 1 << 20, 1000, 64, 7])
 
