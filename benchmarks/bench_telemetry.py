@@ -22,7 +22,7 @@ from aiohttp import ClientSession, web
 from lb.admin.metrics_app import make_metrics_app
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
-from lb.settings.model import AccessLogMode
+from lb.settings.reporting import AccessLogMode
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import PortStatus, make_registry
 from lb.telemetry.line_writer import LineWriter

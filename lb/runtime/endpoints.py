@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from lb.domain.backend import Address, AppProtocol
 from lb.net.listeners import bind, bound_address
-from lb.settings.model import ListenerTlsSettings, RelayListenerSettings, Settings
+from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings
+from lb.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)

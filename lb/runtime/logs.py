@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lb.domain.errors import LoadBalancerError
-from lb.settings.model import AccessLogMode, Settings
+from lb.settings.model import Settings
+from lb.settings.reporting import AccessLogMode
 from lb.telemetry.line_writer import LineWriter
 from lb.telemetry.logs import ApplicationLog
 

@@ -10,7 +10,8 @@ from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch
 from lb.runtime.endpoints import Endpoint, endpoints
-from lb.settings.model import ClientCertificateMode, ListenerTlsSettings, Settings
+from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
+from lb.settings.model import Settings
 
 _MODES: Final = {
     ClientCertificateMode.REQUIRED: ClientCertificates.REQUIRED,

@@ -34,7 +34,8 @@ from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.security import Security, make_security, private_fields
-from lb.settings.model import ForwardedMode, GrpcProbe, Settings
+from lb.settings.backends import GrpcProbe
+from lb.settings.model import ForwardedMode, Settings
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.loop_lag import LoopLag

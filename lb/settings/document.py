@@ -10,7 +10,8 @@ from typing import Final, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from lb.settings.model import Section, Settings
+from lb.settings.model import Settings
+from lb.settings.section import Section
 from lb.settings.shape import section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
 from lb.settings.values import address_as_mapping, read_address, read_target
@@ -18,7 +19,7 @@ from lb.settings.values import address_as_mapping, read_address, read_target
 _INTRODUCTION: Final = """\
 # Configuration
 
-<!-- Made by `python -m lb.settings.document`; change the models in lb/settings/model.py. -->
+<!-- Made by `python -m lb.settings.document`; change the models in lb/settings. -->
 
 `triton-lb serve --config FILE` reads one YAML file; `triton-lb check FILE` prints every problem
 of it with path and line. `config/minimal.yaml` is enough for most, `config/full.yaml` holds every

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lb.domain.backend import Address
-from lb.settings.model import LimitSettings
+from lb.settings.limits import LimitSettings
 from lb.settings.problems import Path, show
 from lb.settings.units import format_size, parse_size
 from lb.settings.values import read_address

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from lb.settings.model import Section, Settings
+from lb.settings.model import Settings
 from lb.settings.problems import Path
+from lb.settings.section import Section
 
 
 def section_of(annotation: object) -> type[Section] | None:

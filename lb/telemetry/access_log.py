@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from lb.domain.backend import AppProtocol
-from lb.settings.model import AccessLogMode
+from lb.settings.reporting import AccessLogMode
 from lb.telemetry.labels import code_label
 from lb.telemetry.record import RequestRecord
 

@@ -14,7 +14,7 @@ import time
 from enum import Enum
 from typing import Final
 
-from lb.settings.model import LogFormat, LogLevel
+from lb.settings.reporting import LogFormat, LogLevel
 from lb.telemetry.line_writer import LineWriter
 
 MAX_VALUE_CHARS: Final = 4096

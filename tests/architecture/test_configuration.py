@@ -7,19 +7,18 @@ from pathlib import Path as FilePath
 import pytest
 from pydantic.fields import FieldInfo
 
+from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.document import document
-from lb.settings.model import (
-    BackendSettings,
-    BackendTlsSettings,
+from lb.settings.listening import (
     CertificateSettings,
     ListenerSettings,
     ListenerTlsSettings,
     RelayListenerSettings,
-    Section,
-    Settings,
 )
+from lb.settings.model import Settings
 from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
+from lb.settings.section import Section
 from lb.settings.tree import parse_tree
 
 ROOT = FilePath(__file__).parents[2]

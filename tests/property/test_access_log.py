@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
-from lb.settings.model import AccessLogMode
+from lb.settings.reporting import AccessLogMode
 from lb.telemetry.access_log import MAX_LINE_BYTES, AccessLog
 from tests.fakes.backends import make_backend
 from tests.fakes.lines import KeptLines

@@ -7,7 +7,8 @@ import pytest
 
 from lb.runtime.logs import LogFileError, Logs
 from lb.settings.flags import settings_from_flags
-from lb.settings.model import AccessLogMode, AccessLogSettings, Settings
+from lb.settings.model import Settings
+from lb.settings.reporting import AccessLogMode, AccessLogSettings
 
 
 def settings(mode: AccessLogMode, path: str) -> Settings:

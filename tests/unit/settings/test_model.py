@@ -8,17 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from lb.domain.backend import Address, BackendKind, BackendPort, BackendSpec, BackendTls
-from lb.settings.model import (
-    AccessLogMode,
-    BackendTlsSettings,
-    ForwardedMode,
-    GrpcProbe,
-    LogFormat,
-    LogLevel,
-    PolicyName,
-    ProbeKind,
-    Settings,
-)
+from lb.settings.backends import BackendTlsSettings, GrpcProbe, ProbeKind
+from lb.settings.model import ForwardedMode, PolicyName, Settings
+from lb.settings.reporting import AccessLogMode, LogFormat, LogLevel
 
 
 def make(**sections: Any) -> Settings:

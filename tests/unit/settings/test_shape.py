@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lb.settings.model import BackendSettings, ListenerSettings, Settings
+from lb.settings.backends import BackendSettings
+from lb.settings.listening import ListenerSettings
+from lb.settings.model import Settings
 from lb.settings.problems import Path
 from lb.settings.shape import keys_at, section_of
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from lb.domain.outcome import Reason
-from lb.settings.model import AccessLogMode
+from lb.settings.reporting import AccessLogMode
 from lb.telemetry.access_log import MAX_LINE_BYTES, AccessLog
 from lb.telemetry.line_writer import LineWriter
 from tests.fakes.backends import make_backend

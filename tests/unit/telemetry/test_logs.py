@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address, Health
-from lb.settings.model import LogFormat, LogLevel
+from lb.settings.reporting import LogFormat, LogLevel
 from lb.telemetry.logs import MAX_VALUE_CHARS, ApplicationLog, JsonFormatter, TextFormatter
 
 LOGGER = logging.getLogger("lb.test")

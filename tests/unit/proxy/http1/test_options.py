@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lb.proxy.http1.options import Http1Options
-from lb.settings.model import LimitSettings, TimeoutSettings
+from lb.settings.limits import LimitSettings, TimeoutSettings
 
 
 def test_defaults_are_those_of_the_settings() -> None:

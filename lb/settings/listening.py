@@ -1,0 +1,85 @@
+"""Settings of the listeners: addresses, TLS."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from lb.settings.section import Section
+from lb.settings.values import FileName, HeaderName, ListenAddress, address_as_mapping
+
+
+class ClientCertificateMode(StrEnum):
+    """Whether clients must show a certificate."""
+
+    REQUIRED = "required"
+    OPTIONAL = "optional"
+
+
+class ListenerSettings(Section):
+    """One address to accept connections on."""
+
+    address: ListenAddress
+    """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`. Port 0 takes a free port, which the start-up
+    line and the log name. `0.0.0.0` and `[::]` accept on every interface."""
+
+
+class CertificateSettings(Section):
+    """A certificate and its key, both PEM. Replaced files are loaded within two seconds, for new
+    connections."""
+
+    certificate: FileName
+    """File with the certificate, then those that lead to its authority."""
+    key: FileName
+    """File with its key, not encrypted; may be the same file."""
+
+
+class ListenerTlsSettings(Section):
+    """TLS 1.2 and 1.3 for the connections of clients."""
+
+    certificates: Annotated[tuple[CertificateSettings, ...], Field(min_length=1)]
+    """Clients get the one whose DNS names, wildcards included, hold the name that they ask for,
+    or else the first."""
+    client_ca: FileName | None = None
+    """File with the authorities of clients' certificates; given, clients are asked for one."""
+    client_certificates: ClientCertificateMode = ClientCertificateMode.REQUIRED
+    """With `client_ca`: `required` refuses connections without a certificate, `optional` lets
+    them in; a bad one is always refused."""
+    subject_header: HeaderName | None = None
+    """Header that tells backends the subject of a client's certificate, such as
+    `CN=client,O=Example` (RFC 4514). What clients send under that name is dropped, on every
+    listener."""
+
+
+class RelayListenerSettings(ListenerSettings):
+    """A listener for clients' requests."""
+
+    tls: ListenerTlsSettings | None = None
+    """TLS; left out, the listener is plain. Two listeners at one address have it in common, given
+    at either."""
+
+
+Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]
+RelayListener = Annotated[RelayListenerSettings, BeforeValidator(address_as_mapping)]
+
+
+class ListenSettings(Section):
+    """The listeners. Each is an address, or a mapping that holds `address`; one that is left out
+    is off. `http` and `grpc` may be the same address: one port then serves both; so may `https`
+    and `grpcs`."""
+
+    http: RelayListener | None = None
+    """HTTP/1.1 for clients; Triton's own port is 8000."""
+    grpc: RelayListener | None = None
+    """gRPC over HTTP/2 for clients; Triton's own port is 8001."""
+    https: RelayListener | None = None
+    """A second listener for HTTP/1.1, which needs `tls`: for TLS beside a plain `http`."""
+    grpcs: RelayListener | None = None
+    """A second listener for gRPC, which needs `tls`: for TLS beside a plain `grpc`."""
+    metrics: Listener | None = None
+    """Prometheus metrics, `/livez` and `/readyz`; Triton's own port is 8002."""
+    admin: Listener | None = None
+    """The admin API, with which backends are drained: keep it on loopback. Port 8003 by
+    convention."""
