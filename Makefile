@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types fmt bench bench-quick proto docs triton debian clean
+.PHONY: demo test check lint types audit fmt bench bench-quick proto docs triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -11,7 +11,7 @@ demo: $(VENV)/.run
 test: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q
 
-check: lint types test
+check: lint types audit test
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools
@@ -19,6 +19,10 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+
+# Known vulnerabilities of the pinned packages, and build/sbom.json, the bill of materials.
+audit: $(VENV)/.test .venvs/audit/.ready
+	$(BIN)/python tools/audit.py .venvs/audit build
 
 fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix -q lb tests benchmarks tools
@@ -58,6 +62,10 @@ $(VENV)/.run: pyproject.toml constraints.txt
 $(VENV)/.test: pyproject.toml constraints.txt
 	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test]'
 	touch $(VENV)/.run $@
+
+.venvs/audit/.ready: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) .venvs/audit '.[audit]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) .venvs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
