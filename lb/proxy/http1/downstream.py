@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, cast
 
-from lb.domain.backend import Address
+from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Outcome, Reason
+from lb.net.client import client_of
 from lb.net.sockets import reset_on_close, unsent_bytes
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.client import write_pieces
 from lb.wire.http1.body import Payload
-from lb.wire.http1.forwarded import ClientOrigin
 
 if TYPE_CHECKING:
     from lb.proxy.http1.exchange import Http1Exchange
@@ -45,7 +45,7 @@ class Downstream(asyncio.Protocol, ABC):
     """A client's connection without the reading of requests."""
 
     __slots__ = (
-        "_alarm", "_identity", "_lingered", "_origin", "_unsent", "_unsent_since", "client", "eof",
+        "_alarm", "_identity", "_lingered", "_unsent", "_unsent_since", "client", "eof",
         "exchange", "is_full", "is_reading", "relay", "served", "since", "state", "transport",
     )  # fmt: skip
 
@@ -53,8 +53,7 @@ class Downstream(asyncio.Protocol, ABC):
         self.relay = relay
         self.transport: asyncio.Transport | None = None
         """None before it is connected and once it is lost."""
-        self.client = ""
-        self._origin: ClientOrigin | None = None
+        self.client: Client = NOBODY
         self._identity: tuple[bytes, bytes] | None = None
         """Name and value of the field that tells whose certificate the client has shown."""
         self.exchange: Http1Exchange | None = None
@@ -90,7 +89,7 @@ class Downstream(asyncio.Protocol, ABC):
         relay = self.relay
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=relay.options.buffer_size)
-        self.client, self._origin = peer_of(self.transport)
+        self.client = client_of(transport, relay.options.trusted_proxies)
         self._identity = transport.get_extra_info("identity_field")
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
@@ -244,13 +243,3 @@ class Downstream(asyncio.Protocol, ABC):
             self.exchange.cut(
                 Outcome.CANCELLED, Reason.BODY_TIMEOUT, "request body stopped arriving"
             )
-
-
-def peer_of(transport: asyncio.Transport) -> tuple[str, ClientOrigin]:
-    """Who a connection is from, for the log and for the backend."""
-    scheme = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-    peer = transport.get_extra_info("peername")
-    if not isinstance(peer, tuple):
-        return "unix", ClientOrigin(b"unknown", scheme)
-    host, port = str(peer[0]), int(peer[1])
-    return str(Address(host=host, port=port)), ClientOrigin(host.encode(), scheme)

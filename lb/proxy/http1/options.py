@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lb.domain.client import NO_PROXIES, TrustedProxies
 from lb.wire.http1.limits import HeadLimits
 
 
@@ -42,3 +43,4 @@ class Http1Options:
     private_fields: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that we alone may send to backends: the clients' are
     dropped."""
+    trusted_proxies: TrustedProxies = NO_PROXIES

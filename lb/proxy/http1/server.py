@@ -19,7 +19,13 @@ from lb.proxy.http1.upload import UNCOUNTED
 from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
-from lb.wire.http1.forwarded import add_field, add_forwarded, add_x_forwarded, drop_fields
+from lb.wire.http1.forwarded import (
+    ClientOrigin,
+    add_field,
+    add_forwarded,
+    add_x_forwarded,
+    drop_fields,
+)
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
@@ -202,11 +208,18 @@ class ServerConnection(Downstream):
             head = drop_fields(head, options.private_fields)
         if self._identity is not None:
             head = add_field(head, *self._identity)
-        if self._origin is not None:
-            if options.x_forwarded:
-                head = add_x_forwarded(head, self._origin, plan.host)
-            if options.forwarded:
-                head = add_forwarded(head, self._origin, plan.host)
+        if options.x_forwarded or options.forwarded:
+            head = self._add_origin(head, plan.host)
+        return head
+
+    def _add_origin(self, head: bytes, host: bytes) -> bytes:
+        options, client = self.relay.options, self.client
+        scheme = b"https" if client.is_encrypted else b"http"
+        origin = ClientOrigin(str(client.address or "unknown").encode(), scheme)
+        if options.x_forwarded:
+            head = add_x_forwarded(head, origin, host)
+        if options.forwarded:
+            head = add_forwarded(head, origin, host)
         return head
 
     def _read_body(self) -> bool:

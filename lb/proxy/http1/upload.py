@@ -41,7 +41,7 @@ class Upload(Exchange):
     def __init__(
         self, relay: Http1Relay, server: ServerConnection, plan: RequestPlan, now: float
     ) -> None:
-        super().__init__(AppProtocol.HTTP, plan.operation, server.client, now)
+        super().__init__(AppProtocol.HTTP, plan.operation, server.client.name, now)
         self.method = plan.method
         self.path = plan.path
         self.model = plan.model

@@ -58,7 +58,7 @@ class Call(Exchange):
     ) -> None:
         # HOT PATH (benchmarks/load). One object and two pipes per call.
         operation = head.route or relay.decide(head)
-        super().__init__(_GRPC, cast("Operation", operation), server.client, relay.now)
+        super().__init__(_GRPC, cast("Operation", operation), server.client.name, relay.now)
         options = relay.options
         self.relay = relay
         self.server = server

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.client import NO_PROXIES, Client, TrustedProxies
 from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.operations import grpc_operation
@@ -65,6 +66,7 @@ class Http2Options:
     private_fields: frozenset[bytes] = frozenset()
     """Names, in lower case, of fields that we alone may send to backends: the clients' are
     dropped."""
+    trusted_proxies: TrustedProxies = NO_PROXIES
 
 
 class Http2Relay:
@@ -153,17 +155,17 @@ class Http2Relay:
             pool = self._pools[backend] = UpstreamPool(self, backend)
         return pool
 
-    def forwarded_fields(self, client: str, scheme: bytes) -> bytes:
+    def forwarded_fields(self, client: Client) -> bytes:
         """Fields that tell the backend who the client is; empty unless switched on."""
-        host = client.rpartition(":")[0]
+        address = str(client.address or "unknown").encode()
+        scheme = b"https" if client.is_encrypted else b"http"
         fields = b""
         if self.options.x_forwarded:
-            address = host.strip("[]").encode()
             fields += encode_field(b"x-forwarded-for", address)
             fields += encode_field(b"x-forwarded-proto", scheme)
         if self.options.forwarded:
-            node = f'"{host}"' if host.startswith("[") else host
-            fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node.encode(), scheme))
+            node = b'"[%b]"' % address if b":" in address else address
+            fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node, scheme))
         return fields
 
     def flush_soon(self, link: Link) -> None:

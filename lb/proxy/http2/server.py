@@ -11,7 +11,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Reason
+from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
@@ -45,7 +47,7 @@ class ServerLink(Link):
         self._drain_step = 0
         self._idle_since = 0.0
         self._timer: Timer | None = None
-        self.client = ""
+        self.client: Client = NOBODY
         self.extra_fields = b""
         """Fields that we add to every request of this connection (forwarding and the subject of
         the client's certificate, if on)."""
@@ -56,9 +58,8 @@ class ServerLink(Link):
         """asyncio: a client connected."""
         super().connection_made(transport)
         relay = self.relay
-        self.client = _peer_name(transport)
-        scheme = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.extra_fields = relay.forwarded_fields(self.client, scheme)
+        self.client = client_of(transport, relay.options.trusted_proxies)
+        self.extra_fields = relay.forwarded_fields(self.client)
         identity = transport.get_extra_info("identity_field")
         if identity is not None:
             name, value = identity
@@ -107,7 +108,7 @@ class ServerLink(Link):
         """The client broke the protocol, or never began to speak it."""
         _log.info(
             "client broke HTTP/2",
-            extra={"client": self.client, "code": error.code.name, "detail": error.detail},
+            extra={"client": self.client.name, "code": error.code.name, "detail": error.detail},
         )
         is_late = error.code is ErrorCode.SETTINGS_TIMEOUT
         reason = Reason.HEAD_TIMEOUT if is_late else Reason.BAD_REQUEST
@@ -289,10 +290,3 @@ class ServerLink(Link):
         """Close now; calls end as if the client had gone."""
         if self.transport is not None:
             self.transport.abort()
-
-
-def _peer_name(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
-    if isinstance(peer, tuple) and len(peer) >= 2:
-        return f"[{peer[0]}]:{peer[1]}" if ":" in str(peer[0]) else f"{peer[0]}:{peer[1]}"
-    return "unix"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http1.downstream import State, peer_of
+from lb.proxy.http1.downstream import State
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.server import ServerConnection
-from lb.wire.http1.forwarded import ClientOrigin
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -21,23 +16,6 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 def _look(server: ServerConnection) -> None:
     """The alarm rings."""
     server._look_at_time()
-
-
-@pytest.mark.parametrize(
-    ("extra", "client", "origin"),
-    [
-        ({"peername": ("10.1.2.3", 9)}, "10.1.2.3:9", ClientOrigin(b"10.1.2.3", b"http")),
-        ({"peername": ("::1", 9, 0, 0)}, "[::1]:9", ClientOrigin(b"::1", b"http")),
-        ({"peername": ""}, "unix", ClientOrigin(b"unknown", b"http")),
-        (
-            {"peername": ("10.1.2.3", 9), "sslcontext": object()},
-            "10.1.2.3:9",
-            ClientOrigin(b"10.1.2.3", b"https"),
-        ),
-    ],
-)
-def test_peer_is_named(extra: dict[str, object], client: str, origin: ClientOrigin) -> None:
-    assert peer_of(asyncio.Transport(extra)) == (client, origin)
 
 
 async def test_connections_are_counted() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
 
+from lb.domain.client import NOBODY
 from lb.domain.operation import Treatment
 from lb.kserve.operations import MODEL_INFER, UNKNOWN
 from lb.proxy.http2.relay import Http2Options
@@ -61,14 +64,14 @@ async def test_unknown_calls_are_balanced() -> None:
 @pytest.mark.parametrize(
     ("options", "client", "fields"),
     [
-        ({}, "10.0.0.9:1", []),
+        ({}, "10.0.0.9", []),
         (
             {"x_forwarded": True},
-            "10.0.0.9:1",
+            "10.0.0.9",
             [(b"x-forwarded-for", b"10.0.0.9"), (b"x-forwarded-proto", b"http")],
         ),
-        ({"forwarded": True}, "10.0.0.9:1", [(b"forwarded", b"for=10.0.0.9;proto=http")]),
-        ({"forwarded": True}, "[::1]:1", [(b"forwarded", b'for="[::1]";proto=http')]),
+        ({"forwarded": True}, "10.0.0.9", [(b"forwarded", b"for=10.0.0.9;proto=http")]),
+        ({"forwarded": True}, "::1", [(b"forwarded", b'for="[::1]";proto=http')]),
     ],
 )
 async def test_forwarding_fields_only_where_switched_on(
@@ -76,7 +79,7 @@ async def test_forwarding_fields_only_where_switched_on(
 ) -> None:
     relay = PaperRelay(options=Http2Options(**options)).relay  # type: ignore[arg-type]
     wanted = b"".join(encode_field(name, value) for name, value in fields)
-    assert relay.forwarded_fields(client, b"http") == wanted
+    assert relay.forwarded_fields(replace(NOBODY, address=ip_address(client))) == wanted
 
 
 async def test_forwarding_fields_reach_the_backend() -> None:
@@ -84,7 +87,8 @@ async def test_forwarding_fields_reach_the_backend() -> None:
     backend, client = relay.backend(), relay.client()
     client.sends(call(1))
     (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
-    assert head.payload.endswith(relay.relay.forwarded_fields("127.0.0.1:4711", b"http"))
+    assert head.payload.endswith(encode_field(b"x-forwarded-proto", b"http"))
+    assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
 
 
 async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> None:

@@ -206,4 +206,4 @@ async def test_client_is_named_by_its_address() -> None:
     relay.client().sends(call(1))
     relay.client().sends(settings({}))
     (server, _) = sorted(relay.relay.servers, key=lambda link: -len(link.streams))
-    assert server.client == "127.0.0.1:4711"
+    assert server.client.name == "127.0.0.1:4711"
