@@ -35,6 +35,8 @@ def first_name(stream: bytes) -> bytes | None:
     size = sum((byte % 128) << 7 * place for place, byte in enumerate(varint))
     if len(varint) == 2 and (varint[1] >= 128 or size > NAME_SEARCH_LIMIT):
         return b""
+    if 1 + len(varint) + size > length:
+        return b""
     return rest[:size] if len(rest) >= size else None
 
 

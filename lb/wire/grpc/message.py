@@ -54,8 +54,8 @@ def model_name(head: bytes) -> bytes | None:
         head: the first bytes of the stream's data, prefix included.
 
     Returns:
-        The name; empty when the message does not start with one (absent, compressed, or written
-        in another order); None when more bytes are needed to tell.
+        The name; empty when the message does not start with one (absent, compressed, cut off, or
+        written in another order); None when more bytes are needed to tell.
     """
     # HOT PATH (benchmarks/bench_grpc_message.py). Handles only what real clients write: field 1
     # first with a length of one or two bytes; everything else counts as unnamed.
@@ -75,6 +75,8 @@ def model_name(head: bytes) -> bytes | None:
         start += 1
         if length > NAME_SEARCH_LIMIT:
             return b""
+    if start + length > PREFIX_SIZE + int.from_bytes(head[1:5], "big"):
+        return b""  # it would run into the next message
     if size < start + length:
         return None
     return head[start : start + length]

@@ -44,8 +44,13 @@ def test_more_bytes_are_asked_for_until_the_name_is_complete() -> None:
         b"\1" + frame_message(b"\x0a\6simple")[1:],
         frame_message(b"\x0a\xff\x7f" + bytes(50)),
         frame_message(b"\x0a\x00\x12\x011"),
+        frame_message(b"") + frame_message(b"\x0a\6simple"),
+        frame_message(b"\x0a\6sim") + frame_message(b"ple"),
     ],
-    ids=["empty", "one byte", "version first", "compressed", "too long", "empty name"],
+    ids=[
+        *("empty", "one byte", "version first", "compressed", "too long", "empty name"),
+        *("empty before another", "cut off before another"),
+    ],
 )
 def test_a_message_that_does_not_start_with_a_name_is_unnamed(head: bytes) -> None:
     """Empty and cut messages, another field first, compression, a name above the limit."""
