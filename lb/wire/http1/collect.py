@@ -43,6 +43,7 @@ class HeadCollector:
         """
         text = self._text
         text += data
+        self.rest = b""  # a part of a head leaves nothing: what followed the last one is used
         if self._may_skip and text.startswith(CRLF):
             # RFC 9112 2.2: one empty line before a request; some clients end bodies with it.
             del text[:2]

@@ -26,6 +26,14 @@ def test_head_is_complete_whatever_the_cut(cut: int) -> None:
     assert len(collector) == 0
 
 
+def test_a_part_of_the_next_head_leaves_nothing_of_what_followed_the_last_one() -> None:
+    collector = HeadCollector(_LIMITS, of_request=True)
+    collector.feed(_HEAD[:9])
+    assert collector.feed(_HEAD[9:] + b"body") == _HEAD
+    assert collector.feed(b"GET / H") is None
+    assert collector.rest == b""
+
+
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_one_empty_line_before_a_head_is_skipped(skipped: int) -> None:
     collector = HeadCollector(_LIMITS, of_request=True)
