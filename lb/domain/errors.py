@@ -26,7 +26,9 @@ class UpstreamError(LoadBalancerError):
 class RequestRefused(LoadBalancerError):
     """A request that we answer with an error of our own."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+        self.retry_after_s = retry_after_s
+        """Seconds after which it may be asked for again; 0 when that is not known."""

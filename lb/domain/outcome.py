@@ -64,6 +64,16 @@ class Reason(Enum):
     MEMORY = "memory"
     """The process-wide ceiling on bytes held was reached."""
     DRAINING = "draining"
+    UNAUTHENTICATED = "unauthenticated"
+    """No valid token."""
+    FORBIDDEN = "forbidden"
+    """The token does not allow it."""
+    CONTROL_REFUSED = "control_refused"
+    """The client may not change servers."""
+    RATE_LIMITED = "rate_limited"
+    """The client sent more requests per second than it may."""
+    CONCURRENCY_LIMITED = "concurrency_limited"
+    """The client has as many requests under way as it may."""
     INTERNAL = "internal"
 
 

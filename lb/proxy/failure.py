@@ -32,10 +32,18 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.CLIENT_STALLED: (499, GrpcStatus.CANCELLED),
     Reason.MEMORY: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.DRAINING: (503, GrpcStatus.UNAVAILABLE),
+    Reason.UNAUTHENTICATED: (401, GrpcStatus.UNAUTHENTICATED),
+    Reason.FORBIDDEN: (403, GrpcStatus.PERMISSION_DENIED),
+    Reason.CONTROL_REFUSED: (403, GrpcStatus.PERMISSION_DENIED),
+    Reason.RATE_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.CONCURRENCY_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }
 
-RETRY_AFTER: Final = frozenset({Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.MEMORY})
+RETRY_AFTER: Final = frozenset({
+    Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.MEMORY, Reason.RATE_LIMITED,
+    Reason.CONCURRENCY_LIMITED,
+})  # fmt: skip
 """HTTP answers with `Retry-After: 1`: the state passes by itself."""
 
 

@@ -31,6 +31,9 @@ def test_every_reason_is_an_error_on_both_protocols(reason: Reason) -> None:
         (Reason.BODY_TOO_LARGE, 413, GrpcStatus.RESOURCE_EXHAUSTED),
         (Reason.HEAD_TOO_LARGE, 431, GrpcStatus.RESOURCE_EXHAUSTED),
         (Reason.HEAD_TIMEOUT, 408, GrpcStatus.CANCELLED),
+        (Reason.UNAUTHENTICATED, 401, GrpcStatus.UNAUTHENTICATED),
+        (Reason.CONTROL_REFUSED, 403, GrpcStatus.PERMISSION_DENIED),
+        (Reason.RATE_LIMITED, 429, GrpcStatus.RESOURCE_EXHAUSTED),
     ],
 )
 def test_codes_are_the_documented_ones(reason: Reason, http: int, grpc: GrpcStatus) -> None:
@@ -38,7 +41,10 @@ def test_codes_are_the_documented_ones(reason: Reason, http: int, grpc: GrpcStat
 
 
 def test_only_what_passes_by_itself_asks_to_come_again() -> None:
-    assert {http_status(reason) for reason in RETRY_AFTER} == {HTTPStatus.SERVICE_UNAVAILABLE}
+    assert {http_status(reason) for reason in RETRY_AFTER} == {
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
 
 
 def test_a_body_is_json_in_tritons_shape() -> None:

@@ -1,0 +1,241 @@
+"""The gate: whether a request may pass, by its head, its client, and what the client has used up.
+
+What a head says is read once and kept beside it as a `Claim`; heads that nothing is asked of have
+none, so that their requests do not pay. A request that fails is refused before anything of it is
+counted against limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lb.access.limits import Limit
+from lb.access.origin import FORWARDED_FOR, address_key, real_address
+from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
+from lb.domain.access import Role
+from lb.domain.client import NO_PROXIES, Client, IpAddress, IpNetwork, TrustedProxies, is_within
+from lb.domain.errors import RequestRefused
+from lb.domain.operation import Operation, Treatment
+from lb.domain.outcome import Reason
+
+FieldLine = tuple[bytes, bytes]
+"""Name in lower case, and value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlRule:
+    """From where requests may change a server, without a token that allows it."""
+
+    loopback: bool = True
+    """From this very machine."""
+    networks: tuple[IpNetwork, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """A limit, and what tells clients apart for it."""
+
+    limit: Limit
+    by_token: bool = False
+    by_header: bytes = b""
+    """Name in lower case; with neither of them it is the address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRules:
+    """What the gate asks of requests. The default asks nothing but where control comes from."""
+
+    control: ControlRule = ControlRule()
+    needs_token: bool = False
+    """Requests need a token that allows them."""
+    header: bytes = AUTHORIZATION
+    """Where tokens stand; in lower case."""
+    open_health: bool = True
+    """Questions about our own health need no token and count toward no limit."""
+    limits: tuple[LimitRule, ...] = ()
+    proxies: TrustedProxies = NO_PROXIES
+
+
+class Claim:
+    """What a head says that matters here. Kept with the head, for all requests that repeat it."""
+
+    __slots__ = (
+        "digest", "forwarded_for", "generation", "headers", "is_control", "operation", "token",
+    )  # fmt: skip
+
+    def __init__(self, operation: Operation, *, is_control: bool) -> None:
+        self.operation = operation
+        self.is_control = is_control
+        """It changes a server, however it is spelled."""
+        self.digest: bytes | None = None
+        """Of the token that it shows."""
+        self.token: Token | None = None
+        """The token in force with that digest, as of `generation`."""
+        self.generation = -1
+        self.headers: tuple[bytes, ...] = ()
+        """By rule: what stands in the header that the rule counts by."""
+        self.forwarded_for = b""
+
+
+class Permit:
+    """What a request that passed holds of the limits, to be given back when it is over."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: list[tuple[Limit, bytes]]) -> None:
+        self._held = held
+
+    def release(self) -> None:
+        """Give it back. Idempotent."""
+        held, self._held = self._held, []
+        for limit, client in held:
+            limit.give_back(client)
+
+
+class Gate:
+    """Asks every request that has a claim."""
+
+    def __init__(self, rules: GateRules | None = None, tokens: TokenBook | None = None) -> None:
+        self._rules = rules = rules or GateRules()
+        self._tokens = tokens or TokenBook()
+        self._asks_all = rules.needs_token or bool(rules.limits)
+        self.noted: frozenset[bytes] = frozenset(self._noted_fields())
+        """Names, in lower case, of the fields that `claim` wants to see."""
+        self.requests: dict[str, int] = {}
+        """Counter: requests that showed a token, by its name."""
+
+    def _noted_fields(self) -> Iterable[bytes]:
+        rules = self._rules
+        if self._tokens.tokens or rules.needs_token:
+            yield rules.header
+        yield from (rule.by_header for rule in rules.limits if rule.by_header)
+        if rules.proxies:
+            yield FORWARDED_FOR
+
+    # Heads
+
+    def claim(
+        self, operation: Operation, fields: Sequence[FieldLine], *, is_control: bool
+    ) -> Claim | None:
+        """Read a head once.
+
+        Args:
+            operation: which call it is.
+            fields: those of `noted`, in their order.
+            is_control: it changes a server, or might to a lenient one.
+
+        Returns:
+            None when its requests may pass unasked.
+        """
+        rules = self._rules
+        is_open = rules.open_health and operation.treatment is Treatment.ANSWER
+        if not is_control and (is_open or not self._asks_all):
+            return None
+        claim = Claim(operation, is_control=is_control)
+        claim.digest = shown_digest(rules.header, _values(fields, rules.header))
+        claim.headers = tuple(
+            b",".join(_values(fields, rule.by_header)) if rule.by_header else b""
+            for rule in rules.limits
+        )
+        claim.forwarded_for = b",".join(_values(fields, FORWARDED_FOR))
+        return claim
+
+    # Requests
+
+    def identify(self, claim: Claim) -> Token | None:
+        """Whose request it is, by its token."""
+        digest = claim.digest
+        if digest is None:
+            return None
+        book = self._tokens
+        if claim.generation != book.generation:
+            claim.token = book.find(digest)
+            claim.generation = book.generation
+        token = claim.token
+        if token is not None:
+            self.requests[token.name] = self.requests.get(token.name, 0) + 1
+        return token
+
+    def admit(self, claim: Claim, token: Token | None, client: Client, now: float) -> Permit | None:
+        """Let a request pass.
+
+        Args:
+            claim: of its head.
+            token: what `identify` said.
+            client: at the other end of its connection.
+            now: monotonic seconds.
+
+        Returns:
+            What is to be released when the request is over; None when nothing is.
+
+        Raises:
+            RequestRefused: it may not.
+        """
+        rules = self._rules
+        address = real_address(client, claim.forwarded_for, rules.proxies)
+        if rules.needs_token:
+            self._check_token(claim, token)
+        if claim.is_control:
+            self._check_control(claim, token, client, address)
+        return self._take(claim, token, address, now) if rules.limits else None
+
+    def _check_token(self, claim: Claim, token: Token | None) -> None:
+        if token is None:
+            where = self._rules.header
+            shown = "Authorization: Bearer TOKEN" if where == AUTHORIZATION else where.decode()
+            raise RequestRefused(
+                Reason.UNAUTHENTICATED, f"this request needs a valid token ({shown})"
+            )
+        if Role.INFER in token.roles or (claim.is_control and Role.CONTROL in token.roles):
+            return
+        raise RequestRefused(Reason.FORBIDDEN, "this token does not have the role infer")
+
+    def _check_control(
+        self, claim: Claim, token: Token | None, client: Client, address: IpAddress | None
+    ) -> None:
+        rule = self._rules.control
+        # A proxy that we trust speaks for others, wherever it runs.
+        is_local = client.is_local and not client.is_trusted_proxy
+        if (
+            (rule.loopback and is_local)
+            or (token is not None and Role.CONTROL in token.roles)
+            or (address is not None and is_within(address, rule.networks))
+        ):
+            return
+        raise RequestRefused(
+            Reason.CONTROL_REFUSED,
+            f"{claim.operation.name} changes a server, which this client may not; triton-lb "
+            "allows it to access.control.networks and to tokens with the role control",
+        )
+
+    def _take(
+        self, claim: Claim, token: Token | None, address: IpAddress | None, now: float
+    ) -> Permit:
+        rules = self._rules.limits
+        held: list[tuple[Limit, bytes]] = []
+        for rule, header in zip(rules, claim.headers, strict=True):
+            if rule.by_token:
+                client = token.name.encode() if token is not None else b""
+            else:
+                client = header if rule.by_header else address_key(address)
+            limit = rule.limit
+            if limit.is_full(client):
+                raise RequestRefused(
+                    Reason.CONCURRENCY_LIMITED, "too many requests of this client at once"
+                )
+            wait_s = limit.wait_s(client, now)
+            if wait_s:
+                raise RequestRefused(
+                    Reason.RATE_LIMITED,
+                    "too many requests of this client",
+                    retry_after_s=wait_s,
+                )
+            held.append((limit, client))
+        for limit, client in held:
+            limit.take(client, now)
+        return Permit(held)
+
+
+def _values(fields: Sequence[FieldLine], name: bytes) -> list[bytes]:
+    return [value for field, value in fields if field == name]

@@ -1,0 +1,18 @@
+"""What a bearer of a token may do."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """One of the things that a token allows."""
+
+    INFER = "infer"
+    """Requests on the ports for clients, but for those that change a server."""
+    CONTROL = "control"
+    """Requests on the ports for clients that change a server: `OperationKind.CONTROL`."""
+    READ = "read"
+    """Looking at the admin API."""
+    OPERATE = "operate"
+    """Looking at the admin API, and changing what it shows."""
