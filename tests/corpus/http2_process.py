@@ -1,0 +1,175 @@
+"""`triton-lb serve` for rows of the corpus: plain and TLS side by side, in front of backends that
+the test plays; and all rows against it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.corpus.http2_play import Ledger, check_arrivals, connected, good_call, play
+from tests.corpus.http2_row import Row
+from tests.fakes.frames import raw_backend
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.tls import World
+
+REPOSITORY = Path(__file__).parents[2]
+TRANSPORTS = ("plain", "tls")
+PACES = ("at once", "byte by byte")
+_AT_ONCE = 24
+"""Rows under way at the same time."""
+
+Verdicts = Mapping[tuple[str, str, str], BaseException | None]
+"""What was wrong, by row, transport and pace; None where all was right."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running process."""
+
+    process: ChildProcess
+    ports: Mapping[str, int]
+    """By transport, and `metrics`."""
+    context: ssl.SSLContext
+
+    def tls(self, transport: str) -> ssl.SSLContext | None:
+        """What a client of this transport needs."""
+        return self.context if transport == "tls" else None
+
+    def own_metrics(self) -> str:
+        """Our metrics as text. Blocks: for a thread."""
+        url = f"http://127.0.0.1:{self.ports['metrics']}/metrics/own"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    async def until_gauge(self, name: str, value: float) -> None:
+        """Wait until every series of a gauge has a value."""
+
+        def is_so() -> bool:
+            lines = [line for line in self.own_metrics().splitlines() if line.startswith(name)]
+            return bool(lines) and all(float(line.rpartition(" ")[2]) == value for line in lines)
+
+        await asyncio.to_thread(wait_until, is_so, timeout_s=10, what=f"{name} = {value}")
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, backends: Sequence[Mapping[str, Any]], **sections: Any
+) -> AsyncIterator[Served]:
+    """Run the process; no connection or call may be left at the end, and no traceback in its log.
+
+    Args:
+        folder: for its files.
+        backends: as in the configuration.
+        sections: of the configuration, beside `listen` and `backends`.
+    """
+    world = World(folder)
+    ports = dict(zip((*TRANSPORTS, "metrics"), free_ports(3), strict=True))
+    certificate, key = world.server
+    config = {
+        "listen": {
+            "grpc": f"127.0.0.1:{ports['plain']}",
+            "grpcs": {
+                "address": f"127.0.0.1:{ports['tls']}",
+                "tls": {"certificates": [{"certificate": certificate, "key": key}]},
+            },
+            "metrics": f"127.0.0.1:{ports['metrics']}",
+        },
+        "backends": list(backends),
+        "health": {"probe": "tcp"},
+        **sections,
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    process = ChildProcess(
+        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
+        log=folder / "serve.log",
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    try:
+        await asyncio.to_thread(
+            wait_until,
+            lambda: " serving " in process.log.read_text() or not process.is_running,
+            timeout_s=30,
+            what="the start-up line",
+        )
+        assert process.is_running, process.last_lines()
+        served = Served(process, ports, world.client_context("h2"))
+        yield served
+        assert process.is_running, process.last_lines()
+        await served.until_gauge("triton_lb_backend_in_flight", 0)
+        assert "Traceback" not in process.log.read_text(), process.last_lines()
+    finally:
+        process.close()
+
+
+async def play_all(
+    folder: Path, rows: Iterable[Row], transports: Iterable[str], paces: Iterable[str]
+) -> Verdicts:
+    """Play every row by every transport and pace, many at the same time.
+
+    After each row a good call works on a fresh connection, and what arrived behind is checked: that
+    call takes the same connection to the backend, so all that the row caused came before it.
+    """
+    verdicts: dict[tuple[str, str, str], BaseException | None] = {}
+    free = asyncio.Semaphore(_AT_ONCE)
+    ledger = Ledger()
+
+    async def judge(served: Served, row: Row, transport: str, pace: str) -> None:
+        token = b"%010d" % len(verdicts)
+        key = (row.id, transport, pace)
+        verdicts[key] = None
+        port, tls = served.ports[transport], served.tls(transport)
+        async with free:
+            try:
+                async with connected(port, tls) as peer:
+                    await play(row, peer, token, piecewise=pace == PACES[1])
+                await good_call(port, tls)
+                await check_arrivals(row, ledger.arrivals[token])
+            except (AssertionError, OSError, TimeoutError) as error:
+                verdicts[key] = error
+
+    async with raw_backend(ledger.script) as backend:
+        backends = [{"name": "only", "grpc": backend.target}]
+        limits = {"concurrent_streams": 100}
+        async with (
+            serving(folder, backends, limits=limits) as served,
+            asyncio.TaskGroup() as tasks,
+        ):
+            for row in rows:
+                for transport in transports:
+                    for pace in paces:
+                        tasks.create_task(judge(served, row, transport, pace))
+    return verdicts
+
+
+def play_wanted(
+    request: pytest.FixtureRequest, factory: pytest.TempPathFactory, rows: Iterable[Row]
+) -> Verdicts:
+    """Play the rows that the tests of a module ask for by their parameter `id_`, once for all."""
+    wanted = {
+        item.callspec.params["id_"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and hasattr(item, "callspec")
+    }
+    chosen = [row for row in rows if row.id in wanted]
+    return asyncio.run(play_all(factory.mktemp("corpus"), chosen, TRANSPORTS, PACES))
+
+
+def raise_flaw(row: Row, flaw: BaseException | None) -> None:
+    """Fail with what was wrong with a row."""
+    if flaw is not None:
+        raise AssertionError(f"{row}: {flaw}") from flaw
