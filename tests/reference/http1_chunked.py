@@ -77,6 +77,7 @@ def _size_line(wire: bytes, at: int) -> tuple[int, int] | None:
 def _trailers(wire: bytes, at: int) -> tuple[bytes, int] | None:
     start = at
     count = 0
+    malformed = False
     while True:
         line = b""
         while True:
@@ -100,11 +101,9 @@ def _trailers(wire: bytes, at: int) -> tuple[bytes, int] | None:
             break
         name, colon, _ = line.partition(b":")
         if not colon or not name or any(byte not in _TOKEN for byte in name):
-            # Said once all trailers are there; before that only characters are looked at.
-            if wire.find(b"\r\n\r\n", start) < 0:
-                return None
-            raise Illegal("trailers")
+            malformed = True
         count += 1
-    if count > 100:
+    # Said once all trailers are there; before that only characters are looked at.
+    if malformed or count > 100:
         raise Illegal("trailers")
     return wire[start : at - 2], at

@@ -60,14 +60,17 @@ def model_name(head: bytes) -> bytes | None:
     # HOT PATH (benchmarks/bench_grpc_message.py). Handles only what real clients write: field 1
     # first with a length of one or two bytes; everything else counts as unnamed.
     size = len(head)
-    if size < PREFIX_SIZE + 2:
-        if size >= PREFIX_SIZE and int.from_bytes(head[1:5], "big") < 2:
-            return b""
+    start = PREFIX_SIZE + 2
+    if size < PREFIX_SIZE:
+        return None
+    end = PREFIX_SIZE + int.from_bytes(head[1:PREFIX_SIZE], "big")
+    if end < start:
+        return b""
+    if size < start:
         return None
     if head[0] or head[5] != 0x0A:
         return b""
     length = head[6]
-    start = PREFIX_SIZE + 2
     if length & 0x80:
         if size < start + 1:
             return None
@@ -75,7 +78,7 @@ def model_name(head: bytes) -> bytes | None:
         start += 1
         if length > NAME_SEARCH_LIMIT:
             return b""
-    if start + length > PREFIX_SIZE + int.from_bytes(head[1:5], "big"):
+    if start + length > end:
         return b""  # it would run into the next message
     if size < start + length:
         return None
