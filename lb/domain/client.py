@@ -54,6 +54,9 @@ class TrustedProxies:
 
 NO_PROXIES: Final = TrustedProxies()
 
+_LONGEST_ADDRESS: Final = 64
+"""Characters of an IPv6 address with brackets, interface and port."""
+
 
 def ip_of(text: str) -> IpAddress | None:
     """Read an IP address; None when it is none.
@@ -75,6 +78,48 @@ def is_within(address: IpAddress, networks: Iterable[IpNetwork]) -> bool:
     return any(address in network for network in networks)
 
 
-def peer_name(address: IpAddress, port: int) -> str:
-    """An address and port as logs show them."""
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+def host_name(address: IpAddress) -> str:
+    """An address as it stands before a port."""
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def request_client(
+    client: Client, forwarded_for: Iterable[bytes], trusted: TrustedProxies
+) -> IpAddress | None:
+    """The address that a request comes from, for rules and limits.
+
+    Load balancers append the address that they saw to `X-Forwarded-For`. From right to left, the
+    first that is not one of the trusted proxies is the client: what stands left of it, it may
+    have made up.
+
+    Args:
+        client: of the connection.
+        forwarded_for: the values of all X-Forwarded-For fields, in the order of the request.
+        trusted: load balancers whose word about their clients is taken.
+
+    Returns:
+        Where the connection is not a trusted proxy's, or the field has nothing to say, the
+        connection's address. A word that is no address ends the search: what is known up to
+        there counts. None for the client of a Unix socket.
+    """
+    found = client.address
+    if not client.is_trusted_proxy:
+        return found
+    for word in reversed(b",".join(forwarded_for).split(b",")):
+        address = _forwarded_ip(word.strip(b" \t"))
+        if address is None:
+            break
+        found = address
+        if not trusted.include(address):
+            break
+    return found
+
+
+def _forwarded_ip(word: bytes) -> IpAddress | None:
+    """An address, which some proxies write with its port: `192.0.2.1:80`, `[2001:db8::1]:80`."""
+    if len(word) > _LONGEST_ADDRESS or not word.isascii():
+        return None
+    text = word.decode()
+    if text.startswith("["):
+        return ip_of(text[1:].partition("]")[0])
+    return ip_of(text.partition(":")[0] if text.count(":") == 1 else text)

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lb.domain.client import NO_PROXIES, TrustedProxies, ip_of, is_within, peer_name
+from lb.domain.client import (
+    NO_PROXIES,
+    NOBODY,
+    TrustedProxies,
+    host_name,
+    ip_of,
+    is_within,
+    request_client,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,9 +36,9 @@ def test_what_is_no_address_is_none(text: str) -> None:
     assert ip_of(text) is None
 
 
-def test_addresses_are_named_with_their_ports() -> None:
-    assert peer_name(ip_address("192.0.2.1"), 80) == "192.0.2.1:80"
-    assert peer_name(ip_address("::1"), 80) == "[::1]:80"
+def test_addresses_are_written_as_before_a_port() -> None:
+    assert host_name(ip_address("192.0.2.1")) == "192.0.2.1"
+    assert host_name(ip_address("::1")) == "[::1]"
 
 
 def test_a_network_holds_only_addresses_of_its_own_family() -> None:
@@ -54,3 +63,46 @@ def test_unix_sockets_are_trusted_by_a_word_of_their_own() -> None:
     assert TrustedProxies(unix=True).include(None, is_unix=True)
     assert not TrustedProxies(unix=True).include(None)
     assert not TrustedProxies(unix=True).include(ip_address("127.0.0.1"))
+
+
+_PROXIES = TrustedProxies(networks=(ip_network("10.0.0.0/8"), ip_network("fd00::/8")))
+_PROXY = replace(NOBODY, address=ip_address("10.0.0.1"), is_trusted_proxy=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ([], "10.0.0.1"),
+        ([b""], "10.0.0.1"),
+        ([b"192.0.2.1"], "192.0.2.1"),
+        ([b"6.6.6.6, 192.0.2.1"], "192.0.2.1"),
+        ([b"6.6.6.6", b"192.0.2.1, 10.0.0.2"], "192.0.2.1"),
+        ([b"192.0.2.1,10.0.0.2\t,fd00::1 "], "192.0.2.1"),
+        ([b"10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+        ([b"192.0.2.1:4711"], "192.0.2.1"),
+        ([b"[2001:db8::1]:4711"], "2001:db8::1"),
+        ([b"2001:db8::1"], "2001:db8::1"),
+        ([b"::ffff:10.0.0.2"], "10.0.0.2"),
+        ([b"6.6.6.6, unknown"], "10.0.0.1"),
+        ([b"6.6.6.6, unknown, 10.0.0.2"], "10.0.0.2"),
+        ([b"6.6.6.6,, 10.0.0.2"], "10.0.0.2"),
+        ([b"6.6.6.6, \xff"], "10.0.0.1"),
+        ([b"6.6.6.6, " + b"1" * 9000], "10.0.0.1"),
+    ],
+)
+def test_the_client_is_the_last_address_that_no_trusted_proxy_has(
+    fields: list[bytes], expected: str
+) -> None:
+    assert request_client(_PROXY, fields, _PROXIES) == ip_address(expected)
+
+
+def test_only_trusted_proxies_are_believed() -> None:
+    client = replace(NOBODY, address=ip_address("192.0.2.1"))
+    assert request_client(client, [b"127.0.0.1"], _PROXIES) == client.address
+
+
+def test_a_proxy_on_a_unix_socket_is_believed() -> None:
+    client = replace(NOBODY, is_trusted_proxy=True)
+    unix = TrustedProxies(unix=True)
+    assert request_client(client, [b"192.0.2.1"], unix) == ip_address("192.0.2.1")
+    assert request_client(client, [], unix) is None

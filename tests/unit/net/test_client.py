@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lb.domain.client import TrustedProxies
-from lb.net.client import client_of
+from lb.net.client import ANNOUNCED, client_of
+from lb.wire.proxy_protocol import ProxyHeader
 
 
 class Told(asyncio.BaseTransport):
@@ -78,3 +79,37 @@ def test_a_trusted_proxy_is_one_by_its_address() -> None:
     proxies = TrustedProxies(networks=(ip_network("192.0.2.0/24"),))
     assert client_of(Told(peername=("192.0.2.1", 5)), proxies).is_trusted_proxy
     assert not client_of(Told(peername=("198.51.100.1", 5)), proxies).is_trusted_proxy
+
+
+def test_a_proxy_header_says_who_the_client_is() -> None:
+    header = ProxyHeader(0, source=(ip_address("::ffff:203.0.113.7"), 9))
+    client = client_of(
+        Told(peername=("127.0.0.1", 5), sockname=("127.0.0.1", 80), **{ANNOUNCED: header}),
+        TrustedProxies(networks=(ip_network("127.0.0.0/8"),)),
+    )
+    assert client.name == "203.0.113.7:9"
+    assert client.address == ip_address("203.0.113.7")
+    assert client.peer == ip_address("127.0.0.1")
+    assert not client.is_local
+    assert not client.is_trusted_proxy
+
+
+def test_a_client_that_a_proxy_header_does_not_name_is_not_local() -> None:
+    client = client_of(
+        Told(
+            peername=("127.0.0.1", 5),
+            sockname=("127.0.0.1", 80),
+            **{ANNOUNCED: ProxyHeader(0)},
+        ),
+        TrustedProxies(networks=(ip_network("127.0.0.0/8"),)),
+    )
+    assert (client.name, client.address) == ("127.0.0.1:5", ip_address("127.0.0.1"))
+    assert not client.is_local
+    assert not client.is_trusted_proxy
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "192.0.2.1"])
+def test_a_local_client_behind_a_local_proxy_is_local(peer: str) -> None:
+    header = ProxyHeader(0, source=(ip_address("127.0.0.1"), 9))
+    told = Told(peername=(peer, 5), sockname=(peer, 80), **{ANNOUNCED: header})
+    assert client_of(told).is_local is (peer == "127.0.0.1")
