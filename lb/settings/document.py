@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, get_args, get_origin
 
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from lb.settings.model import Settings
 from lb.settings.section import Section
 from lb.settings.shape import section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
-from lb.settings.values import address_as_mapping, read_address, read_target
+from lb.settings.values import address_as_mapping, read_address, read_network, read_target
 
 _INTRODUCTION: Final = """\
 # Configuration
@@ -47,6 +48,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     parse_size: "size",
     read_address: "address",
     read_target: "address",
+    read_network: "network",
     address_as_mapping: "address, or mapping as below",
 }
 _BY_TYPE: Final[dict[object, str]] = {
@@ -54,6 +56,7 @@ _BY_TYPE: Final[dict[object, str]] = {
     int: "whole number",
     float: "number",
     str: "text",
+    SecretStr: "text",
     dict: "mapping",
     tuple: "list",
 }
@@ -111,7 +114,8 @@ def _kind(field: FieldInfo) -> str:
     annotation = field.annotation
     for item in (*field.metadata, *_parts(annotation)):
         if (reader := getattr(item, "func", None)) in _BY_READER:
-            return _BY_READER[reader]
+            word = _BY_READER[reader]
+            return f"list of {word}s" if get_origin(annotation) is tuple else word
     if section_of(annotation) is not None:
         is_list = any(get_origin(item) is tuple for item in (annotation, *_parts(annotation)))
         return "list of mappings" if is_list else "mapping"
@@ -149,7 +153,9 @@ def _shown(value: object, kind: str) -> str:
         return f"[{', '.join(_shown(item, kind) for item in value)}]"
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value.value if isinstance(value, Enum) else value).replace("True", "true")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value.value if isinstance(value, Enum) else value)
 
 
 if __name__ == "__main__":

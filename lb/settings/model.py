@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from lb.domain.backend import BackendSpec
+from lb.settings.access import AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings, HealthSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
@@ -86,6 +87,8 @@ class Settings(Section):
     """Headers that tell backends who the client is: `x_forwarded` (`X-Forwarded-For`, `-Proto`,
     `-Host`), `forwarded` (RFC 7239), `both` or `off`. Off, requests arrive unchanged; Triton can
     pass headers on to models."""
+    access: AccessSettings = AccessSettings()
+    admin: AdminSettings = AdminSettings()
     retry: RetrySettings = RetrySettings()
     access_log: AccessLogSettings = AccessLogSettings()
     log: LogSettings = LogSettings()

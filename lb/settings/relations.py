@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lb.domain.backend import Address
+from lb.settings.access_relations import check_admin, check_client_limits, check_tokens
 from lb.settings.limits import LimitSettings
 from lb.settings.problems import Path, show
 from lb.settings.units import format_size, parse_size
@@ -35,17 +36,27 @@ _PORTS: Final = ("http", "grpc", "metrics")
 def check_relations(root: Mapping[str, object]) -> Iterator[Finding]:
     """Yield the path and message of every rule that is broken."""
     listeners = _listeners(_mapping(root.get("listen")))
-    backends = root.get("backends")
-    entries = [_mapping(entry) for entry in backends] if isinstance(backends, list) else []
+    entries = _entries(root.get("backends"))
     yield from _check_listeners(root, listeners)
     yield from _check_listener_tls(_mapping(root.get("listen")), listeners)
     yield from _check_backends(entries)
     yield from _check_loops(listeners, entries)
     yield from _check_limits(_mapping(root.get("limits")))
+    access = _mapping(root.get("access"))
+    tokens = _entries(access.get("tokens"))
+    yield from check_tokens(tokens)
+    yield from check_client_limits(_entries(access.get("limits")), tokens)
+    yield from check_admin(_mapping(root.get("admin")), listeners.get("admin"), tokens)
+    if str(access.get("header", "")).lower() in _RESERVED:
+        yield ("access", "header"), "this header has another meaning"
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
+
+
+def _entries(value: object) -> list[Mapping[str, object]]:
+    return [_mapping(entry) for entry in value] if isinstance(value, list) else []
 
 
 def _address(value: object) -> Address | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from lb.domain.backend import Address, parse_address
+from lb.domain.client import IpNetwork
 from lb.settings.problems import show
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})", re.ASCII)
@@ -115,6 +116,24 @@ def _check_name(name: str) -> str:
     return name
 
 
+def read_network(value: object) -> IpNetwork:
+    """Check and parse a network, `192.0.2.0/24`, or a single address.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    if isinstance(value, IpNetwork):
+        return value
+    try:
+        # ip_network takes numbers, too, as addresses.
+        return ip_network(value) if isinstance(value, str) else ip_network("")
+    except ValueError as error:
+        hint = ": bits are set beyond its length" if "host bits" in str(error) else ""
+        raise ValueError(
+            f"expected a network such as 192.0.2.0/24, got {show(value)}{hint}"
+        ) from error
+
+
 ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(Address.__str__)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
 TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(Address.__str__)]
@@ -135,5 +154,7 @@ FileName = Annotated[str, AfterValidator(_check_file)]
 """Path of a file; a relative one starts at the working directory."""
 ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
+Network = Annotated[IpNetwork, PlainValidator(read_network), PlainSerializer(str)]
+"""`192.0.2.0/24`, `2001:db8::/32`, or a single address."""
 BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]
 """A name for logs, metrics and the admin API; it stands in URLs, so no slash."""

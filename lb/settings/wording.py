@@ -63,9 +63,14 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
     expected = _EXPECTED.get(error["type"])
     if expected is None:
         return path, error["msg"]
-    # A header's value may be a secret.
-    found = "" if "headers" in path else f", got {show(error['input'])}"
+    found = "" if _may_be_secret(path) else f", got {show(error['input'])}"
     return path, f"expected {expected.format(**context)}{found}"
+
+
+def _may_be_secret(path: Path) -> bool:
+    """Whether what stands there must not be shown: values of headers, and tokens, also where they
+    stand in the wrong place."""
+    return "headers" in path or path[:2] == ("access", "tokens")
 
 
 def _unknown_key(path: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path as FilePath
 import pytest
 from pydantic.fields import FieldInfo
 
+from lb.settings.access import ClientLimitSettings, ControlSettings, TokenSettings
 from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.document import document
 from lb.settings.listening import (
@@ -44,6 +45,9 @@ SECTIONS: dict[Path, type[Section]] = {
     ("listen", "https", "tls", "certificates", 0): CertificateSettings,
     ("backends", 0): BackendSettings,
     ("backends", 0, "tls"): BackendTlsSettings,
+    ("access", "tokens", 0): TokenSettings,
+    ("access", "control"): ControlSettings,
+    ("access", "limits", 0): ClientLimitSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -88,6 +92,7 @@ def test_the_full_file_holds_the_defaults() -> None:
                 backend.model_dump(include={"name", "http", "grpc", "metrics", "tls"})
                 for backend in settings.backends
             ],
+            "access": settings.access.model_dump(include={"tokens", "limits"}),
         }
     )
     assert settings == least

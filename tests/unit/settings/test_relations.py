@@ -23,7 +23,7 @@ def findings(root: dict[str, object]) -> list[str]:
     ],
 )
 def test_listeners_that_take_the_same_address_are_found(http: str, other: str) -> None:
-    assert findings({"listen": {"http": http, "admin": {"address": other}}}) == ["listen.admin"]
+    assert findings({"listen": {"http": http, "metrics": {"address": other}}}) == ["listen.metrics"]
     if http != other:
         assert findings({"listen": {"http": http, "grpc": other}}) == ["listen.grpc"]
 
@@ -50,6 +50,7 @@ def test_no_backend_may_be_one_of_our_listeners(listener: str, port: str) -> Non
     root: dict[str, object] = {
         "listen": {"http": "127.0.0.1:1", listener: "0.0.0.0:8000"},
         "backends": [{"http": "b:1"}, {"http": "c:1", port: "localhost:8000"}],
+        "admin": {"insecure": True},
     }
     assert findings(root) == [f"backends.1.{port}"]
 
@@ -139,3 +140,8 @@ def test_tls_of_listeners_fits(listen: dict[str, object], found: list[str]) -> N
 )
 def test_tls_toward_backends_fits(backend: dict[str, object], found: list[str]) -> None:
     assert findings({"listen": {"http": "l:1"}, "backends": [backend]}) == found
+
+
+@pytest.mark.parametrize("header", ["Host", "content-length", "te"])
+def test_a_header_of_the_relay_cannot_hold_tokens(header: str) -> None:
+    assert findings({"access": {"header": header}}) == ["access.header"]

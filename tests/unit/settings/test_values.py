@@ -14,6 +14,7 @@ from lb.settings.values import (
     Count,
     HeaderName,
     HeaderValue,
+    Network,
     Number,
     PositiveCount,
     UrlPath,
@@ -121,6 +122,19 @@ def test_url_paths_start_with_a_slash(path: str) -> None:
 @pytest.mark.parametrize("path", ["", "a", "/a b", "/a\r\nb", "/ä"])
 def test_other_url_paths_are_refused(path: str) -> None:
     assert not accepts(UrlPath, path)
+
+
+@pytest.mark.parametrize("text", ["192.0.2.0/24", "192.0.2.1", "2001:db8::/32", "::1", "0.0.0.0/0"])
+def test_networks_and_single_addresses_are_read(text: str) -> None:
+    assert accepts(Network, text)
+    assert str(TypeAdapter(Network).validate_python(text)).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a", "192.0.2.1/24", "192.0.2.0/33", 5, 0xC0000200, b"\xc0\0\2\0", None]
+)
+def test_what_is_no_network_is_refused(value: object) -> None:
+    assert not accepts(Network, value)
 
 
 def test_numbers_are_never_booleans_infinite_or_below_their_bound() -> None:
