@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types audit fmt bench bench-quick proto docs triton debian clean
+.PHONY: demo test check lint types audit fmt bench bench-quick fuzz fuzz-smoke proto docs triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -37,6 +37,15 @@ bench-quick: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load --quick $(BENCH)
 
+# Every target under atheris: make fuzz FUZZ_SECONDS=600 TARGET=http1_request. The corpora and what is
+# found stay in build/fuzz. `make test` runs the same targets briefly, without atheris.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(TARGET)
+
+fuzz-smoke: $(VENV)/.test
+	$(BIN)/python -m pytest -q tests/fuzz
+
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
@@ -66,6 +75,10 @@ $(VENV)/.test: pyproject.toml constraints.txt
 .venvs/audit/.ready: pyproject.toml constraints.txt
 	tools/setup_venv.sh $(PYTHON) .venvs/audit '.[audit]'
 	touch $@
+
+$(VENV)/.fuzz: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) $(VENV) '.[test,fuzz]'
+	touch $(VENV)/.run $(VENV)/.test $@
 
 clean:
 	rm -rf $(VENV) .venvs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
