@@ -1,0 +1,109 @@
+"""The process as users run it, in front of the backends of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.fakes.process import ChildProcess, free_ports
+from tests.fakes.tls import World
+
+_REPOSITORY: Final = Path(__file__).parents[2]
+_START_S: Final = 30.0
+
+
+@dataclass
+class Serving:
+    """A running balancer."""
+
+    process: ChildProcess
+    http: int
+    https: int
+    grpc: int
+    metrics: int
+    admin: int
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """Sum of the series of a metric that have these labels."""
+        text = await asyncio.to_thread(_read, self.metrics, "/metrics/own")
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith((name + "{", name + " ")) and all(part in line for part in wanted)
+        )
+
+    async def ports_up(self) -> dict[str, str]:
+        """State of each backend's ports, by `backend protocol`."""
+        listed = json.loads(await asyncio.to_thread(_read, self.admin, "/api/v1/backends"))
+        return {
+            f"{backend['name']} {protocol}": port["state"]
+            for backend in listed["backends"]
+            for protocol, port in backend["ports"].items()
+        }
+
+    def check_log(self) -> None:
+        """Nothing unforeseen may have happened."""
+        assert self.process.is_running, self.process.last_lines()
+        assert "Traceback" not in self.process.log.read_text()
+
+
+def _read(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, backends: list[dict[str, Any]], world: World | None = None, **sections: Any
+) -> AsyncIterator[Serving]:
+    """Run `triton-lb serve` until the context ends.
+
+    Args:
+        folder: for the configuration and the log.
+        backends: as in the configuration.
+        world: whose certificate the listener with TLS shows; without it there is none.
+        sections: more of the configuration.
+    """
+    ports = free_ports(5)
+    names = ("http", "https", "grpc", "metrics", "admin")
+    listen: dict[str, Any] = {
+        name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
+    }
+    if world is None:
+        del listen["https"]
+    else:
+        certificate, key = world.server
+        pair = {"certificate": certificate, "key": key}
+        listen["https"] = {"address": listen["https"], "tls": {"certificates": [pair]}}
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump({"listen": listen, "backends": backends, **sections}))
+    process = ChildProcess(
+        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
+        log=folder / "serve.log",
+        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+    )
+    try:
+        async with asyncio.timeout(_START_S):
+            while " serving " not in process.log.read_text():
+                assert process.is_running, process.log.read_text()
+                await asyncio.sleep(0.02)
+        running = Serving(process, *ports)
+        yield running
+        running.check_log()
+    finally:
+        process.close()
