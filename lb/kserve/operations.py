@@ -7,9 +7,10 @@ query, no percent-decoding), `grpc_service.proto`, `grpc.health.v1`.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from lb.domain.operation import ModelIn, Operation, OperationKind, Treatment
+from lb.kserve.gate import REFUSED, is_registration, names_reserved_region
 
 _READ: Final = OperationKind.READ
 _CONTROL: Final = OperationKind.CONTROL
@@ -21,6 +22,8 @@ SERVER_READY: Final = Operation("ServerReady", _READ, Treatment.ANSWER)
 HEALTH_CHECK: Final = Operation("HealthCheck", _READ, Treatment.ANSWER)
 HEALTH_WATCH: Final = Operation("HealthWatch", _READ, Treatment.ANSWER)
 SERVER_METADATA: Final = Operation("ServerMetadata", _READ)
+SERVER_OPTIONS: Final = Operation("ServerOptions", _READ, Treatment.ANSWER)
+"""`OPTIONS *`: asks the server that is spoken to, which is us (RFC 9110 9.3.7)."""
 MODEL_INFER: Final = Operation("ModelInfer", OperationKind.INFERENCE, model_in=ModelIn.MESSAGE)
 MODEL_STREAM_INFER: Final = Operation(
     "ModelStreamInfer", OperationKind.STREAM, model_in=ModelIn.MESSAGE
@@ -61,15 +64,31 @@ def grpc_operation(path: bytes) -> Operation:
     return GRPC_OPERATIONS.get(path, UNKNOWN)
 
 
-class Route(NamedTuple):
-    """An HTTP request's operation and the raw path segment that names its model."""
+MODEL_NAME_BYTES: Final = 255
+"""Longest name of a model: it is that of a folder."""
+_MODEL_VERSION_MAX: Final = 2**63 - 1
+_SEPARATOR: Final = re.compile(rb"%2f|%5c|\\", re.IGNORECASE)
 
-    operation: Operation
-    model: bytes = b""
+
+class Route:
+    """What an HTTP request asks for."""
+
+    __slots__ = ("fault", "is_ours", "is_registration", "model", "operation")
+
+    def __init__(self, operation: Operation, model: bytes = b"", fault: str = "") -> None:
+        self.operation = operation
+        self.model = model
+        """The raw path segment that names it."""
+        self.fault = fault
+        """Why no server should see such a request; empty for all but a few."""
+        self.is_ours = fault != "" or operation.treatment is Treatment.ANSWER
+        """We answer it."""
+        self.is_registration = is_registration(operation)
+        """It names shared memory that the server is to open."""
 
 
 _MODEL_ROUTE: Final = re.compile(
-    rb"/v2/models/([^/]+)(?:/versions/[0-9]+)?"
+    rb"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
     rb"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
 )
 _REPOSITORY: Final = re.compile(rb"/v2/repository(?:/[^/]+)?/(index|models/([^/]+)/(load|unload))")
@@ -83,10 +102,11 @@ def _in_path(name: str, kind: OperationKind) -> Operation:
 
 
 _INFERENCE: Final = OperationKind.INFERENCE
+MODEL_GENERATE_STREAM: Final = _in_path("ModelGenerateStream", _INFERENCE)
 _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"infer"): _in_path("ModelInfer", _INFERENCE),
     (b"POST", b"generate"): _in_path("ModelGenerate", _INFERENCE),
-    (b"POST", b"generate_stream"): _in_path("ModelGenerateStream", _INFERENCE),
+    (b"POST", b"generate_stream"): MODEL_GENERATE_STREAM,
     (b"GET", b"ready"): _in_path("ModelReady", _READ),
     (b"GET", b"config"): _in_path("ModelConfig", _READ),
     (b"GET", b"stats"): _in_path("ModelStatistics", _READ),
@@ -94,7 +114,18 @@ _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"trace/setting"): _in_path("TraceSetting", _CONTROL),
     (b"GET", None): _in_path("ModelMetadata", _READ),
 }
+REPOSITORY_INDEX: Final = Operation("RepositoryIndex", _READ)
+_LOAD: Final = Operation("RepositoryModelLoad", _CONTROL)
+_UNLOAD: Final = Operation("RepositoryModelUnload", _CONTROL)
+_SHARED_MEMORY_ACTIONS: Final[dict[tuple[bytes, ...], Operation]] = {
+    (area.lower().encode(), action.lower().encode()): Operation(
+        f"{area}SharedMemory{action}", _READ if action == "Status" else _CONTROL
+    )
+    for area in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+}
 _FIXED: Final[dict[tuple[bytes, bytes], Operation]] = {
+    (b"OPTIONS", b"*"): SERVER_OPTIONS,
     (b"GET", b"/v2"): SERVER_METADATA,
     (b"GET", b"/v2/health/live"): SERVER_LIVE,
     (b"GET", b"/v2/health/ready"): SERVER_READY,
@@ -119,18 +150,32 @@ def http_route(method: bytes, target: bytes) -> Route:
         return Route(fixed)
     match = _MODEL_ROUTE.fullmatch(path)
     if match is not None:
-        operation = _MODEL_ACTIONS.get((method, match[2]), UNKNOWN)
-        return Route(operation, match[1])
+        operation = _MODEL_ACTIONS.get((method, match[3]), UNKNOWN)
+        return Route(operation, match[1], _model_fault(match[1], match[2] or b"1"))
     match = _REPOSITORY.fullmatch(path)
     if match is not None and method == b"POST":
         if match[2] is None:
-            return Route(Operation("RepositoryIndex", _READ))
-        name = "RepositoryModelLoad" if match[3] == b"load" else "RepositoryModelUnload"
-        return Route(Operation(name, _CONTROL), match[2])
+            return Route(REPOSITORY_INDEX)
+        operation = _LOAD if match[3] == b"load" else _UNLOAD
+        return Route(operation, match[2], _model_fault(match[2], b"1"))
     match = _SHARED_MEMORY.fullmatch(path)
     if match is not None:
-        area = "System" if match[1] == b"system" else "Cuda"
-        action = match[2].decode().capitalize()
-        kind = _READ if action == "Status" else _CONTROL
-        return Route(Operation(f"{area}SharedMemory{action}", kind))
+        operation = _SHARED_MEMORY_ACTIONS[match.group(1, 2)]
+        refused = is_registration(operation) and names_reserved_region(path)
+        return Route(operation, fault=REFUSED if refused else "")
     return Route(UNKNOWN)
+
+
+def _model_fault(name: bytes, version: bytes) -> str:
+    """What is wrong with a model's name or version, which Triton takes as they stand in the path.
+
+    Dot segments and NUL do not get this far: no path may hold them.
+    """
+    if len(name) > MODEL_NAME_BYTES:
+        return "model name is too long"
+    if _SEPARATOR.search(name) is not None:
+        return "model name holds a separator of paths"
+    digits = version.lstrip(b"0")
+    if len(digits) > 19 or int(digits or b"0") > _MODEL_VERSION_MAX:
+        return "model version is too large"
+    return ""

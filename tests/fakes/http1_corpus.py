@@ -160,7 +160,7 @@ LINES: Final = (
     BadRequest("LN-14 two spaces", _get(_HOST, b"GET  / HTTP/1.1"), 400),
     BadRequest("LN-15 tab", _get(_HOST, b"GET\t/ HTTP/1.1"), 400),
     BadRequest("LN-16 lower-case version", _get(_HOST, b"GET / http/1.1"), 400),
-    BadRequest("LN-17 version 1.2", _get(_HOST, b"GET / HTTP/1.2"), 400),
+    BadRequest("LN-17 version 1.2", _get(_HOST, b"GET / HTTP/1.2"), 200, 1),
     BadRequest("LN-18 version 2.0", _get(_HOST, b"GET / HTTP/2.0"), 505),
     BadRequest("LN-18b version 0.9", _get(_HOST, b"GET / HTTP/0.9"), 400),
     BadRequest("LN-19 no version", b"GET /\r\n\r\n", 400),
@@ -198,7 +198,7 @@ HOSTS_AND_TARGETS: Final = (
     ),
     BadRequest("HO-17 bad port", _get(b"Host: a:8x\r\n"), 400),
     BadRequest("HO-18 IPv6", _get(b"Host: [::1]:8000\r\n"), 200, 1),
-    BadRequest("HO-19 OPTIONS *", _get(_HOST, b"OPTIONS * HTTP/1.1"), 200, 1),
+    BadRequest("HO-19 OPTIONS *", _get(_HOST, b"OPTIONS * HTTP/1.1"), 200),
 )
 
 SIZES: Final = (
@@ -234,4 +234,73 @@ OPTIONS: Final = (
     ),
 )
 
-ALL: Final = FRAMING + CHUNKS + LINES + HOSTS_AND_TARGETS + SIZES + OPTIONS
+
+def _infer(fields: bytes, body: bytes = _HELLO, model: bytes = b"m") -> bytes:
+    line = b"POST /v2/models/%b/infer HTTP/1.1\r\n" % model
+    return line + _HOST + b"Content-Length: %d\r\n%b\r\n%b" % (len(body), fields, body)
+
+
+def _json_length(value: bytes) -> bytes:
+    return _infer(b"Inference-Header-Content-Length: " + value + b"\r\n")
+
+
+def _register(path: bytes, body: bytes) -> bytes:
+    line = b"POST /v2/%b/register HTTP/1.1\r\n" % path
+    return line + _HOST + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+_RESERVED: Final = b"triton_python_backend_shm_region_"
+_KEY: Final = b'{"key":"/%b7","offset":0,"byte_size":64}' % _RESERVED
+
+TRITON: Final = (
+    BadRequest("T-1 minus", _json_length(b"-1"), 400),
+    BadRequest("T-1 plus", _json_length(b"+5"), 400),
+    BadRequest("T-1 word", _json_length(b"abc"), 400),
+    BadRequest("T-1 empty", _json_length(b""), 400),
+    BadRequest("T-1 exponent", _json_length(b"1e3"), 400),
+    BadRequest("T-1 more than there is", _json_length(b"6"), 400),
+    BadRequest("T-1 2^31", _json_length(b"2147483648"), 400),
+    BadRequest("T-1 23 digits", _json_length(b"9" * 23), 400),
+    BadRequest("T-1 twice", _json_length(b"5\r\nInference-Header-Content-Length: 5"), 400),
+    BadRequest("T-1 2^31 in chunks", _post(
+        b"Inference-Header-Content-Length: 2147483648\r\n" + _TE), 400),
+    BadRequest("T-1 without a body", _get(
+        _HOST + b"Inference-Header-Content-Length: 1\r\n"), 400),
+    BadRequest("T-1 all of it", _json_length(b"5"), 200, 1),
+    BadRequest("T-1 raw tensor", _json_length(b" 0 "), 200, 1),
+    BadRequest("T-1 of a compressed body", _infer(
+        b"Inference-Header-Content-Length: 900\r\nContent-Encoding: gzip\r\n"), 200, 1),
+    BadRequest("T-1 of a body as it is", _infer(
+        b"Inference-Header-Content-Length: 900\r\nContent-Encoding: identity\r\n"), 400),
+    BadRequest("T-10 parent", _infer(b"", model=b".."), 400),
+    BadRequest("T-10 itself, encoded", _infer(b"", model=b"%2E"), 400),
+    BadRequest("T-10 NUL", _infer(b"", model=b"a%00b"), 400),
+    BadRequest("T-10 escapes", _infer(b"", model=b"a%20b%E2%80%AE"), 200, 1),
+    BadRequest("T-10 255 bytes", _infer(b"", model=b"m" * 255), 200, 1),
+    BadRequest("T-11 leading zeros", _infer(b"", model=b"m/versions/" + b"0" * 20 + b"1"), 200, 1),
+    BadRequest("T-15 registration", _register(
+        b"systemsharedmemory/region/r", b'{"key":"/k","offset":0,"byte_size":64}'), 200, 1),
+    BadRequest("T-20 redirect", _infer(b"X-Vertex-Ai-Triton-Redirect: v2/logging\r\n"), 200, 1),
+)  # fmt: skip
+
+GATE: Final = (
+    # Well-formed: what they ask for is what is wrong with them.
+    BadRequest("T-10 slash", _infer(b"", model=b"a%2Fb"), 400),
+    BadRequest("T-10 backslash", _infer(b"", model=b"a%5cb"), 400),
+    BadRequest("T-10 256 bytes", _infer(b"", model=b"m" * 256), 400),
+    BadRequest("T-11 twenty digits", _infer(b"", model=b"m/versions/" + b"9" * 20), 400),
+    BadRequest("T-11 2^63", _infer(b"", model=b"m/versions/9223372036854775808"), 400),
+    BadRequest("T-15 reserved name", _register(
+        b"systemsharedmemory/region/" + _RESERVED + b"7", b'{"key":"/k"}'), 400),
+    BadRequest("T-15 reserved name, encoded", _register(
+        b"cudasharedmemory/region/%74riton%5Fpython_backend_shm_region_7", b"{}"), 400),
+    BadRequest("T-15 reserved key", _register(b"systemsharedmemory/region/r", _KEY), 400),
+    BadRequest("T-15 reserved key, escaped", _register(
+        b"systemsharedmemory/region/r", _KEY.replace(b"t", b"\\u0074")), 400),
+    BadRequest("T-15 endless registration", _register(
+        b"systemsharedmemory/region/r", b'{"key":"' + b"k" * 70_000 + b'"}'), 400),
+)  # fmt: skip
+
+CODEC: Final = FRAMING + CHUNKS + LINES + HOSTS_AND_TARGETS + SIZES + OPTIONS + TRITON
+"""Rows that head and body alone decide about."""
+ALL: Final = CODEC + GATE

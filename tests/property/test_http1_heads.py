@@ -27,7 +27,9 @@ _NAMES = _mostly(
     [
         b"Transfer-Encoding", b"tRansfer-encoding", b"Expect", b"Keep-Alive", b"TE", b"Upgrade",
         b"Trailer", b"Proxy-Connection", b"HTTP2-Settings", b"X Y", b"", b"X\x00",
-        b"Content_Length", b"X-Forwarded-For", b"Host ", b" Host", b"X\xe9",
+        b"Content_Length", b"X-Forwarded-For", b"Host ", b" Host", b"X\xe9", b"x_forwarded-for",
+        b"Inference-Header-Content-Length", b"Content-Encoding", b"X-Vertex-AI-Triton-Redirect",
+        b"x_b",
     ],
 )  # fmt: skip
 _VALUES = _mostly(
@@ -62,7 +64,10 @@ _REQUEST_LINES = st.tuples(
         ],
     ),
     st.sampled_from([b" "]),
-    _mostly([b"HTTP/1.1", b"HTTP/1.0"], [b"HTTP/2.0", b"http/1.1", b"HTTP/1.2", b"HTTP/1.1 ", b""]),
+    _mostly(
+        [b"HTTP/1.1", b"HTTP/1.0"],
+        [b"HTTP/2.0", b"http/1.1", b"HTTP/1.2", b"HTTP/1.9", b"HTTP/1.10", b"HTTP/1.1 ", b""],
+    ),
 ).map(b"".join)
 _STATUS_LINES = st.tuples(
     _mostly([b"HTTP/1.1 ", b"HTTP/1.0 "], [b"HTTP/2.0 ", b"http/1.1 ", b"HTTP/1.1  ", b"HTTP/1.1"]),

@@ -22,10 +22,16 @@ _RESPONSE_HOPS = (
     b"transfer-encoding",
 )  # fmt: skip
 _STAY = (
-    b"authorization", b"content-encoding", b"content-length", b"content-type", b"cookie",
-    b"forwarded", b"host", b"inference-header-content-length", b"traceparent", b"tracestate",
-    b"transfer-encoding", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
-    b"x-real-ip", b"x-request-id",
+    b"accept", b"accept-encoding", b"authorization", b"cache-control", b"content-encoding",
+    b"content-length", b"content-type", b"cookie", b"endpoint-load-metrics",
+    b"endpoint-load-metrics-format", b"forwarded", b"grpc-accept-encoding", b"grpc-encoding",
+    b"grpc-timeout", b"host", b"inference-header-content-length", b"location", b"retry-after",
+    b"set-cookie", b"traceparent", b"tracestate", b"transfer-encoding", b"true-client-ip",
+    b"www-authenticate", b"x-amzn-sagemaker-target-model", b"x-api-key", b"x-client-ip",
+    b"x-cluster-client-ip", b"x-forwarded-by", b"x-forwarded-client-cert", b"x-forwarded-for",
+    b"x-forwarded-host", b"x-forwarded-port", b"x-forwarded-prefix", b"x-forwarded-proto",
+    b"x-forwarded-server", b"x-forwarded-ssl", b"x-http-method", b"x-http-method-override",
+    b"x-method-override", b"x-original-url", b"x-real-ip", b"x-request-id", b"x-rewrite-url",
 )  # fmt: skip
 
 
@@ -173,6 +179,34 @@ def _check_target(method: bytes, target: bytes) -> None:
             raise Illegal("dot segment")
 
 
+def _check_json_length(fields: list[tuple[bytes, bytes, bytes]], length: int) -> None:
+    values = [value for name, value, _ in fields if name == b"inference-header-content-length"]
+    if not values:
+        return
+    if len(values) > 1 or not 1 <= len(values[0]) <= 10 or not _all_in(values[0], _DIGITS):
+        raise Illegal("JSON length")
+    compressed = any(
+        name == b"content-encoding" and value.lower() not in (b"", b"identity")
+        for name, value, _ in fields
+    )
+    if int(values[0]) > 2147483647:
+        raise Illegal("JSON length")
+    if length != CHUNKED and not compressed and int(values[0]) > length:
+        raise Illegal("JSON length")
+
+
+def _undisguised(fields: list[tuple[bytes, bytes, bytes]]) -> list[tuple[bytes, bytes, bytes]]:
+    """Without the redirect, and without fields that stand for another one to some servers."""
+    redirect = b"x-vertex-ai-triton-redirect"
+    hyphened = [name for name in (*_STAY, *_REQUEST_HOPS, redirect) if b"-" in name]
+    return [
+        field
+        for field in fields
+        if field[0] != redirect
+        and (b"_" not in field[0] or field[0].replace(b"_", b"-") not in hyphened)
+    ]
+
+
 def read_request(head: bytes) -> Meaning:
     """Read a request head."""
     lines = _lines(head)
@@ -180,8 +214,10 @@ def read_request(head: bytes) -> Meaning:
     if len(words) != 3:
         raise Illegal("request line")
     method, target, version = words
-    if not method or not _all_in(method, _TOKEN) or version not in (b"HTTP/1.0", b"HTTP/1.1"):
+    if not method or not _all_in(method, _TOKEN):
         raise Illegal("request line")
+    if version[:7] != b"HTTP/1." or len(version) != 8 or not _all_in(version[7:], _DIGITS):
+        raise Illegal("version")
     is_http10 = version == b"HTTP/1.0"
     if method in (b"TRACE", b"CONNECT"):
         raise Illegal("method")
@@ -198,11 +234,12 @@ def read_request(head: bytes) -> Meaning:
         if name == b"expect" and value.lower() != b"100-continue" and not is_http10:
             raise Illegal("expectation")
     length = _length_of(fields, is_http10=is_http10)
+    _check_json_length(fields, length or 0)
     options = _options(fields)
     rebuilt = [method + b" " + target + b" HTTP/1.1"]
     if not hosts:
         rebuilt.append(b"Host: localhost")
-    rebuilt += _kept(fields, options, _REQUEST_HOPS, length)
+    rebuilt += _kept(_undisguised(fields), options, _REQUEST_HOPS, length)
     return Meaning(
         (method, target),
         length or 0,

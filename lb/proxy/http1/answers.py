@@ -9,7 +9,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING
-from lb.kserve.operations import SERVER_LIVE
+from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
 from lb.proxy.failure import RETRY_AFTER, http_body
 from lb.proxy.http1.heads import RequestPlan
 
@@ -30,13 +30,21 @@ REASONS: Final = {
 class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
-    __slots__ = ("body", "reason", "status")
+    __slots__ = ("body", "reason", "says_methods", "status")
 
-    def __init__(self, status: int, body: bytes = b"", reason: Reason | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        reason: Reason | None = None,
+        *,
+        says_methods: bool = False,
+    ) -> None:
         self.status = status
         self.body = body
         """JSON; empty for the answers about health, as Triton gives them."""
         self.reason = reason
+        self.says_methods = says_methods
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
@@ -44,7 +52,7 @@ class Answer:
         parts.append(b"Content-Length: %d\r\n" % len(self.body))
         # What Triton's server writes when it is not told, as with its answers about health.
         parts.append(_JSON if self.body else _PLAIN)
-        if self.status == 405:
+        if self.says_methods or self.status == 405:
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:
             parts.append(b"Retry-After: 1\r\n")
@@ -63,8 +71,15 @@ def error(status: int, reason: Reason, detail: str) -> Answer:
     return Answer(status, http_body(detail), reason)
 
 
-def health(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
-    """Liveness and readiness as a Triton answers them: empty, 200 or 400, or 503 as it exits."""
+def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
+    """What we say to a request that is ours.
+
+    Liveness and readiness are as a Triton answers them: empty, 200 or 400, or 503 as it exits.
+    """
+    if plan.route.fault:
+        return error(400, Reason.BAD_REQUEST, plan.route.fault)
+    if plan.operation is SERVER_OPTIONS:
+        return Answer(200, says_methods=True)
     if plan.operation is SERVER_LIVE:
         return Answer(200)
     if draining:

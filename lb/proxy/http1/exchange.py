@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.kserve.gate import REFUSED, NameMask, RegistrationWatch
+from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.proxy.failure import http_status, upstream_detail
 from lb.proxy.http1.answers import Answer, error
@@ -41,7 +43,8 @@ class Http1Exchange(Upload):
     """A request between a client's connection and a backend's."""
 
     __slots__ = (
-        "_backend_keeps", "_client_keeps", "_sends_chunks", "_was_continued", "response_begun",
+        "_backend_keeps", "_client_keeps", "_mask", "_sends_chunks", "_was_continued", "_watch",
+        "response_begun",
     )  # fmt: skip
 
     # The request
@@ -59,9 +62,14 @@ class Http1Exchange(Upload):
         """Relay a request whose head is complete, with what there is of its body."""
         self.response_begun = False
         self._was_continued = False
+        self._watch = RegistrationWatch() if self.plan.route.is_registration else None
         self.relay.dispatcher.begin(self)
-        if not self._is_too_long(pieces) and self.keep_first(head, pieces, ended=ended):
+        if self._is_refused(pieces) or not self.keep_first(head, pieces, ended=ended):
+            return
+        if self._watch is None or ended:
             self._place()
+        elif self.server is not None:
+            self._invite_body(self.server)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -72,16 +80,28 @@ class Http1Exchange(Upload):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a further part of the body."""
-        if not self._is_too_long(pieces):
+        if not self._is_refused(pieces):
             self.add_body(pieces, ended=ended)
+            if ended and self._watch is not None and self.server is not None:
+                self._place()
 
-    def _is_too_long(self, pieces: list[Payload]) -> bool:
-        """Whether the body passes its limit with `pieces`; the exchange is over then."""
+    @property
+    def wants_body(self) -> bool:
+        """Whether the client should send more now: to a backend, or to be looked at first."""
+        upstream = self.upstream
+        return self._watch is not None if upstream is None else not upstream.is_full
+
+    def _is_refused(self, pieces: list[Payload]) -> bool:
+        """Whether the body must not go on with `pieces`; the exchange is over then."""
         limit = self.relay.options.body_size
-        if not limit or self.bytes_in + sum(map(len, pieces)) <= limit:
-            return False
-        self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
-        return True
+        if limit and self.bytes_in + sum(map(len, pieces)) > limit:
+            self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
+            return True
+        watch = self._watch
+        if watch is not None and any(watch.refuses(bytes(piece)) for piece in pieces):
+            self.cut(Outcome.CANCELLED, Reason.BAD_REQUEST, REFUSED)
+            return True
+        return False
 
     # Attempts
 
@@ -142,7 +162,7 @@ class Http1Exchange(Upload):
             self._invite_body(self.server)
 
     def _invite_body(self, server: ServerConnection) -> None:
-        """There is a backend: let the client send the rest of the body."""
+        """There is a place for it: let the client send the rest of the body."""
         if self.plan.expects_continue and not self._was_continued and not self.bytes_in:
             self._was_continued = True
             server.write([CONTINUE])
@@ -236,6 +256,9 @@ class Http1Exchange(Upload):
         server = self.server
         if server is not None:
             self.bytes_out += size
+            mask = self._mask
+            if mask is not None:
+                pieces = [mask.feed(bytes(piece)) for piece in pieces]
             self._frame(message, pieces, size, decoder)
             if message:
                 server.write(message)
@@ -249,6 +272,8 @@ class Http1Exchange(Upload):
         self.response_begun = True
         self._backend_keeps = head.keep_alive
         plan = self.plan
+        may_tell = head.is_error or plan.operation is MODEL_GENERATE_STREAM
+        self._mask = NameMask() if may_tell else None
         # A client that is still sending may never end; one of HTTP/1.0 takes the end of the
         # connection for the end of a body without a length.
         self._client_keeps = (

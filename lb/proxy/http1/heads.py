@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lb.domain.operation import Operation, Treatment
+from lb.domain.operation import Operation
 from lb.kserve.operations import UNKNOWN, Route, http_route
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF
@@ -25,7 +25,7 @@ class RequestPlan:
     __slots__ = (
         "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain",
         "is_unstoppable", "keep_alive", "length", "method", "model", "operation", "path",
-        "request_id", "upstream",
+        "request_id", "route", "upstream",
     )  # fmt: skip
 
     def __init__(self, request: RequestHead, route: Route, *, fits: bool) -> None:
@@ -34,6 +34,7 @@ class RequestPlan:
         """For the log. Queries may hold secrets."""
         self.model = route.model
         self.operation: Operation = route.operation
+        self.route = route
         self.request_id = request.request_id
         self.host = request.host or b""
         self.length = request.length
@@ -52,7 +53,8 @@ class RequestPlan:
             and not self.is_head
             and request.length >= 0
             and fits
-            and route.operation.treatment is Treatment.BALANCE
+            and not route.is_ours
+            and not route.is_registration
         )
         """Nothing about it needs a second look."""
         self.is_unstoppable = route.operation.name == _INFER
@@ -63,8 +65,8 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_limits", "_requests", "_responses", "_routes", "known_request",
-        "known_response",
+        "_body_size", "_errors", "_limits", "_requests", "_responses", "_routes",
+        "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(self, limits: HeadLimits, *, body_size: int = 0) -> None:
@@ -73,12 +75,15 @@ class HeadReader:
         """Longest body; 0 is no limit."""
         self._requests: HeadCache[RequestPlan] = HeadCache()
         self._responses: HeadCache[ResponseHead] = HeadCache()
+        self._errors: HeadCache[ResponseHead] = HeadCache()
+        """Heads of errors, whose bodies need a second look."""
         self._routes: HeadCache[Route] = HeadCache()
         """By request line: heads with a field that differs each time repeat at least that."""
         self.known_request = self._requests.get
         """Look up the request heads used last; hot."""
         self.known_response = self._responses.get
-        """Look up the response heads used last, none of which answers HEAD or is interim; hot."""
+        """Look up the response heads used last, none of which is an error, interim or answers
+        HEAD; hot."""
 
     def request(self, head: bytes) -> RequestPlan:
         """What a request head means.
@@ -120,8 +125,12 @@ class HeadReader:
             return parse_response_head(head, self._limits, to_head=True)
         response = self._responses.get(head) or self._responses.revive(head)
         if response is None:
+            response = self._errors.get(head) or self._errors.revive(head)
+        if response is None:
             response = parse_response_head(head, self._limits, to_head=False)
-            if not response.is_interim:
+            if response.is_error:
+                self._errors.put(head, response)
+            elif not response.is_interim:
                 self._responses.put(head, response)
         return response
 

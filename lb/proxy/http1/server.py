@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from lb.domain.operation import Treatment
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http1.answers import REASONS, Answer, error, health
+from lb.proxy.http1.answers import REASONS, Answer, error, own
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, RequestPlan
@@ -193,10 +192,10 @@ class ServerConnection(Downstream):
             self._alarm.ring_by(now + options.body_timeout_s)
         if options.request_timeout_s:
             self._alarm.ring_by(now + options.request_timeout_s)
-        if plan.operation.treatment is Treatment.ANSWER:
+        if plan.route.is_ours:
             snapshot = relay.dispatcher.pool.current
             exchange.answer_only(
-                health(plan, snapshot, draining=relay.dispatcher.exiting), ended=decoder.ended
+                own(plan, snapshot, draining=relay.dispatcher.exiting), ended=decoder.ended
             )
         else:
             exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
@@ -279,6 +278,8 @@ class ServerConnection(Downstream):
 
     def send_answer(self, answer: Answer, plan: RequestPlan) -> None:
         """Send an answer of ours, which ends the exchange."""
+        if answer.reason is Reason.BAD_REQUEST:
+            self.state = _BODY  # nothing that follows a bad request is served
         keep_alive = self.state is _BUSY and plan.keep_alive and not self.relay.draining
         self.write([
             answer.encode(

@@ -69,11 +69,6 @@ class Upload(Exchange):
         """Whether everything that was sent could be sent again."""
         return self._kept is not None
 
-    @property
-    def wants_body(self) -> bool:
-        """Whether the client should send more now."""
-        return self.upstream is not None and not self.upstream.is_full
-
     def keep_whole(self, message: bytes, size: int) -> bool:
         """Take a request that is complete, to be sent once there is a backend.
 

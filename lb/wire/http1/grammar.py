@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from lb.wire.field_names import ACTED_UPON
 from lb.wire.http1.errors import MessageError
 
 CRLF: Final = b"\r\n"
@@ -29,10 +30,9 @@ _OPTIONS: Final = re.compile(rb"[ \t,]*(?:" + TOKEN + rb"[ \t]*(?:,[ \t,]*|$))*"
 _OPTION: Final = re.compile(TOKEN)
 _VIOLATION: Final = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]|(?<!\r)\n")
 
-NOT_NOMINABLE: Final = frozenset(
-    b"authorization content-encoding content-length content-type cookie forwarded host "
-    b"inference-header-content-length traceparent tracestate transfer-encoding x-forwarded-for "
-    b"x-forwarded-host x-forwarded-proto x-real-ip x-request-id".split(b" ")
+NOT_NOMINABLE: Final = ACTED_UPON | frozenset(
+    b"accept authorization cache-control cookie endpoint-load-metrics forwarded host location "
+    b"retry-after set-cookie traceparent tracestate www-authenticate".split(b" ")
 )
 """End-to-end fields that a Connection field cannot have removed: stripping them would change
 whom a request is from, for or about (RFC 9110 7.6.1 forbids senders to list such fields)."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from lb.wire.field_names import DROPPED
 from lb.wire.http1.body import CHUNKED
 from lb.wire.http1.collect import check_size
 from lb.wire.http1.errors import MessageError
@@ -33,8 +34,9 @@ REQUEST_ID_BYTES: Final = 256
 """More of an X-Request-Id is not kept for the log."""
 
 _HEAD: Final = re.compile(
-    rb"(" + TOKEN + rb") (/[!\"$-~]*+|\*) HTTP/1\.([01])\r\n(" + FIELD_LINES + rb")\r\n"
+    rb"(" + TOKEN + rb") (/[!\"$-~]*+|\*) HTTP/1\.([0-9])\r\n(" + FIELD_LINES + rb")\r\n"
 )
+"""A minor version above 1 is served as 1 (RFC 9110 2.5)."""
 _LINE: Final = re.compile(rb"([^ ]+) ([^ ]+) HTTP/([0-9])\.([0-9])")
 _METHOD: Final = re.compile(TOKEN)
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
@@ -47,6 +49,9 @@ _TRAVERSAL: Final = re.compile(
     rb"(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?:/|\\|%2f|%5c|$)|%00", re.IGNORECASE
 )
 """Dot segments however spelled, and NUL: two servers may read different paths there."""
+_JSON_LENGTH: Final = re.compile(rb"[ \t]*([0-9]{1,10})[ \t]*")
+_LARGEST_JSON: Final = 2**31 - 1
+_UNCOMPRESSED: Final = re.compile(rb"[ \t]*(?:identity[ \t]*)?", re.IGNORECASE)
 _CONTINUE: Final = re.compile(rb"[ \t]*100-continue[ \t]*", re.IGNORECASE)
 
 
@@ -54,8 +59,8 @@ class RequestHead:
     """A request head that may be relayed."""
 
     __slots__ = (
-        "expects_continue", "host", "is_clean", "is_http10", "keep_alive", "length", "method",
-        "options", "request_id", "target", "upstream",
+        "expects_continue", "host", "is_clean", "is_http10", "json_length",
+        "keep_alive", "length", "method", "options", "request_id", "target", "upstream",
     )  # fmt: skip
 
     def __init__(self, method: bytes, target: bytes, *, is_http10: bool) -> None:
@@ -72,6 +77,9 @@ class RequestHead:
         self.expects_continue = False
         """The client waits for 100 (Continue) before it sends the body."""
         self.host: bytes | None = None
+        self.json_length = -1
+        """Bytes of the body before the binary tensors (Triton's Inference-Header-Content-Length);
+        -1 when it is not given."""
         self.request_id = b""
         self.upstream = b""
         """The head for the backend with its empty line."""
@@ -109,13 +117,15 @@ def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
             if kept is not line:
                 lines[index] = kept
                 edited = True
-    if edited or request.host is None or request.is_http10:
+    if edited or request.host is None or minor != b"1":
         _rebuild(request, lines)
     else:
         request.upstream = head
         request.is_clean = True
     if request.length == _UNFRAMED:
         request.length = 0
+    if request.json_length > request.length >= 0 and not _is_compressed(lines):
+        raise MessageError(400, "Inference-Header-Content-Length exceeds Content-Length")
     return request
 
 
@@ -135,6 +145,15 @@ def _rebuild(request: RequestHead, lines: list[bytes]) -> None:
         lines.insert(0, b"Host: localhost")
     start = b"%b %b HTTP/1.1" % (request.method, request.target)
     request.upstream = CRLF.join((start, *lines, b"", b""))
+
+
+def _is_compressed(lines: list[bytes]) -> bool:
+    """Whether the body is in another coding, so that Triton counts its bytes differently."""
+    fields = [line.partition(b":") for line in lines]
+    return any(
+        name.lower() == b"content-encoding" and _UNCOMPRESSED.fullmatch(value) is None
+        for name, _, value in fields
+    )
 
 
 def _check_target(method: bytes, target: bytes) -> None:
@@ -157,7 +176,7 @@ def _fault(head: bytes) -> MessageError:
         return MessageError(400, "request target must be in origin form, of visible ASCII")
     if match[3] >= b"2":
         return MessageError(505, "HTTP version not supported")
-    if match.group(3, 4) not in ((b"1", b"1"), (b"1", b"0")):
+    if match[3] == b"0":
         return MessageError(400, "invalid HTTP version")
     return MessageError(400, "malformed field line")
 
@@ -205,6 +224,16 @@ def _read_expect(request: RequestHead, _line: bytes, value: bytes) -> bytes:
     return b""
 
 
+def _read_json_length(request: RequestHead, line: bytes, value: bytes) -> bytes:
+    match = _JSON_LENGTH.fullmatch(value)
+    length = -1 if match is None else int(match[1])
+    if not 0 <= length <= _LARGEST_JSON or request.json_length >= 0:
+        # Newer Tritons threw an uncaught exception on some of these.
+        raise MessageError(400, "Inference-Header-Content-Length is invalid or repeated")
+    request.json_length = length
+    return line
+
+
 def _read_request_id(request: RequestHead, line: bytes, value: bytes) -> bytes:
     request.request_id = trimmed(value)[:REQUEST_ID_BYTES]
     return line
@@ -215,11 +244,13 @@ def _drop(_request: RequestHead, _line: bytes, _value: bytes) -> bytes:
 
 
 _FIELDS: Final[dict[bytes, Callable[[RequestHead, bytes, bytes], bytes]]] = {
+    **dict.fromkeys(DROPPED, _drop),
     b"host": _read_host,
     b"content-length": _read_length,
     b"transfer-encoding": _read_coding,
     b"connection": _read_connection,
     b"expect": _read_expect,
+    b"inference-header-content-length": _read_json_length,
     b"x-request-id": _read_request_id,
     b"keep-alive": _drop,
     b"te": _drop,

@@ -56,6 +56,11 @@ class ResponseHead:
         """Whether another head follows for the same request."""
         return self.status < 200
 
+    @property
+    def is_error(self) -> bool:
+        """Whether the status says so."""
+        return self.status >= 400
+
     def downstream(self, *, to_http10: bool, keep_alive: bool) -> bytes:
         """The head for a client, with its empty line."""
         if keep_alive and not to_http10:

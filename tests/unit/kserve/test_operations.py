@@ -102,6 +102,11 @@ def test_a_stream_of_inferences_must_not_run_twice() -> None:
             b"",
         ),
         (b"POST", b"/v2/cudasharedmemory/unregister", "CudaSharedMemoryUnregister", CONTROL, b""),
+        (b"POST", b"/v2/repository/any/models/m/load?x=1", "RepositoryModelLoad", CONTROL, b"m"),
+        (b"POST", b"/v2/repository/%2f/models/m/unload", "RepositoryModelUnload", CONTROL, b"m"),
+        (b"POST", b"/v2/repository/models/models/m/load", "RepositoryModelLoad", CONTROL, b"m"),
+        (b"POST", b"/v2/logging?a=/v2", "LogSettings", CONTROL, b""),
+        (b"OPTIONS", b"*", "ServerOptions", READ, b""),
     ],
 )
 def test_http_routes(
@@ -127,6 +132,12 @@ def test_http_routes(
         (b"GET", b"/v2/repository/index"),
         (b"GET", b"/v2%2Fhealth/live"),
         (b"GET", b"*"),
+        (b"POST", b"/v2/%72epository/index"),
+        (b"POST", b"//v2/repository/models/m/load"),
+        (b"POST", b"/V2/repository/models/m/load"),
+        (b"POST", b"/v2/repository/models/m/load;x"),
+        (b"POST", b"/v2/repository/models/m/load/"),
+        (b"POST", b"/v2/repository/a/b/models/m/load"),
     ],
 )
 def test_other_http_requests_are_relayed_without_assumptions(method: bytes, target: bytes) -> None:
@@ -134,6 +145,74 @@ def test_other_http_requests_are_relayed_without_assumptions(method: bytes, targ
     operation = http_route(method, target).operation
     assert operation is UNKNOWN
     assert operation.treatment is Treatment.BALANCE
+
+
+def test_control_operations_are_these_and_no_others() -> None:
+    """TraceSetting and LogSettings read as well as write, by the message."""
+    control = {
+        operation.name
+        for operation in GRPC_OPERATIONS.values()
+        if operation.kind is OperationKind.CONTROL
+    }
+    assert control == {
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+        "TraceSetting",
+        "LogSettings",
+    }
+
+
+_TO_LOAD = b"/v2/repository/models/%b/load"
+_TO_INFER = b"/v2/models/%b/infer"
+
+
+@pytest.mark.parametrize("route", [_TO_LOAD, _TO_INFER])
+@pytest.mark.parametrize(
+    ("model", "is_fine"),
+    [
+        (b"m" * 255, True),
+        (b"a%20b", True),
+        (b"%E2%80%AE", True),
+        (b"m" * 256, False),
+        (b"a%2fb", False),
+        (b"a%2Fb", False),
+        (b"a%5cb", False),
+        (b"a\\b", False),
+    ],
+)
+def test_names_that_no_model_has(route: bytes, model: bytes, is_fine: bool) -> None:
+    found = http_route(b"POST", route % model)
+    assert found.operation is not UNKNOWN
+    assert bool(found.fault) is not is_fine
+
+
+@pytest.mark.parametrize(
+    ("version", "is_fine"),
+    [
+        (b"1", True),
+        (b"01", True),
+        (b"0" * 30 + b"1", True),
+        (b"0", True),
+        (b"9223372036854775807", True),
+        (b"9223372036854775808", False),
+        (b"9" * 5000, False),
+    ],
+)
+def test_versions_that_no_model_has(version: bytes, is_fine: bool) -> None:
+    found = http_route(b"GET", b"/v2/models/m/versions/%b/ready" % version)
+    assert found.operation.name == "ModelReady"
+    assert bool(found.fault) is not is_fine
+
+
+def test_reserved_region_is_a_fault_of_a_registration_only() -> None:
+    region = b"/v2/systemsharedmemory/region/triton_python_backend_shm_region_1/"
+    assert http_route(b"POST", region + b"register?x=1").fault
+    assert not http_route(b"POST", region + b"unregister").fault
+    assert not http_route(b"GET", region + b"status").fault
 
 
 def test_liveness_is_one_operation_on_both_protocols() -> None:

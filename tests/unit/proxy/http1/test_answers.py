@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http1.answers import Answer, error, health
+from lb.proxy.http1.answers import Answer, error, own
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.wire.http1.limits import HeadLimits
 from tests.fakes.backends import make_backends
@@ -64,10 +64,27 @@ def test_health_is_what_a_triton_would_say() -> None:
     some, none = snapshot_of(make_backends(0)), snapshot_of([])
     live, ready = _plan(b"/v2/health/live"), _plan(b"/v2/health/ready")
     for draining in (False, True):
-        assert health(live, none, draining=draining).status == 200
-    assert health(ready, some, draining=False).encode(
+        assert own(live, none, draining=draining).status == 200
+    assert own(ready, some, draining=False).encode(
         keep_alive=True, is_http10=False, is_head=False
     ) == (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n")
-    assert health(ready, none, draining=False).status == 400
-    exiting = health(ready, some, draining=True)
+    assert own(ready, none, draining=False).status == 400
+    exiting = own(ready, some, draining=True)
     assert (exiting.status, exiting.body) == (503, b'{"error": "Server exiting"}')
+
+
+def test_options_of_the_server_are_ours() -> None:
+    plan = HeadReader(HeadLimits()).request(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n")
+    encoded = own(plan, snapshot_of([]), draining=True).encode(
+        keep_alive=True, is_http10=False, is_head=False
+    )
+    assert encoded.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n")
+    assert b"\r\nAllow: GET, HEAD, POST" in encoded
+
+
+def test_faulty_request_is_refused() -> None:
+    plan = _plan(b"/v2/models/a%2fb")
+    assert plan.route.is_ours
+    refused = own(plan, snapshot_of([]), draining=False)
+    assert (refused.status, refused.reason) == (400, Reason.BAD_REQUEST)
+    assert not _plan(b"/v2/models/a").route.is_ours

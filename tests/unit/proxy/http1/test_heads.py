@@ -33,6 +33,9 @@ def test_plan_knows_operation_model_and_path_without_query() -> None:
         b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n",
         b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v2/models/a%2fb/ready HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /v2/systemsharedmemory/region/r/register HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
 )
 def test_anything_special_is_not_plain(head: bytes) -> None:
@@ -74,6 +77,14 @@ def test_answers_to_head_and_interim_answers_are_not_remembered() -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\n\r\n"
     reader.response(interim, to_head=False)
     assert reader.known_response(interim) is None
+
+
+def test_heads_of_errors_never_take_the_short_way() -> None:
+    reader = HeadReader(HeadLimits())
+    error = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n"
+    response = reader.response(error, to_head=False)
+    assert reader.known_response(error) is None
+    assert reader.response(error, to_head=False) is response
 
 
 def test_broken_heads_are_refused_every_time() -> None:

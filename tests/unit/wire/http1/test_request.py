@@ -9,7 +9,7 @@ from lb.wire.http1.collect import HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
-from tests.fakes.http1_corpus import ALL, BadRequest
+from tests.fakes.http1_corpus import CODEC, BadRequest
 
 _LIMITS = HeadLimits()
 
@@ -40,7 +40,7 @@ def _status_of_first_message(wire: bytes, step: int) -> int:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-@pytest.mark.parametrize("row", [row for row in ALL if not row.half_close], ids=str)
+@pytest.mark.parametrize("row", [row for row in CODEC if not row.half_close], ids=str)
 def test_corpus_gets_its_answer_at_every_pace(row: BadRequest, step: int) -> None:
     assert _status_of_first_message(row.wire, step) == row.status
 

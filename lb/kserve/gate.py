@@ -1,0 +1,192 @@
+"""What is between a client and a Triton beside the protocol: names that must not get out or in.
+
+Triton's Python backend talks to its models through shared memory, in regions whose names begin
+with `RESERVED`. Old versions tell such a name in an error and let a client register that region
+as its own, from where it takes over the server (CVE-2025-23319, -23320, -23334). So the names are
+masked in errors, and registrations that speak of one are refused.
+
+Everything here looks at bytes and not at parsed messages: what is searched for is found whatever
+a parser would make of repeated keys, unknown fields or trailing text.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import Final
+
+from lb.domain.operation import Operation
+
+RESERVED: Final = b"triton_python_backend_shm_region_"
+"""The default; `--backend-config=python,shm-region-prefix-name=...` sets another."""
+REGISTER_BYTES: Final = 64 * 1024
+"""A registration is a few hundred bytes; longer ones are refused."""
+REFUSED: Final = "shared memory region has a reserved name"
+
+_NAME: Final = re.compile(RESERVED + rb"[0-9A-Za-z_.-]*")
+_NAME_AT_END: Final = re.compile(_NAME.pattern + rb"\Z")
+_ESCAPED: Final = re.compile(
+    b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in RESERVED), re.IGNORECASE
+)
+"""`RESERVED` in JSON, where each character may be escaped."""
+_ESCAPE_BYTES: Final = 6
+_ENCODED: Final = re.compile(
+    b"".join(rb"(?:%c|%%%02x)" % (byte, byte) for byte in RESERVED), re.IGNORECASE
+)
+"""`RESERVED` in a path."""
+_PREFIX_SIZE: Final = 5
+_ERROR_TAG: Final = 0x0A
+"""Field 1 of `ModelStreamInferResponse`, a string."""
+_REGISTERS: Final = frozenset({"SystemSharedMemoryRegister", "CudaSharedMemoryRegister"})
+
+
+def is_registration(operation: Operation) -> bool:
+    """Whether a request names shared memory that the server is to open."""
+    return operation.name in _REGISTERS
+
+
+def names_reserved_region(path: bytes) -> bool:
+    """Whether a request path holds a reserved name, percent-encoded or not."""
+    return _ENCODED.search(path) is not None
+
+
+def masked(text: bytes) -> bytes:
+    """`text` with an asterisk for each byte of a reserved name."""
+    if RESERVED not in text:
+        return text
+    return _NAME.sub(lambda match: b"*" * len(match[0]), text)
+
+
+class NameMask:
+    """Masks reserved names in a text that comes in pieces.
+
+    Nothing is held back and no length changes, so the text keeps its framing. Where a piece ends
+    inside `RESERVED` that part of the prefix has gone out; what follows it has not.
+    """
+
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        self._before = b""
+        """The end of the text so far, as far as a name in it may go on."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """The next piece, masked."""
+        text = self._before + piece
+        skip = len(self._before)
+        self._before = text[1 - len(RESERVED) :]
+        if RESERVED not in text:
+            return piece
+        if _NAME_AT_END.search(text) is not None:
+            self._before = RESERVED
+        return masked(text)[skip:]
+
+
+class StreamMask:
+    """Masks reserved names in the errors of a stream of `ModelStreamInferResponse`.
+
+    Follows the length prefixes, however the stream is cut; results are not looked into. An error
+    is field 1 and comes first in its message.
+    """
+
+    __slots__ = ("_at_start", "_error", "_prefix", "_rest")
+
+    def __init__(self) -> None:
+        self._prefix = b""
+        """What has come of a length prefix."""
+        self._rest = 0
+        """Bytes of the message under way that are still to come."""
+        self._at_start = False
+        self._error: NameMask | None = None
+        """Of the message under way, if it is an error."""
+
+    def feed(self, payload: bytes | memoryview) -> bytes | memoryview:
+        """The next bytes of the stream, masked; most often the same object."""
+        size = len(payload)
+        if (
+            not self._rest
+            and not self._prefix
+            and size > _PREFIX_SIZE
+            and payload[_PREFIX_SIZE] != _ERROR_TAG
+            and int.from_bytes(payload[1:_PREFIX_SIZE], "big") + _PREFIX_SIZE == size
+        ):
+            return payload
+        changed: bytearray | None = None
+        pos = 0
+        while pos < size:
+            if not self._rest:
+                pos += self._read_prefix(payload[pos : pos + _PREFIX_SIZE])
+                continue
+            if self._at_start:
+                self._at_start = False
+                self._error = NameMask() if payload[pos] == _ERROR_TAG else None
+            stop = min(pos + self._rest, size)
+            if self._error is not None:
+                changed = changed or bytearray(payload)
+                changed[pos:stop] = self._error.feed(bytes(payload[pos:stop]))
+            self._rest -= stop - pos
+            pos = stop
+        return payload if changed is None else bytes(changed)
+
+    def _read_prefix(self, data: bytes | memoryview) -> int:
+        had = len(self._prefix)
+        self._prefix += bytes(data)[: _PREFIX_SIZE - had]
+        taken = len(self._prefix) - had
+        if len(self._prefix) == _PREFIX_SIZE:
+            self._rest = int.from_bytes(self._prefix[1:], "big")
+            self._prefix = b""
+            self._at_start = True
+        return taken
+
+
+class RegistrationWatch:
+    """Looks for a reserved name in the JSON of a registration that comes in pieces."""
+
+    __slots__ = ("_before", "_size")
+
+    def __init__(self) -> None:
+        self._before = b""
+        self._size = 0
+
+    def refuses(self, piece: bytes) -> bool:
+        """Whether the request must not go on, now that `piece` has come."""
+        text = self._before + piece
+        self._before = text[-_ESCAPE_BYTES * len(RESERVED) :]
+        self._size += len(piece)
+        return self._size > REGISTER_BYTES or _ESCAPED.search(text) is not None
+
+
+class MessageWatch:
+    """Holds a gRPC registration back until its message is complete and may be passed on."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, payload: bytes | memoryview) -> bool | None:
+        """Take the next bytes of the request, its length prefix first.
+
+        Returns:
+            Whether it may be passed on; None while that cannot be told.
+        """
+        self._data += payload
+        size = len(self._data)
+        if size < _PREFIX_SIZE:
+            return None
+        announced = int.from_bytes(self._data[1:_PREFIX_SIZE], "big")
+        if announced > REGISTER_BYTES or RESERVED in self._data:
+            return False
+        if size < announced + _PREFIX_SIZE:
+            return None
+        message = self._data[_PREFIX_SIZE : announced + _PREFIX_SIZE]
+        return not self._data[0] or _is_harmless_when_inflated(message)
+
+
+def _is_harmless_when_inflated(data: bytes) -> bool:
+    inflater = zlib.decompressobj(wbits=47)  # gzip, and zlib, which gRPC calls deflate
+    try:
+        message = inflater.decompress(data, REGISTER_BYTES)
+    except zlib.error:
+        return False
+    return inflater.eof and not inflater.unused_data and RESERVED not in message

@@ -1,0 +1,188 @@
+"""Names that must not get out of a Triton, or in."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.gate import (
+    REGISTER_BYTES,
+    RESERVED,
+    MessageWatch,
+    NameMask,
+    RegistrationWatch,
+    StreamMask,
+    is_registration,
+    masked,
+    names_reserved_region,
+)
+from lb.kserve.operations import GRPC_OPERATIONS
+from lb.wire.grpc.message import frame_message
+
+_LEAK = b'{"error":"no room for ' + RESERVED + b"7f-a1.b' of 9 bytes\"}"
+_HIDDEN = b'{"error":"no room for ' + b"*" * (len(RESERVED) + 7) + b"' of 9 bytes\"}"
+
+
+def test_name_is_masked_and_nothing_else() -> None:
+    assert masked(_LEAK) == _HIDDEN
+    assert masked(_LEAK * 2) == _HIDDEN * 2
+    assert masked(b"triton_python_backend_shm_regio") == b"triton_python_backend_shm_regio"
+    assert masked(RESERVED) == b"*" * len(RESERVED)
+
+
+@pytest.mark.parametrize("cut", range(len(_LEAK) + 1))
+def test_secret_part_of_a_name_never_gets_out_whatever_the_cut(cut: int) -> None:
+    mask = NameMask()
+    out = mask.feed(_LEAK[:cut]) + mask.feed(b"") + mask.feed(_LEAK[cut:])
+    assert len(out) == len(_LEAK)
+    assert b"7f-a1.b" not in out
+    assert RESERVED not in out
+    start = _LEAK.index(RESERVED)
+    if not start < cut < start + len(RESERVED):
+        assert out == _HIDDEN
+
+
+def test_name_in_single_bytes_and_the_text_behind_it() -> None:
+    mask = NameMask()
+    out = b"".join(mask.feed(bytes((byte,))) for byte in _LEAK)
+    assert out.endswith(b"*******' of 9 bytes\"}")
+    assert out.startswith(b'{"error":"no room for ')
+
+
+def test_two_names_in_a_row_of_pieces() -> None:
+    mask = NameMask()
+    text = RESERVED + b"abc " + RESERVED + b"def "
+    out = b"".join(mask.feed(text[at : at + 40]) for at in range(0, len(text), 40))
+    assert b"abc" not in out
+    assert b"def" not in out
+
+
+@pytest.mark.parametrize(
+    ("path", "is_reserved"),
+    [
+        (b"/v2/systemsharedmemory/region/" + RESERVED + b"7/register", True),
+        (b"/v2/systemsharedmemory/region/%74riton%5fpython_backend_shm%5Fregion_/register", True),
+        (b"/v2/systemsharedmemory/region/my_region/register", False),
+        (b"/v2/systemsharedmemory/region/triton_python_backend_shm/register", False),
+    ],
+)
+def test_reserved_names_in_paths(path: bytes, is_reserved: bool) -> None:
+    assert names_reserved_region(path) is is_reserved
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"key":"' + RESERVED + b'7"}',
+        b'{"key":"/k","key":"/' + RESERVED + b'7"}',
+        b'{"key":"//\\u0074riton_python\\u005Fbackend_shm_region_"}',
+        b'{"key":"' + b"".join(b"\\u00%02X" % byte for byte in RESERVED) + b'"}',
+    ],
+)
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_reserved_keys_in_json_are_found_before_their_end(body: bytes, step: int) -> None:
+    watch = RegistrationWatch()
+    passed = b""
+    for at in range(0, len(body), step):
+        piece = body[at : at + step]
+        if watch.refuses(piece):
+            break
+        passed += piece
+    assert len(passed) <= len(body) - 2, "what went on is no complete document"
+
+
+def test_ordinary_registrations_pass_and_endless_ones_do_not() -> None:
+    watch = RegistrationWatch()
+    assert not watch.refuses(b'{"key":"/k","offset":0,"byte_size":64}')
+    assert not watch.refuses(b" " * (REGISTER_BYTES - 100))
+    assert watch.refuses(b" " * 100)
+
+
+def _system(name: str, key: str) -> bytes:
+    message = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=64)
+    return message.SerializeToString()
+
+
+def _verdict(wire: bytes, step: int) -> bool | None:
+    watch = MessageWatch()
+    verdict = None
+    for at in range(0, len(wire), step):
+        assert verdict is None, "asked on after it was told"
+        verdict = watch.feed(memoryview(wire)[at : at + step])
+        if verdict is False:
+            break
+    return verdict
+
+
+@pytest.mark.parametrize("step", [1, 5, 1000])
+@pytest.mark.parametrize(
+    ("message", "passes"),
+    [
+        (_system("mine", "/mine"), True),
+        (b"", True),
+        (_system(RESERVED.decode() + "1", "/mine"), False),
+        (_system("mine", "/" + RESERVED.decode() + "1"), False),
+        (_system("mine", "/mine") + _system("", RESERVED.decode()), False),
+        (pb.CudaSharedMemoryRegisterRequest(name=RESERVED.decode()).SerializeToString(), False),
+    ],
+)
+def test_messages_of_registrations(message: bytes, passes: bool, step: int) -> None:
+    assert _verdict(frame_message(message), step) is passes
+    for compress in (gzip.compress, zlib.compress):
+        packed = compress(message)
+        assert _verdict(b"\1" + len(packed).to_bytes(4, "big") + packed, step) is passes
+
+
+def test_compressed_messages_that_cannot_be_looked_into_are_refused() -> None:
+    bomb = zlib.compress(bytes(10_000_000))
+    for packed in (b"no zlib", bomb, zlib.compress(b"ok")[:-1], zlib.compress(b"ok") + b"more"):
+        assert _verdict(b"\1" + len(packed).to_bytes(4, "big") + packed, 1 << 20) is False
+
+
+def test_message_that_is_too_long_is_refused_by_its_prefix() -> None:
+    assert MessageWatch().feed(b"\0" + (REGISTER_BYTES + 1).to_bytes(4, "big")) is False
+    assert MessageWatch().feed(b"\0\0\0\0\5abc") is None
+
+
+def test_both_kinds_of_registration_are_meant() -> None:
+    assert sorted(
+        operation.name for operation in GRPC_OPERATIONS.values() if is_registration(operation)
+    ) == ["CudaSharedMemoryRegister", "SystemSharedMemoryRegister"]
+
+
+_RESULT = frame_message(
+    pb.ModelStreamInferResponse(
+        infer_response=pb.ModelInferResponse(model_name=RESERVED.decode() + "kept", id="1")
+    ).SerializeToString()
+)
+_FAILURE = frame_message(
+    pb.ModelStreamInferResponse(
+        error_message="no room for " + RESERVED.decode() + "secret here"
+    ).SerializeToString()
+)
+
+
+@pytest.mark.parametrize("step", [*range(1, 60), 10_000])
+def test_errors_in_a_stream_are_masked_and_results_are_not(step: int) -> None:
+    stream = _RESULT + _FAILURE + frame_message(b"") + _RESULT * 2 + _FAILURE
+    mask = StreamMask()
+    out = b"".join(
+        bytes(mask.feed(memoryview(stream)[at : at + step])) for at in range(0, len(stream), step)
+    )
+    assert len(out) == len(stream)
+    assert b"secret" not in out
+    assert out.count(b"kept") == 3
+    assert out.count(b" here") == 2
+    assert out.startswith(_RESULT)
+
+
+def test_a_result_is_not_copied() -> None:
+    mask = StreamMask()
+    view = memoryview(_RESULT)
+    assert mask.feed(_RESULT) is _RESULT
+    assert mask.feed(view[:20]) == view[:20]
+    rest = view[20:]
+    assert mask.feed(rest) is rest
