@@ -9,18 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from lb.access.limits import Limit
-from lb.access.origin import FORWARDED_FOR, address_key, real_address
+from lb.access.origin import address_key
 from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
 from lb.domain.access import Role
-from lb.domain.client import NO_PROXIES, Client, IpAddress, IpNetwork, TrustedProxies, is_within
+from lb.domain.client import (
+    NO_PROXIES,
+    Client,
+    IpAddress,
+    IpNetwork,
+    TrustedProxies,
+    is_within,
+    request_client,
+)
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation, Treatment
 from lb.domain.outcome import Reason
 
 FieldLine = tuple[bytes, bytes]
 """Name in lower case, and value."""
+_FORWARDED_FOR: Final = b"x-forwarded-for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +85,8 @@ class Claim:
         self.generation = -1
         self.headers: tuple[bytes, ...] = ()
         """By rule: what stands in the header that the rule counts by."""
-        self.forwarded_for = b""
+        self.forwarded_for: Sequence[bytes] = ()
+        """Values of `X-Forwarded-For`."""
 
 
 class Permit:
@@ -111,7 +122,7 @@ class Gate:
             yield rules.header
         yield from (rule.by_header for rule in rules.limits if rule.by_header)
         if rules.proxies:
-            yield FORWARDED_FOR
+            yield _FORWARDED_FOR
 
     # Heads
 
@@ -138,7 +149,7 @@ class Gate:
             b",".join(_values(fields, rule.by_header)) if rule.by_header else b""
             for rule in rules.limits
         )
-        claim.forwarded_for = b",".join(_values(fields, FORWARDED_FOR))
+        claim.forwarded_for = _values(fields, _FORWARDED_FOR)
         return claim
 
     # Requests
@@ -173,7 +184,7 @@ class Gate:
             RequestRefused: it may not.
         """
         rules = self._rules
-        address = real_address(client, claim.forwarded_for, rules.proxies)
+        address = request_client(client, claim.forwarded_for, rules.proxies)
         if rules.needs_token:
             self._check_token(claim, token)
         if claim.is_control:

@@ -19,6 +19,7 @@ MAX_CLIENTS: Final = 10_000
 _SWEEP: Final = 2
 """Old entries looked at for each new one: more than one, so that a table of idle ones shrinks."""
 _EVICTION_LOOK: Final = 8
+"""As many when there are too many: those with requests under way stay."""
 _ROUNDING_S: Final = 1e-9
 """Sums of floating point numbers may fall short of what they stand for."""
 
@@ -105,6 +106,7 @@ class Limit:
             return
         for client in tuple(islice(clients, _EVICTION_LOOK)):
             usage = clients.pop(client)
-            if not usage.open:
+            if usage.open:
+                clients[client] = usage  # to the end, so that the next look finds others
+            elif len(clients) < self.max_clients:
                 return
-            clients[client] = usage  # busy: to the end, so that the next look finds others

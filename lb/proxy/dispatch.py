@@ -1,7 +1,8 @@
 """Admission, placement and the accounts of every attempt: the one place that counts in flight.
 
-Invariant: between `place` and `attempt_ended` an attempt is counted exactly once on its backend
-and port, whatever happens to the client meanwhile.
+Invariants: between `place` and `attempt_ended` an attempt is counted exactly once on its backend
+and port, whatever happens to the client meanwhile; what a request holds of its client's limits is
+given back once both its client and its backend are done with it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from lb.access.gate import Claim, Gate
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
+from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
@@ -38,6 +41,7 @@ class Dispatcher:
         clock: Callable[[], float],
         ledger: Ledger,
         max_attempts: int,
+        gate: Gate | None = None,
     ) -> None:
         self._ref = ref
         self._outcomes = outcomes
@@ -45,6 +49,7 @@ class Dispatcher:
         self.clock = clock
         self._ledger = ledger
         self._max_attempts = max_attempts
+        self.gate = gate or Gate()
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
         self.exiting = False
@@ -59,6 +64,20 @@ class Dispatcher:
         """Answer from now on that we are not ready; requests are still taken."""
         self.exiting = True
         self._ref.announce()
+
+    # Access
+
+    def admit(self, exchange: Exchange, claim: Claim, client: Client) -> None:
+        """Let a request pass the gate that its head has a claim for. It has begun.
+
+        Raises:
+            RequestRefused: it may not.
+        """
+        gate = self.gate
+        token = gate.identify(claim)
+        if token is not None:
+            exchange.token = token.name
+        exchange.permit = gate.admit(claim, token, client, self.clock())
 
     # Attempts
 
@@ -123,6 +142,8 @@ class Dispatcher:
         exchange.port = None
         backend.in_flight -= 1
         port.in_flight -= 1
+        if exchange.permit is not None and exchange.finished:
+            exchange.permit.release()
         if now is None:
             now = self.clock()
         if outcome is _ANSWERED:
@@ -185,6 +206,9 @@ class Dispatcher:
             return
         exchange.finished = True
         self.open_exchanges -= 1
+        # What still runs on a backend is still one of its client's requests.
+        if exchange.permit is not None and exchange.port is None:
+            exchange.permit.release()
         if reason is not None:
             exchange.reason = reason
         exchange.ended_at = self.clock() if now is None else now

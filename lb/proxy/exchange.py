@@ -3,6 +3,7 @@ besides its heads and pipes."""
 
 from __future__ import annotations
 
+from lb.access.gate import Permit
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
@@ -12,10 +13,11 @@ from lb.telemetry.record import RequestRecord
 class Exchange(RequestRecord):
     """A request from its head to its end. Protocol relays extend it.
 
-    `Dispatcher` owns `backend`, `port`, `attempts`, `tried`, `attempt_at` and `finished`.
+    `Dispatcher` owns `backend`, `port`, `attempts`, `tried`, `attempt_at`, `finished`, `token` and
+    `permit`.
     """
 
-    __slots__ = ("attempt_at", "finished", "port", "tried")
+    __slots__ = ("attempt_at", "finished", "permit", "port", "tried")
 
     def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
@@ -36,6 +38,9 @@ class Exchange(RequestRecord):
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
+        self.token = ""
+        self.permit: Permit | None = None
+        """What it holds of the limits of its client."""
         self.finished = False
 
     def __repr__(self) -> str:

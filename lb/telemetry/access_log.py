@@ -138,7 +138,8 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         f',"status":{record.status or "null"}'
         f',"grpc_status":{grpc_status}'
         f',"reason":{reason}'
-        f',"client":{quoted(_cut(record.client, other))}}}\n'
+        f',"client":{quoted(_cut(record.client, other))}'
+        f',"token":{quoted(record.token) if record.token else "null"}}}\n'
     )
 
 

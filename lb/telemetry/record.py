@@ -18,7 +18,7 @@ class RequestRecord:
     __slots__ = (
         "attempts", "backend", "bytes_in", "bytes_out", "client", "connected_at", "ended_at",
         "first_byte_at", "grpc_status", "method", "model", "operation", "path", "placed_at",
-        "protocol", "reason", "request_id", "started_at", "status",
+        "protocol", "reason", "request_id", "started_at", "status", "token",
     )  # fmt: skip
 
     protocol: AppProtocol
@@ -32,6 +32,8 @@ class RequestRecord:
     attempts: int
     client: str
     """Address of the peer."""
+    token: str
+    """Name of the token that the client showed; empty without one, or without need of one."""
     request_id: bytes
     """The client's `x-request-id`; empty when it sent none."""
     started_at: float

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from lb.access.gate import Gate
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -28,7 +29,13 @@ from tests.fakes.relay import Finished, Outcomes, snapshot_of
 class RunningHttp1Relay:
     """An HTTP/1.1 relay with a listener on a free port of loopback."""
 
-    def __init__(self, backends: Sequence[Backend], options: Http1Options, ceiling: int) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        options: Http1Options,
+        ceiling: int,
+        gate: Gate | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.backends = backends
         self.pool = PoolRef(snapshot_of(backends))
@@ -44,6 +51,7 @@ class RunningHttp1Relay:
             clock=loop.time,
             ledger=self.ledger,
             max_attempts=3,
+            gate=gate,
         )
         self.traffic = self.finished.meter.traffic[AppProtocol.HTTP]
         self.relay = Http1Relay(
@@ -69,6 +77,7 @@ async def running_http1_relay(
     *targets: Address | str,
     options: Http1Options | None = None,
     ceiling: int = 2**28,
+    gate: Gate | None = None,
     kind: BackendKind = BackendKind.TRITON,
     **spec: Any,
 ) -> AsyncIterator[RunningHttp1Relay]:
@@ -84,7 +93,7 @@ async def running_http1_relay(
         )
         for number, target in enumerate(targets)
     ]
-    running = RunningHttp1Relay(backends, options or Http1Options(), ceiling)
+    running = RunningHttp1Relay(backends, options or Http1Options(), ceiling, gate)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(running.relay.server_protocol, "127.0.0.1", 0)
     running.port = server.sockets[0].getsockname()[1]

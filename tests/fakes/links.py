@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolRef
 from lb.net.tasks import TaskOwner
@@ -68,7 +69,12 @@ class PaperRelay:
     """A relay, its backends, and everything that counts. Needs a running loop."""
 
     def __init__(
-        self, *, backends: int = 1, options: Http2Options | None = None, ceiling: int = 2**24
+        self,
+        *,
+        backends: int = 1,
+        options: Http2Options | None = None,
+        ceiling: int = 2**24,
+        gate: Gate | None = None,
     ) -> None:
         self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
         self.loop = FakeLoop()
@@ -83,6 +89,7 @@ class PaperRelay:
             clock=self.loop.time,
             ledger=self.ledger,
             max_attempts=3,
+            gate=gate,
         )
         self.timers = self.loop.wheel()
         self.tasks = TaskOwner()

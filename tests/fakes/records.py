@@ -26,6 +26,7 @@ class PlainRecord(RequestRecord):
             "backend": None,
             "attempts": 1,
             "client": "10.0.0.9:4711",
+            "token": "",
             "request_id": b"",
             "started_at": 100.0,
             "placed_at": 100.001,

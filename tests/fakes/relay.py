@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, BackendTls, parse_address
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
@@ -69,7 +70,13 @@ def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapsho
 class RunningRelay:
     """A gRPC relay with a listener on a free port of loopback."""
 
-    def __init__(self, backends: Sequence[Backend], options: Http2Options, ceiling: int) -> None:
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        options: Http2Options,
+        ceiling: int,
+        gate: Gate | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.backends = backends
         self.pool = PoolRef(snapshot_of(backends))
@@ -85,6 +92,7 @@ class RunningRelay:
             clock=time.monotonic,  # as in the product: uvloop's own has a resolution of 1 ms
             ledger=self.ledger,
             max_attempts=3,
+            gate=gate,
         )
         traffic = self.finished.meter.traffic[AppProtocol.GRPC]
         self.relay = Http2Relay(
@@ -125,6 +133,7 @@ async def running_relay(
     *targets: str,
     options: Http2Options | None = None,
     ceiling: int = 2**28,
+    gate: Gate | None = None,
     tls: BackendTls | None = None,
 ) -> AsyncIterator[RunningRelay]:
     """Run a gRPC relay over backends at `targets` (HOST:PORT)."""
@@ -132,7 +141,7 @@ async def running_relay(
         Backend(BackendSpec(name=f"b{number}", grpc=parse_address(target), tls=tls))
         for number, target in enumerate(targets)
     ]
-    running = RunningRelay(backends, options or Http2Options(), ceiling)
+    running = RunningRelay(backends, options or Http2Options(), ceiling, gate)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(running.relay.server_protocol, "127.0.0.1", 0)
     running.port = server.sockets[0].getsockname()[1]

@@ -38,4 +38,5 @@ def fields(record: RequestRecord) -> dict[str, Any]:
         "grpc_status": code_label(record.protocol, record.grpc_status) if has_grpc_status else None,
         "reason": record.reason.value if record.reason else None,
         "client": record.client,
+        "token": record.token or None,
     }

@@ -15,9 +15,8 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status, upstream_detail
+from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.replies import (
-    BAD_METHOD,
-    NOT_GRPC,
     OK_HEAD,
     RESET_CODES,
     status_trailers,
@@ -119,13 +118,9 @@ class Call(Exchange):
             self.timer = relay.timers.after(head.timeout_s, self._expire)
         elif relay.options.request_timeout_s:
             self.timer = relay.timers.after(relay.options.request_timeout_s, self._expire)
-        if not head.is_grpc or head.method != b"POST":
-            self._refuse_foreign()
-        elif head.size > relay.options.head_size or head.count > relay.options.fields:
-            self.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
-        elif head.timeout_bad:
-            self.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
-        elif self.operation.treatment is _ANSWER:
+        if is_refused(self):
+            return
+        if self.operation.treatment is _ANSWER:
             if end_stream:
                 relay.answer(self)
         elif self.operation.model_in is _IN_MESSAGE and not end_stream:
@@ -157,12 +152,6 @@ class Call(Exchange):
             self.fail(refusal.reason, refusal.detail)
             return
         relay.pool(backend).start_whole(self, payload, size)
-
-    def _refuse_foreign(self) -> None:
-        """Not gRPC: the answer is HTTP's ("gRPC over HTTP2": 415 and no grpc-status)."""
-        block = NOT_GRPC if self.head.method == b"POST" else BAD_METHOD
-        self.status = 415 if self.head.method == b"POST" else 405
-        self._answer_whole(block, Reason.UNSUPPORTED)
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
@@ -523,14 +512,14 @@ class Call(Exchange):
         self.grpc_status = code
         if not self.begun:
             self.status = 200
-            self._answer_whole(trailers_only(code, detail), reason)
+            self.answer_whole(trailers_only(code, detail), reason)
             return
         self.response.clear()
         self.response.ended = True
         self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
 
-    def _answer_whole(self, block: bytes, reason: Reason) -> None:
+    def answer_whole(self, block: bytes, reason: Reason) -> None:
         """Send a whole answer in one head."""
         self.begun = True
         self.server.send_head(self.client_id, block, end_stream=True)

@@ -11,6 +11,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.client import NO_PROXIES, Client, TrustedProxies
 from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
+from lb.kserve.control import grpc_control
 from lb.kserve.operations import grpc_operation
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
@@ -104,7 +105,7 @@ class Http2Relay:
         self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self._caches = HeadCaches(options.private_fields)
+        self._caches = HeadCaches(options.private_fields, dispatcher.gate.noted)
         self._pools: dict[Backend, UpstreamPool] = {}
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
@@ -129,9 +130,14 @@ class Http2Relay:
         """Decide once what is done with requests that look like `head`."""
         operation = grpc_operation(head.path)
         head.route = operation
+        control = grpc_control(head.path)
+        head.claim = self.dispatcher.gate.claim(
+            control or operation, head.noted, is_control=control is not None
+        )
         options = self.options
         head.is_plain = (
-            head.is_grpc
+            head.claim is None
+            and head.is_grpc
             and head.method == b"POST"
             and head.size <= options.head_size
             and len(head.block) <= fr.MIN_FRAME_SIZE

@@ -64,15 +64,19 @@ class HeadCache(Generic[T]):
 class HeadCaches:
     """What all connections of a process share."""
 
-    __slots__ = ("fields", "private", "requests", "responses")
+    __slots__ = ("fields", "noted", "private", "requests", "responses")
 
-    def __init__(self, private: frozenset[bytes] = frozenset()) -> None:
+    def __init__(
+        self, private: frozenset[bytes] = frozenset(), noted: frozenset[bytes] = frozenset()
+    ) -> None:
         """
         Args:
             private: names of request fields that are dropped, in lower case and with hyphens,
                 which here also stand for underscores.
+            noted: names of request fields that a head keeps, passed on or not.
         """
         self.private = private
+        self.noted = noted
         self.fields = FieldCache()
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
@@ -118,7 +122,7 @@ class BlockReader:
         # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up.
         if self._decoder is not None:
             fields, plain = self._plain(block)
-            return build_request(fields, self._without_private(fields, plain))
+            return self._build(fields, plain)
         requests = self._caches.requests
         head = requests.get(block) or requests.revive(block)
         if head is not None:
@@ -126,7 +130,7 @@ class BlockReader:
         start = skip_size_updates(block)
         plain = block[start:] if start else block
         fields = self._caches.fields.split(plain)
-        head = build_request(fields, self._without_private(fields, plain))
+        head = self._build(fields, plain)
         if head.cacheable:
             requests.put(block, head)
         return head
@@ -163,6 +167,13 @@ class BlockReader:
         """A block of a stream that is gone: keeps a dynamic table in step, drops the rest."""
         if self._decoder is not None:
             self._plain(block)
+
+    def _build(self, fields: list[Field], plain: bytes) -> RequestHead:
+        head = build_request(fields, self._without_private(fields, plain))
+        noted = self._caches.noted
+        if noted:
+            head.noted = tuple((f.name, f.value) for f in fields if f.name in noted)
+        return head
 
     def _without_private(self, fields: list[Field], plain: bytes) -> bytes:
         private = self._caches.private

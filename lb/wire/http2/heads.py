@@ -39,8 +39,9 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "content_length", "count", "is_grpc", "is_plain",
-        "method", "path", "request_id", "route", "size", "timeout_bad", "timeout_s",
+        "authority", "block", "cacheable", "claim", "content_length", "count", "is_grpc",
+        "is_plain", "method", "noted", "path", "request_id", "route", "size", "timeout_bad",
+        "timeout_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -58,6 +59,10 @@ class RequestHead:
         """Fields, pseudo-fields included."""
         self.route: object = None
         """Whatever the owner of the head's cache has decided for it."""
+        self.noted: tuple[tuple[bytes, bytes], ...] = ()
+        """Name and value of the fields that the owner of the cache wants to see."""
+        self.claim: object = None
+        """Also the owner's: what it asks of such requests before they may pass."""
         self.is_plain = False
         """Also the owner's: nothing about such a request needs a second look."""
 

@@ -6,7 +6,12 @@ from typing import NamedTuple
 
 import pytest
 
+from lb.access.gate import Gate, GateRules, LimitRule
+from lb.access.limits import Limit
+from lb.access.tokens import Token, TokenBook, digest_of
+from lb.domain.access import Role
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.client import NOBODY
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
@@ -34,11 +39,13 @@ class Parts(NamedTuple):
     loop: FakeLoop
 
 
-def make(count: int = 2, *, max_in_flight: int = 0) -> Parts:
+def make(count: int = 2, *, max_in_flight: int = 0, gate: Gate | None = None) -> Parts:
     backends = tuple(make_backend(f"b{n}", max_in_flight=max_in_flight) for n in range(count))
     outcomes, finished, ledger, loop = Outcomes(), Finished(), Ledger(800), FakeLoop()
     ref = PoolRef(snapshot_of(backends))
-    dispatcher = Dispatcher(ref, outcomes, finished, clock=loop.time, ledger=ledger, max_attempts=3)
+    dispatcher = Dispatcher(
+        ref, outcomes, finished, clock=loop.time, ledger=ledger, max_attempts=3, gate=gate
+    )
     return Parts(dispatcher, backends, outcomes, finished, ledger, loop)
 
 
@@ -213,3 +220,58 @@ def test_the_exit_is_announced_to_those_who_watch() -> None:
     parts.dispatcher.announce_exit()
     assert seen == [(pool.current, True)]
     parts.dispatcher.place(exchange())
+
+
+# Access
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ANSWERED, Outcome.LOST])
+@pytest.mark.parametrize("client_goes_first", [True, False])
+def test_limits_are_given_back_once_client_and_backend_are_done(
+    client_goes_first: bool, outcome: Outcome
+) -> None:
+    limit = Limit(concurrent=1)
+    gate = Gate(GateRules(limits=(LimitRule(limit),)))
+    parts = make(gate=gate)
+    claim = gate.claim(INFER, (), is_control=False)
+    assert claim is not None
+    one = exchange()
+    parts.dispatcher.begin(one)
+    parts.dispatcher.admit(one, claim, NOBODY)
+    parts.dispatcher.place(one)
+    ends = [
+        lambda: parts.dispatcher.finish(one),
+        lambda: parts.dispatcher.attempt_ended(one, outcome),
+    ]
+    for count, end in enumerate(ends if client_goes_first else reversed(ends)):
+        assert limit.open_of(b"") == 1, count
+        end()
+        end()
+    assert limit.open_of(b"") == 0
+
+
+def test_a_request_that_never_ran_gives_its_share_back() -> None:
+    limit = Limit(concurrent=1)
+    gate = Gate(GateRules(limits=(LimitRule(limit),)))
+    parts = make(0, gate=gate)
+    claim = gate.claim(INFER, (), is_control=False)
+    assert claim is not None
+    for _ in range(2):
+        one = exchange()
+        parts.dispatcher.begin(one)
+        parts.dispatcher.admit(one, claim, NOBODY)
+        parts.dispatcher.finish(one, Reason.NO_BACKEND)
+
+
+def test_the_name_of_the_token_is_known_even_of_refused_requests() -> None:
+    secret = b"0123456789abcdef"
+    book = TokenBook([Token("key", digest_of(secret), frozenset({Role.INFER}))])
+    gate = Gate(GateRules(needs_token=True), book)
+    fields = [(b"authorization", b"Bearer " + secret)]
+    claim = gate.claim(LOAD, fields, is_control=True)
+    assert claim is not None
+    one = exchange(LOAD)
+    with pytest.raises(RequestRefused):
+        make(gate=gate).dispatcher.admit(one, claim, NOBODY)
+    assert one.token == "key"
+    assert one.permit is None

@@ -75,7 +75,7 @@ def test_a_line_has_all_fields_in_order() -> None:
         b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","backend":"gpu-0",'
         b'"attempts":2,"queue_ms":1.000,"connect_ms":2.000,"first_byte_ms":10.000,'
         b'"total_ms":12.500,"bytes_in":130,"bytes_out":200,"status":200,'
-        b'"grpc_status":"UNAVAILABLE","reason":null,"client":"10.0.0.9:4711"}\n'
+        b'"grpc_status":"UNAVAILABLE","reason":null,"client":"10.0.0.9:4711","token":null}\n'
     )
 
 
@@ -140,3 +140,9 @@ def test_lines_reach_a_file_through_the_writer(tmp_path: Path) -> None:
     log.finished(GOOD)
     writer.close()
     assert json.loads((tmp_path / "access.log").read_bytes())["path"] == "/good"
+
+
+def test_a_line_names_the_token() -> None:
+    log, _ = make_log()
+    assert json.loads(log.line(PlainRecord(token="team-a")))["token"] == "team-a"
+    assert json.loads(log.line(PlainRecord()))["token"] is None

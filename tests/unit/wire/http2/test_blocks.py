@@ -171,3 +171,18 @@ def test_private_fields_are_not_sent_on(stateless: bool) -> None:
         assert reader.request(block).block == expected
     trailers = b"".join(encode_field(*field) for field in (*private, kept[-1]))
     assert reader.trailers(trailers) == encode_field(*kept[-1])
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_noted_fields_are_kept_whether_they_are_sent_on_or_not(stateless: bool) -> None:
+    names = frozenset({b"x-who", b"x-seen"})
+    reader = BlockReader(HeadCaches(frozenset({b"x-who"}), names), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/B"), (b"x", b"y")]
+    noted = ((b"x-who", b"me"), (b"x-seen", b"1"), (b"x-who", b"too"))
+    block = b"".join(encode_field(*field) for field in (*fields, *noted))
+    for _ in range(2):
+        assert reader.request(block).noted == noted
+    assert b"x-seen" in reader.request(block).block
+    assert b"x-who" not in reader.request(block).block
