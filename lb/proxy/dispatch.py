@@ -68,7 +68,8 @@ class Dispatcher:
     # Access
 
     def admit(self, exchange: Exchange, claim: Claim, client: Client) -> None:
-        """Let a request pass the gate that its head has a claim for. It has begun.
+        """Let a request pass the gate, whose claim its head has. What it then holds of limits
+        is given back when it ends.
 
         Raises:
             RequestRefused: it may not.

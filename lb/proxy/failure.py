@@ -44,7 +44,7 @@ RETRY_AFTER: Final = frozenset({
     Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.MEMORY, Reason.RATE_LIMITED,
     Reason.CONCURRENCY_LIMITED,
 })  # fmt: skip
-"""HTTP answers with `Retry-After: 1`: the state passes by itself."""
+"""HTTP answers with `Retry-After`: the state passes by itself."""
 
 
 def http_status(reason: Reason) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from math import ceil
 from typing import Final
 
 from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING
 from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
-from lb.proxy.failure import RETRY_AFTER, http_body
+from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 
 _JSON: Final = b"Content-Type: application/json\r\n"
@@ -30,7 +32,7 @@ REASONS: Final = {
 class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
-    __slots__ = ("body", "reason", "says_methods", "status")
+    __slots__ = ("body", "reason", "retry_after_s", "says_methods", "status")
 
     def __init__(
         self,
@@ -39,12 +41,15 @@ class Answer:
         reason: Reason | None = None,
         *,
         says_methods: bool = False,
+        retry_after_s: float = 0.0,
     ) -> None:
         self.status = status
         self.body = body
         """JSON; empty for the answers about health, as Triton gives them."""
         self.reason = reason
         self.says_methods = says_methods
+        self.retry_after_s = retry_after_s
+        """When to come again, for the reasons of `RETRY_AFTER`; a second at least."""
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
@@ -55,7 +60,9 @@ class Answer:
         if self.says_methods or self.status == 405:
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:
-            parts.append(b"Retry-After: 1\r\n")
+            parts.append(b"Retry-After: %d\r\n" % max(1, ceil(self.retry_after_s)))
+        if self.status == 401:
+            parts.append(b"WWW-Authenticate: Bearer\r\n")
         if not keep_alive:
             parts.append(b"Connection: close\r\n")
         elif is_http10:
@@ -69,6 +76,13 @@ class Answer:
 def error(status: int, reason: Reason, detail: str) -> Answer:
     """An error in the shape of Triton's."""
     return Answer(status, http_body(detail), reason)
+
+
+def refusal(refused: RequestRefused) -> Answer:
+    """What we say to a request that may not pass."""
+    status = http_status(refused.reason)
+    detail = http_body(refused.detail)
+    return Answer(status, detail, refused.reason, retry_after_s=refused.retry_after_s)
 
 
 def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:

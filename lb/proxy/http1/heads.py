@@ -5,12 +5,14 @@ Clients repeat themselves, so nearly every head is found by its bytes in one dic
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
+from lb.kserve.control import METHOD_OVERRIDES, http_control
 from lb.kserve.operations import UNKNOWN, Route, http_route
 from lb.wire.http1.errors import MessageError
-from lb.wire.http1.grammar import CRLF
+from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
@@ -23,18 +25,22 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain",
+        "claim", "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain",
         "is_unstoppable", "keep_alive", "length", "method", "model", "operation", "path",
         "request_id", "route", "upstream",
     )  # fmt: skip
 
-    def __init__(self, request: RequestHead, route: Route, *, fits: bool) -> None:
+    def __init__(
+        self, request: RequestHead, route: Route, *, fits: bool, claim: Claim | None = None
+    ) -> None:
         self.method = request.method
         self.path = request.target.partition(b"?")[0]
         """For the log. Queries may hold secrets."""
         self.model = route.model
         self.operation: Operation = route.operation
         self.route = route
+        self.claim = claim
+        """What the gate goes by; None where it asks nothing."""
         self.request_id = request.request_id
         self.host = request.host or b""
         self.length = request.length
@@ -53,6 +59,7 @@ class RequestPlan:
             and not self.is_head
             and request.length >= 0
             and fits
+            and claim is None
             and not route.is_ours
             and not route.is_registration
         )
@@ -61,15 +68,26 @@ class RequestPlan:
         """A Triton computes it to the end even when its client leaves."""
 
 
+class _Line(NamedTuple):
+    """What a request line means."""
+
+    route: Route
+    control: Operation | None
+    """What it changes on a server, if anything."""
+    overridden: Operation | None
+    """The same where a header may change the method."""
+
+
 class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_errors", "_limits", "_requests", "_responses", "_routes",
+        "_body_size", "_errors", "_gate", "_limits", "_lines", "_requests", "_responses",
         "known_request", "known_response",
     )  # fmt: skip
 
-    def __init__(self, limits: HeadLimits, *, body_size: int = 0) -> None:
+    def __init__(self, limits: HeadLimits, *, body_size: int = 0, gate: Gate | None = None) -> None:
+        self._gate = gate or Gate()
         self._limits = limits
         self._body_size = body_size
         """Longest body; 0 is no limit."""
@@ -77,7 +95,7 @@ class HeadReader:
         self._responses: HeadCache[ResponseHead] = HeadCache()
         self._errors: HeadCache[ResponseHead] = HeadCache()
         """Heads of errors, whose bodies need a second look."""
-        self._routes: HeadCache[Route] = HeadCache()
+        self._lines: HeadCache[_Line] = HeadCache()
         """By request line: heads with a field that differs each time repeat at least that."""
         self.known_request = self._requests.get
         """Look up the request heads used last; hot."""
@@ -94,15 +112,34 @@ class HeadReader:
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
             request = parse_request_head(head, self._limits)
-            line = head[: head.index(CRLF)]
-            route = self._routes.get(line) or self._routes.revive(line)
-            if route is None:
-                route = http_route(request.method, request.target)
-                self._routes.put(line, route)
+            line = self._line(head[: head.index(CRLF)], request)
             fits = not self._body_size or request.length <= self._body_size
-            plan = RequestPlan(request, route, fits=fits)
+            plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
             self._requests.put(head, plan)
         return plan
+
+    def _line(self, text: bytes, request: RequestHead) -> _Line:
+        line = self._lines.get(text) or self._lines.revive(text)
+        if line is None:
+            method, target = request.method, request.target
+            line = _Line(
+                http_route(method, target),
+                http_control(method, target, is_overridden=False),
+                http_control(method, target, is_overridden=True),
+            )
+            self._lines.put(text, line)
+        return line
+
+    def _claim(self, head: bytes, line: _Line) -> Claim | None:
+        gate = self._gate
+        control = line.control
+        if control is not line.overridden and _fields(head, METHOD_OVERRIDES):
+            control = line.overridden
+        return gate.claim(
+            control or line.route.operation,
+            _fields(head, gate.noted) if gate.noted else (),
+            is_control=control is not None,
+        )
 
     def plan(self, head: bytes) -> RequestPlan | None:
         """As `request`; None where that raises."""
@@ -133,6 +170,16 @@ class HeadReader:
             elif not response.is_interim:
                 self._responses.put(head, response)
         return response
+
+
+def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
+    """Name in lower case and value of the fields of a checked head that have these names."""
+    found = []
+    for line in head.split(CRLF)[1:-2]:
+        name, _, value = line.partition(b":")
+        if (name := name.lower()) in names:
+            found.append((name, trimmed(value)))
+    return found
 
 
 UNREADABLE: Final = RequestPlan(RequestHead(b"", b"", is_http10=True), Route(UNKNOWN), fits=True)

@@ -45,7 +45,7 @@ class Http1Relay:
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
         self.clock: Callable[[], float] = dispatcher.clock
-        self.heads = HeadReader(options.head, body_size=options.body_size)
+        self.heads = HeadReader(options.head, body_size=options.body_size, gate=dispatcher.gate)
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
         self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
         if options.x_forwarded or options.forwarded or options.private_fields:

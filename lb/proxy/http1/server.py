@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http1.answers import REASONS, Answer, error, own
+from lb.proxy.http1.answers import REASONS, Answer, error, own, refusal
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, RequestPlan
@@ -192,13 +193,24 @@ class ServerConnection(Downstream):
             self._alarm.ring_by(now + options.body_timeout_s)
         if options.request_timeout_s:
             self._alarm.ring_by(now + options.request_timeout_s)
-        if plan.route.is_ours:
-            snapshot = relay.dispatcher.pool.current
-            exchange.answer_only(
-                own(plan, snapshot, draining=relay.dispatcher.exiting), ended=decoder.ended
-            )
+        answer = self._own_answer(exchange)
+        if answer is not None:
+            exchange.answer_only(answer, ended=decoder.ended)
         else:
             exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
+
+    def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
+        """What we say to a request ourselves; None where it is for a backend."""
+        plan = exchange.plan
+        dispatcher = self.relay.dispatcher
+        if plan.claim is not None:
+            try:
+                dispatcher.admit(exchange, plan.claim, self.client)
+            except RequestRefused as refused:
+                return refusal(refused)
+        if not plan.route.is_ours:
+            return None
+        return own(plan, dispatcher.pool.current, draining=dispatcher.exiting)
 
     def _upstream_head(self, plan: RequestPlan) -> bytes:
         head = plan.upstream

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
-from lb.proxy.http1.answers import Answer, error, own
+from lb.proxy.http1.answers import Answer, error, own, refusal
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.wire.http1.limits import HeadLimits
 from tests.fakes.backends import make_backends
@@ -88,3 +89,24 @@ def test_faulty_request_is_refused() -> None:
     refused = own(plan, snapshot_of([]), draining=False)
     assert (refused.status, refused.reason) == (400, Reason.BAD_REQUEST)
     assert not _plan(b"/v2/models/a").route.is_ours
+
+
+@pytest.mark.parametrize(
+    ("refused", "status", "field"),
+    [
+        (RequestRefused(Reason.UNAUTHENTICATED, "no"), 401, b"WWW-Authenticate: Bearer"),
+        (RequestRefused(Reason.CONTROL_REFUSED, "no"), 403, b"Content-Length: 15"),
+        (RequestRefused(Reason.RATE_LIMITED, "no", retry_after_s=2.1), 429, b"Retry-After: 3"),
+        (RequestRefused(Reason.RATE_LIMITED, "no", retry_after_s=0.1), 429, b"Retry-After: 1"),
+        (RequestRefused(Reason.CONCURRENCY_LIMITED, "no"), 429, b"Retry-After: 1"),
+    ],
+)
+def test_a_refusal_says_what_to_do(refused: RequestRefused, status: int, field: bytes) -> None:
+    answer = refusal(refused)
+    assert (answer.status, answer.reason, answer.body) == (
+        status,
+        refused.reason,
+        b'{"error": "no"}',
+    )
+    message = answer.encode(keep_alive=True, is_http10=False, is_head=False)
+    assert b"\r\n" + field + b"\r\n" in message

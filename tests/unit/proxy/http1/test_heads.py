@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lb.access.gate import Gate, GateRules
+from lb.access.tokens import Token, TokenBook, digest_of
+from lb.domain.access import Role
 from lb.kserve.operations import UNKNOWN
 from lb.proxy.http1.heads import UNREADABLE, HeadReader
 from lb.wire.http1.errors import MessageError
@@ -101,3 +104,49 @@ def test_unreadable_request_has_no_facts() -> None:
     assert (UNREADABLE.method, UNREADABLE.path, UNREADABLE.model) == (b"", b"", b"")
     assert UNREADABLE.operation is UNKNOWN
     assert not UNREADABLE.keep_alive
+
+
+# Access
+
+
+def head_of(method: bytes, target: bytes, *fields: bytes) -> bytes:
+    return b"\r\n".join((method + b" " + target + b" HTTP/1.1", b"Host: a", *fields, b"", b""))
+
+
+def test_nothing_is_asked_of_an_inference_by_default() -> None:
+    reader = HeadReader(HeadLimits())
+    assert reader.request(_INFER).claim is None
+    assert reader.request(head_of(b"GET", b"/v2/logging")).claim is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        head_of(b"POST", b"/v2/repository/models/m/load"),
+        head_of(b"POST", b"//V2/repository/models/m/%6coad/?x=1"),
+        head_of(b"GET", b"/v2/logging", b"X-HTTP-Method-Override: POST"),
+        head_of(b"GET", b"/v2/logging", b"x-http-method:POST"),
+    ],
+)
+def test_control_is_asked_however_it_is_spelled(head: bytes) -> None:
+    plan = HeadReader(HeadLimits()).request(head)
+    assert plan.claim is not None
+    assert plan.claim.is_control
+    assert not plan.is_plain
+
+
+def test_a_token_is_read_from_its_field_alone() -> None:
+    secret = b"0123456789abcdef"
+    book = TokenBook([Token("key", digest_of(secret), frozenset({Role.INFER}))])
+    gate = Gate(GateRules(needs_token=True, header=b"x-api-key"), book)
+    reader = HeadReader(HeadLimits(), gate=gate)
+    for field, name in (
+        (b"X-Api-Key: " + secret, "key"),
+        (b"x-api-key:" + secret + b" ", "key"),
+        (b"X-Api-Keys: " + secret, None),
+        (b"X: y\r\nX-Api-Key: wrong", None),
+    ):
+        claim = reader.request(head_of(b"POST", b"/v2/models/m/infer", field)).claim
+        assert claim is not None
+        token = gate.identify(claim)
+        assert (token.name if token else None) == name
