@@ -12,7 +12,8 @@ from lb.domain.client import NO_PROXIES, Client, TrustedProxies
 from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.control import grpc_control
-from lb.kserve.operations import grpc_operation
+from lb.kserve.gate import is_registration, masked
+from lb.kserve.operations import MODEL_STREAM_INFER, grpc_operation
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -105,7 +106,7 @@ class Http2Relay:
         self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self._caches = HeadCaches(options.private_fields, dispatcher.gate.noted)
+        self._caches = HeadCaches(options.private_fields, dispatcher.gate.noted, masked)
         self._pools: dict[Backend, UpstreamPool] = {}
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
@@ -135,8 +136,10 @@ class Http2Relay:
             control or operation, head.noted, is_control=control is not None
         )
         options = self.options
+        head.is_screened = is_registration(operation) or operation is MODEL_STREAM_INFER
         head.is_plain = (
             head.claim is None
+            and not head.is_screened
             and head.is_grpc
             and head.method == b"POST"
             and head.size <= options.head_size

@@ -17,6 +17,7 @@ from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
+from lb.proxy.http2.screened import ScreenedCall
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
@@ -158,7 +159,10 @@ class ServerLink(Link):
         head = self.blocks.known_request(block) or self.blocks.request(block)
         if end_stream and head.content_length > 0:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "content-length without a body")
-        call = Call(relay, self, stream_id, head)
+        if head.route is None:
+            relay.decide(head)
+        make = ScreenedCall if head.is_screened else Call
+        call = make(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin(end_stream)
 

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from hpack import Decoder
 from hpack.exceptions import HPACKDecodingError, OversizedHeaderListError
 
-from lb.wire.http2.fields import Field, FieldCache, field_of, skip_size_updates
+from lb.wire.http2.fields import Field, FieldCache, field_of, passed_on, skip_size_updates
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.http2.heads import (
     RequestHead,
@@ -64,19 +64,24 @@ class HeadCache(Generic[T]):
 class HeadCaches:
     """What all connections of a process share."""
 
-    __slots__ = ("fields", "noted", "private", "requests", "responses")
+    __slots__ = ("fields", "hide", "noted", "private", "requests", "responses")
 
     def __init__(
-        self, private: frozenset[bytes] = frozenset(), noted: frozenset[bytes] = frozenset()
+        self,
+        private: frozenset[bytes] = frozenset(),
+        noted: frozenset[bytes] = frozenset(),
+        hide: Callable[[bytes], bytes] = bytes,
     ) -> None:
         """
         Args:
             private: names of request fields that are dropped, in lower case and with hyphens,
                 which here also stand for underscores.
             noted: names of request fields that a head keeps, passed on or not.
+            hide: gives a `grpc-message` as clients may see it.
         """
         self.private = private
         self.noted = noted
+        self.hide = hide
         self.fields = FieldCache()
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
@@ -140,14 +145,14 @@ class BlockReader:
         # HOT PATH (benchmarks/bench_http2_headers.py). As `request`.
         if self._decoder is not None:
             fields, plain = self._plain(block)
-            return build_response(fields, plain)
+            return build_response(fields, plain, self._caches.hide)
         responses = self._caches.responses
         head = responses.get(block) or responses.revive(block)
         if head is not None:
             return head
         start = skip_size_updates(block)
         plain = block[start:] if start else block
-        head = build_response(self._caches.fields.split(plain), plain)
+        head = build_response(self._caches.fields.split(plain), plain, self._caches.hide)
         if head.cacheable:
             responses.put(block, head)
         return head
@@ -161,7 +166,7 @@ class BlockReader:
             fields = self._caches.fields.split(plain)
         if check_trailers(fields) > self._limit:
             raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, "trailers too large")
-        return self._without_private(fields, plain)
+        return passed_on(fields, plain, self._caches.private)
 
     def skip(self, block: bytes) -> None:
         """A block of a stream that is gone: keeps a dynamic table in step, drops the rest."""
@@ -169,18 +174,11 @@ class BlockReader:
             self._plain(block)
 
     def _build(self, fields: list[Field], plain: bytes) -> RequestHead:
-        head = build_request(fields, self._without_private(fields, plain))
+        head = build_request(fields, plain, self._caches.private)
         noted = self._caches.noted
         if noted:
             head.noted = tuple((f.name, f.value) for f in fields if f.name in noted)
         return head
-
-    def _without_private(self, fields: list[Field], plain: bytes) -> bytes:
-        private = self._caches.private
-        if not private:
-            return plain
-        kept = [field.raw for field in fields if field.name.replace(b"_", b"-") not in private]
-        return plain if len(kept) == len(fields) else b"".join(kept)
 
     def _plain(self, block: bytes) -> tuple[list[Field], bytes]:
         assert self._decoder is not None

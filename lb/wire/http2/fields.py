@@ -16,6 +16,7 @@ from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
+from lb.wire import field_names
 from lb.wire.http2.frames import ErrorCode, Http2Error
 
 OTHER: Final = 0
@@ -37,6 +38,9 @@ GRPC_TIMEOUT: Final = 12
 GRPC_STATUS: Final = 13
 REQUEST_ID: Final = 14
 HOST: Final = 15
+DROPPED: Final = 16
+"""A request field that no backend sees, see `lb.wire.field_names`."""
+GRPC_MESSAGE: Final = 17
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -56,6 +60,8 @@ _KINDS: Final = {
     b"grpc-status": GRPC_STATUS,
     b"x-request-id": REQUEST_ID,
     b"host": HOST,
+    b"grpc-message": GRPC_MESSAGE,
+    **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
 _NAME: Final = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE: Final = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z")
@@ -112,6 +118,23 @@ def field_of(header: HeaderTuple) -> Field:
     name, value = bytes(header[0]), bytes(header[1])
     never = isinstance(header, NeverIndexedHeaderTuple)
     return Field(name, value, encode_field(name, value, never_indexed=never), never_indexed=never)
+
+
+def passed_on(fields: list[Field], block: bytes, private: frozenset[bytes]) -> bytes:
+    """What of a request's block goes on to a backend.
+
+    Args:
+        fields: of the block, in order.
+        block: the same fields without size updates and dynamic table.
+        private: names that are dropped, in lower case and with hyphens, which here also stand
+            for underscores.
+    """
+    kept = [
+        field.raw
+        for field in fields
+        if field.kind != DROPPED and field.name.replace(b"_", b"-") not in private
+    ]
+    return block if len(kept) == len(fields) else b"".join(kept)
 
 
 def _broken(detail: str) -> Http2Error:

@@ -13,7 +13,7 @@ from typing import Final
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
-from lb.wire.http2.fields import Field, encode_field
+from lb.wire.http2.fields import Field, encode_field, passed_on
 from lb.wire.http2.frames import ErrorCode, StreamError
 
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
@@ -40,8 +40,8 @@ class RequestHead:
 
     __slots__ = (
         "authority", "block", "cacheable", "claim", "content_length", "count", "is_grpc",
-        "is_plain", "method", "noted", "path", "request_id", "route", "size", "timeout_bad",
-        "timeout_s",
+        "is_plain", "is_screened", "method", "noted", "path", "request_id", "route", "size",
+        "timeout_bad", "timeout_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +63,8 @@ class RequestHead:
         """Name and value of the fields that the owner of the cache wants to see."""
         self.claim: object = None
         """Also the owner's: what it asks of such requests before they may pass."""
+        self.is_screened = False
+        """Also the owner's: the messages of such requests are looked into."""
         self.is_plain = False
         """Also the owner's: nothing about such a request needs a second look."""
 
@@ -119,12 +121,15 @@ def _length(value: bytes) -> int:
     return int(value)
 
 
-def build_request(fields: list[Field], block: bytes) -> RequestHead:
+def build_request(
+    fields: list[Field], block: bytes, private: frozenset[bytes] = frozenset()
+) -> RequestHead:
     """Validate and digest a request head.
 
     Args:
         fields: of the block, in order.
         block: the same fields without size updates and dynamic table.
+        private: names of fields that are not passed on, as in `passed_on`.
 
     Raises:
         StreamError: malformed (RFC 9113 8.1.1).
@@ -143,6 +148,8 @@ def build_request(fields: list[Field], block: bytes) -> RequestHead:
         taker = takers(field.kind)
         if taker is not None:
             taker(head, field.value)
+    if private or seen & 1 << f.DROPPED:
+        block = passed_on(fields, block, private)
     if not seen & 1 << f.TE:
         # gRPC servers may insist on it, to detect proxies that would lose trailers.
         block += _TE_TRAILERS
@@ -223,8 +230,15 @@ def check_trailers(fields: list[Field]) -> int:
     return size
 
 
-def build_response(fields: list[Field], block: bytes) -> ResponseHead:
+def build_response(
+    fields: list[Field], block: bytes, hide: Callable[[bytes], bytes] = bytes
+) -> ResponseHead:
     """Validate and digest a response head or its trailers.
+
+    Args:
+        fields: of the block, in order.
+        block: the same fields without size updates and dynamic table.
+        hide: gives a `grpc-message` as the client may see it.
 
     Raises:
         StreamError: malformed.
@@ -246,4 +260,13 @@ def build_response(fields: list[Field], block: bytes) -> ResponseHead:
             head.grpc_status = _STATUSES.get(value, int(GrpcStatus.UNKNOWN))
         elif kind == f.CONTENT_LENGTH:
             head.content_length = _length(value)
+        elif kind == f.GRPC_MESSAGE and hide(value) != value:
+            head.block = _with_shown_message(fields, hide)
     return head
+
+
+def _with_shown_message(fields: list[Field], hide: Callable[[bytes], bytes]) -> bytes:
+    return b"".join([
+        encode_field(field.name, hide(field.value)) if field.kind == f.GRPC_MESSAGE else field.raw
+        for field in fields
+    ])  # fmt: skip

@@ -174,6 +174,43 @@ def test_private_fields_are_not_sent_on(stateless: bool) -> None:
 
 
 @pytest.mark.parametrize("stateless", [True, False])
+@pytest.mark.parametrize("private", [frozenset(), frozenset({b"x-who"})])
+def test_redirect_and_disguised_fields_are_not_sent_on(
+    stateless: bool, private: frozenset[bytes]
+) -> None:
+    reader = BlockReader(HeadCaches(private), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    odd = [
+        (b"x-vertex-ai-triton-redirect", b"v2/logging"),
+        (b"content_length", b"9"),
+        (b"x_forwarded-for", b"6.6.6.6"),
+    ]
+    kept = encode_field(b"triton_grpc_error", b"true")
+    block = PLAIN + b"".join(encode_field(*field) for field in odd) + kept
+    for _ in range(2):
+        head = reader.request(block)
+        assert head.block == PLAIN + kept
+        assert head.count == len(REQUEST) + 4
+    assert reader.trailers(encode_field(*odd[0]) + kept) == kept
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_messages_of_errors_are_shown_as_they_may_be(stateless: bool) -> None:
+    reader = BlockReader(HeadCaches(hide=lambda text: text.replace(b"secret", b"***")), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    status = encode_field(b"grpc-status", b"13")
+    for text, shown in ((b"a secret", b"a ***"), (b"a wish", b"a wish")):
+        block = status + encode_field(b"grpc-message", text) + encode_field(b"x", b"secret")
+        head = reader.response(block)
+        assert head.block == block.replace(
+            encode_field(b"grpc-message", text), encode_field(b"grpc-message", shown)
+        )
+        assert head.grpc_status == 13
+
+
+@pytest.mark.parametrize("stateless", [True, False])
 def test_noted_fields_are_kept_whether_they_are_sent_on_or_not(stateless: bool) -> None:
     names = frozenset({b"x-who", b"x-seen"})
     reader = BlockReader(HeadCaches(frozenset({b"x-who"}), names), LIMIT)
