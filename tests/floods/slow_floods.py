@@ -1,0 +1,156 @@
+"""Floods of connections: slow ones, silent ones, very many ones, and pipelined requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tests.fakes import frames as fr
+from tests.floods.line import Line, Target, dial, greeted
+from tests.floods.play import Played, Size, Slow, gather_lines
+
+_BIG = b"POST /v2/models/big/infer HTTP/1.1\r\nHost: lb\r\nContent-Length: 0\r\n\r\n"
+_PIPELINED = (
+    b"POST /v2/models/flood/infer HTTP/1.1\r\nHost: lb\r\nContent-Length: 4096\r\n\r\n"
+    + bytes(4096)
+)
+_LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n"
+_HALF_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
+
+
+def _http(first: bytes, *, reads: bool = True, receive_buffer: int = 0) -> Slow:
+    return Slow(_opener(first, reads=reads, receive_buffer=receive_buffer))
+
+
+def _opener(
+    first: bytes, *, reads: bool = True, receive_buffer: int = 0, secure: bool = True
+) -> Callable[[Target], Awaitable[Line]]:
+    async def make(target: Target) -> Line:
+        line = await dial(
+            target, http2=False, reads=reads, receive_buffer=receive_buffer, secure=secure
+        )
+        if first:
+            await line.send(first)
+        return line
+
+    return make
+
+
+def _grpc(first: bytes) -> Slow:
+    async def make(target: Target) -> Line:
+        line = await dial(target)
+        if first:
+            await line.send(first)
+        return line
+
+    return Slow(make)
+
+
+async def _stalled_call(target: Target) -> Line:
+    line = await greeted(target)
+    await line.send(fr.headers(1, fr.request_fields()) + fr.data(1, b"\0\0\0\1\0x"))
+    return line
+
+
+async def _open_block(target: Target) -> Line:
+    line = await greeted(target)
+    await line.send(fr.headers(1, fr.literals(fr.request_fields()), done=False))
+    return line
+
+
+def _body(length: int) -> bytes:
+    return (
+        b"POST /v2/models/flood/infer HTTP/1.1\r\nHost: lb\r\nContent-Length: %d\r\n\r\nx" % length
+    )
+
+
+HEAD = b"POST /v2/models/flood/infer HTTP/1.1\r\nHost: lb\r\nX: "
+SLOW_FLOODS = {
+    "slow head, HTTP": Slow(_opener(HEAD), drip=b"x"),
+    "slow preface, gRPC": Slow(_grpc(fr.PREFACE[:3]).make, drip=b""),
+    "open header block, gRPC": Slow(_open_block),
+    "silent, HTTP": _http(b""),
+    "silent, gRPC": _grpc(b""),
+    "no SETTINGS, gRPC": _grpc(fr.PREFACE),
+    "body stops, HTTP": _http(_body(100_000)),
+    "body of a byte now and then, HTTP": Slow(_opener(_body(100_000)), drip=b"x"),
+    "body stops, gRPC": Slow(_stalled_call),
+    "answer not read, HTTP": _http(_BIG, reads=False, receive_buffer=4096),
+    "answer read slowly, HTTP": Slow(
+        _opener(_BIG, reads=False, receive_buffer=4096), reads_a_little=True
+    ),
+    "idle, HTTP": _http(b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\n\r\n"),
+}
+HANDSHAKE_FLOODS = {
+    "TLS handshake not begun": Slow(_opener(b"", secure=False)),
+    "TLS handshake stalled": Slow(_opener(_HALF_HELLO, secure=False)),
+}
+
+
+async def connect_and_close(target: Target, size: Size) -> Played:
+    """Connections opened and closed as fast as eight of them at a time can be."""
+    played = Played(started=time.monotonic())
+    deadline = played.started + max(0.5, size.lasts_s)
+    left = iter(range(4 * size.units))
+
+    async def loop(http2: bool) -> None:
+        for _ in left:
+            if time.monotonic() > deadline:
+                return
+            try:
+                line = await dial(target, http2=http2)
+            except OSError:
+                played.refused += 1
+                continue
+            played.lines += 1
+            line.leave()
+
+    await asyncio.gather(*(loop(bool(n % 2)) for n in range(8)))
+    played.ended = time.monotonic()
+    return played
+
+
+async def hold_connections(target: Target, size: Size) -> Played:
+    """Thousands of connections that have made one request each, or none, and stay."""
+    played = Played(started=time.monotonic())
+
+    async def http() -> Line:
+        return await SLOW_FLOODS["idle, HTTP"].make(target)
+
+    async def grpc() -> Line:
+        return await greeted(target)
+
+    lines = await gather_lines(http, 2 * size.held, played)
+    lines += await gather_lines(grpc, 2 * size.held, played)
+    await asyncio.sleep(max(0.0, played.started + size.lasts_s - time.monotonic()))
+    played.add(lines)
+    played.ended = time.monotonic()
+    return played
+
+
+async def pipeline(target: Target, size: Size) -> Played:
+    """Requests pipelined as fast as they are taken; answers are read."""
+    return await _pipeline(target, size, reads=True)
+
+
+async def pipeline_unread(target: Target, size: Size) -> Played:
+    """The same; answers are not read."""
+    return await _pipeline(target, size, reads=False)
+
+
+async def _pipeline(target: Target, size: Size, *, reads: bool) -> Played:
+    played = Played(started=time.monotonic())
+    line = await dial(target, http2=False, reads=reads, receive_buffer=0 if reads else 4096)
+    try:
+        async with asyncio.timeout(size.lasts_s + size.patience_s):
+            for _ in range(size.units // 20):
+                if not await line.send(_PIPELINED * 20):
+                    break
+            await line.send(_LAST)
+            await line.until_cut(size.patience_s)
+    except TimeoutError:
+        pass
+    played.add((line,))
+    played.ended = time.monotonic()
+    return played
