@@ -113,7 +113,11 @@ class Gate:
         self._asks_all = rules.needs_token or bool(rules.limits)
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
-        self.requests: dict[str, int] = {}
+        self.requests = {
+            token.name: 0
+            for token in self._tokens.tokens
+            if token.roles & {Role.INFER, Role.CONTROL}
+        }
         """Counter: requests that showed a token, by its name."""
 
     def _noted_fields(self) -> Iterable[bytes]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 
+from lb.admin.access import AdminAccess, Handler, refuse
 from lb.admin.openapi import openapi_document
 from lb.admin.render import render_backend
 from lb.control.directory import BackendDirectory
@@ -27,11 +28,14 @@ _INDEX: Final = {
     "backends": "/api/v1/backends",
     "openapi": "/api/v1/openapi.json",
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_admin_app(
-    directory: BackendDirectory, *, version: str, clock: Callable[[], float] = monotonic
+    directory: BackendDirectory,
+    *,
+    version: str,
+    clock: Callable[[], float] = monotonic,
+    access: AdminAccess | None = None,
 ) -> web.Application:
     """Make the application; whoever runs it decides where it listens.
 
@@ -39,8 +43,10 @@ def make_admin_app(
         directory: what it shows and changes.
         version: of the product, for the OpenAPI document.
         clock: the clock that the directory is used with.
+        access: who may use it; everybody who can reach it if left out.
     """
-    app = web.Application(middlewares=[_answer_in_json, _refuse_other_sites])
+    app = web.Application(middlewares=[_answer_in_json])
+    (access or AdminAccess()).install(app)
     api = _Api(directory, clock, openapi_document(version))
     app.router.add_get("/", api.index)
     app.router.add_get("/api/v1/backends", api.list_backends)
@@ -82,7 +88,7 @@ class _Api:
             try:
                 self._directory.set_admin(name, state, self._clock())
             except LookupError as error:
-                return _error(404, str(error))
+                return refuse(404, str(error))
             return self._backend(name)
 
         return change
@@ -91,12 +97,8 @@ class _Api:
         try:
             record = self._directory.find(name)
         except LookupError as error:
-            return _error(404, str(error))
+            return refuse(404, str(error))
         return web.json_response(render_backend(backend_view(record, self._clock())))
-
-
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": message}, status=status, headers=headers)
 
 
 @web.middleware
@@ -106,22 +108,7 @@ async def _answer_in_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except web.HTTPException as error:
         allow = error.headers.get(hdrs.ALLOW)
-        return _error(error.status, error.reason, {hdrs.ALLOW: allow} if allow else None)
+        return refuse(error.status, error.reason, {hdrs.ALLOW: allow} if allow else None)
     except Exception:  # top frame: no traceback leaves the process
         _log.exception("admin request failed", extra={"path": request.path})
-        return _error(500, "internal error")
-
-
-@web.middleware
-async def _refuse_other_sites(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse what a web page of another site makes a browser send.
-
-    A page can make an operator's browser post to loopback. Browsers name the page's site in
-    `Origin`, and send other bodies than forms only after asking, which we never answer.
-    """
-    origin = request.headers.get(hdrs.ORIGIN)
-    if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
-        return _error(403, "requests from other web sites are refused")
-    if request.can_read_body and request.content_type != "application/json":
-        return _error(415, "a body must be application/json; none is needed")
-    return await handler(request)
+        return refuse(500, "internal error")

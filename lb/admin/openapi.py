@@ -91,6 +91,13 @@ _SCHEMAS: Final = {
     "Error": _object({"error": _TEXT}, "What was wrong, in one sentence."),
 }
 
+_REFUSALS: Final = {
+    "401": _json(_ref("Error"), "A valid token is needed, where tokens with admin roles exist."),
+    "403": _json(
+        _ref("Error"),
+        "The token lacks the role, or the request comes from another web site or for another host.",
+    ),
+}
 _NOT_FOUND: Final = _json(_ref("Error"), "There is no such backend.")
 
 
@@ -102,7 +109,7 @@ def _change(action: str, summary: str) -> Schema:
             "parameters": [_NAME],
             "responses": {
                 "200": _json(_ref("Backend"), "The backend as it is now."),
-                "403": _json(_ref("Error"), "The request comes from another web site."),
+                **_REFUSALS,
                 "404": _NOT_FOUND,
                 "415": _json(_ref("Error"), "The body is not JSON; none is needed."),
             },
@@ -124,7 +131,7 @@ def openapi_document(version: str) -> Schema:
                 "get": {
                     "operationId": "listBackends",
                     "summary": "List all backends in the order of the configuration.",
-                    "responses": {"200": _json(_ref("Backends"), "All backends.")},
+                    "responses": {"200": _json(_ref("Backends"), "All backends."), **_REFUSALS},
                 }
             },
             "/api/v1/backends/{name}": {
@@ -132,7 +139,11 @@ def openapi_document(version: str) -> Schema:
                     "operationId": "getBackend",
                     "summary": "Show one backend.",
                     "parameters": [_NAME],
-                    "responses": {"200": _json(_ref("Backend"), "It."), "404": _NOT_FOUND},
+                    "responses": {
+                        "200": _json(_ref("Backend"), "It."),
+                        **_REFUSALS,
+                        "404": _NOT_FOUND,
+                    },
                 }
             },
             "/api/v1/backends/{name}/drain": _change(
@@ -144,9 +155,13 @@ def openapi_document(version: str) -> Schema:
                 "get": {
                     "operationId": "getOpenapi",
                     "summary": "This document.",
-                    "responses": {"200": _json({"type": "object"}, "OpenAPI 3.1.")},
+                    "responses": {"200": _json({"type": "object"}, "OpenAPI 3.1."), **_REFUSALS},
                 }
             },
         },
-        "components": {"schemas": _SCHEMAS},
+        "components": {
+            "schemas": _SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
     }

@@ -7,12 +7,15 @@ import json
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 from lb.domain.backend import parse_address
 
+TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
 _TIMEOUT_S: Final = 10.0
+_LONGEST_TOKEN: Final = 1024
 _HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
 _NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99"})
 """Columns that are aligned to the right."""
@@ -22,11 +25,45 @@ class AdminError(Exception):
     """The admin API cannot be reached, or refused; the message is for the user."""
 
 
-def list_backends(admin: str) -> int:
-    """Print a table of the backends.
+@dataclass(frozen=True, slots=True)
+class AdminTarget:
+    """Where the admin API is, and what it wants to see."""
 
-    Args:
-        admin: address of the admin API: `http://HOST:PORT`, `HOST:PORT` or `unix:PATH`.
+    address: str
+    """`http://HOST:PORT`, `HOST:PORT` or `unix:PATH`."""
+    token: str = field(default="", repr=False)
+
+
+def find_token(path: str | None, env: Mapping[str, str]) -> str:
+    """The token for the admin API: from a file, or else from the environment; empty without.
+
+    There is no option for the token itself: everybody on a machine sees the arguments of all
+    processes.
+
+    Raises:
+        AdminError: the file cannot be read, or what is there is no token.
+    """
+    if path is None:
+        source, token = TOKEN_VARIABLE, env.get(TOKEN_VARIABLE, "").strip()
+    else:
+        source, token = f"--token-file {path}", _first_line(path)
+    if not (token.isascii() and token.isprintable()) or (path is not None and not token):
+        raise AdminError(f"{source}: this is no token")
+    return token
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline(_LONGEST_TOKEN).strip()
+    except OSError as error:
+        raise AdminError(f"--token-file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise AdminError(f"--token-file {path}: it is not UTF-8 text") from error
+
+
+def list_backends(admin: AdminTarget) -> int:
+    """Print a table of the backends.
 
     Returns:
         The exit code: 0, or 1 after one line on standard error.
@@ -42,11 +79,11 @@ def list_backends(admin: str) -> int:
     return 0
 
 
-def change_backend(admin: str, name: str, action: str) -> int:
+def change_backend(admin: AdminTarget, name: str, action: str) -> int:
     """Drain, enable or disable one backend and say what became of it.
 
     Args:
-        admin: as for `list_backends`.
+        admin: whom to ask.
         name: of the backend.
         action: `drain`, `enable` or `disable`.
 
@@ -81,20 +118,21 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _call(admin: str, method: str, path: str) -> Any:
+def _call(admin: AdminTarget, method: str, path: str) -> Any:
     """Return the JSON of the answer.
 
     Raises:
         AdminError: not reached, refused, or not the admin API.
     """
-    connection = _connection(admin)
+    connection = _connection(admin.address)
+    headers = {"Authorization": f"Bearer {admin.token}"} if admin.token else {}
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         response = connection.getresponse()
         body = response.read()
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        raise AdminError(f"cannot reach the admin API at {admin}: {reason}") from error
+        raise AdminError(f"cannot reach the admin API at {admin.address}: {reason}") from error
     except http.client.HTTPException as error:
         raise _foreign(admin) from error
     finally:
@@ -103,6 +141,8 @@ def _call(admin: str, method: str, path: str) -> Any:
         answer = json.loads(body)
     except ValueError as error:
         raise _foreign(admin) from error
+    if response.status == http.client.UNAUTHORIZED:
+        raise AdminError(f"the admin API wants a token: --token-file FILE or {TOKEN_VARIABLE}")
     if response.status != http.client.OK:
         raise AdminError(str(answer["error"]) if "error" in answer else f"HTTP {response.status}")
     return answer
@@ -118,8 +158,8 @@ def _connection(admin: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
 
 
-def _foreign(admin: str) -> AdminError:
-    return AdminError(f"what answers at {admin} is not the admin API of triton-lb")
+def _foreign(admin: AdminTarget) -> AdminError:
+    return AdminError(f"what answers at {admin.address} is not the admin API of triton-lb")
 
 
 def _fail(error: AdminError) -> int:

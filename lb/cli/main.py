@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lb.cli.admin import AdminTarget
 
 # Handlers import their subcommand when it is called, so that each command loads only what it
 # needs: `triton-lb drain` should not wait for the data plane, nor `check` for aiohttp.
@@ -89,6 +94,11 @@ def _add_admin_address(command: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"admin API of the process (default {DEFAULT_ADMIN})",
     )
+    command.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="file with the token that it wants (default: environment TRITON_LB_ADMIN_TOKEN)",
+    )
 
 
 def _positive(text: str) -> int:
@@ -122,13 +132,26 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _backends(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import list_backends
 
-    return list_backends(arguments.admin)
+    return _ask_admin(arguments, list_backends)
 
 
 def _change(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import change_backend
 
-    return change_backend(arguments.admin, arguments.name, arguments.action)
+    return _ask_admin(
+        arguments, lambda admin: change_backend(admin, arguments.name, arguments.action)
+    )
+
+
+def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int]) -> int:
+    from lb.cli.admin import AdminError, AdminTarget, find_token
+
+    try:
+        token = find_token(arguments.token_file, os.environ)
+    except AdminError as error:
+        print(f"triton-lb: {error}", file=sys.stderr)
+        return 1
+    return ask(AdminTarget(arguments.admin, token))
 
 
 def _version(_arguments: argparse.Namespace) -> int:

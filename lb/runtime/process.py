@@ -115,6 +115,8 @@ class Process:
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
             if product.security.is_used:
                 product.tasks.spawn(product.security.watch.run(), name="certificates")
+            if product.access.tokens.files:
+                product.tasks.spawn(product.access.tokens.run(), name="tokens")
             await self._serve_app("metrics", metrics_app(product, lambda: self.is_ready))
             await self._serve_app("admin", admin_app(product))
             product.probes.start()

@@ -31,6 +31,7 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.runtime.access import Access, credential_fields, make_access
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.security import Security, make_security, private_fields
@@ -88,7 +89,7 @@ def http1_options(settings: Settings) -> Http1Options:
         upstream_idle_s=timeouts.upstream_idle,
         request_timeout_s=timeouts.request,
         handshake_timeout_s=timeouts.handshake,
-        private_fields=private_fields(settings),
+        private_fields=private_fields(settings) | credential_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
     )
@@ -111,7 +112,7 @@ def http2_options(settings: Settings) -> Http2Options:
         client_idle_s=timeouts.client_idle,
         request_timeout_s=timeouts.request,
         handshake_timeout_s=timeouts.handshake,
-        private_fields=private_fields(settings),
+        private_fields=private_fields(settings) | credential_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
     )
@@ -152,6 +153,7 @@ class Product:
     loop_lag: LoopLag
     collector: LoadBalancerCollector
     security: Security
+    access: Access
 
     @property
     def idle(self) -> bool:
@@ -176,6 +178,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     """Make all parts. Needs a running loop; nothing listens or connects yet."""
     loop = asyncio.get_running_loop()
     security = make_security(settings)
+    access = make_access(settings)
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
     directory.replace(members(settings), time.monotonic())
@@ -190,6 +193,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         clock=time.monotonic,
         ledger=ledger,
         max_attempts=settings.retry.attempts,
+        gate=access.gate,
     )
     traffic = meter.traffic
     shared = (dispatcher, timers, ledger, tasks)
@@ -212,6 +216,8 @@ def build(settings: Settings, logs: Logs) -> Product:
         dropped_lines=logs.dropped,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
+        token_requests=access.gate.requests,
+        token_failures=lambda: access.tokens.failures,
     )
     return Product(
         settings=settings,
@@ -226,6 +232,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         loop_lag=loop_lag,
         collector=LoadBalancerCollector(sources),
         security=security,
+        access=access,
     )
 
 
@@ -266,4 +273,9 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
 
 def admin_app(product: Product) -> web.Application:
     """The application of the admin listener."""
-    return make_admin_app(product.directory, version=version(), clock=product.dispatcher.clock)
+    return make_admin_app(
+        product.directory,
+        version=version(),
+        clock=product.dispatcher.clock,
+        access=product.access.admin,
+    )

@@ -73,6 +73,20 @@ PROCESS: Final = (
         "stay in use.",
     ),
 )
+TOKENS: Final = (
+    MetricSpec(
+        "triton_lb_token_requests_total",
+        _COUNTER,
+        "Requests on the ports for clients that showed a valid token where one was looked for, "
+        "those that were then refused included, by the name of the token.",
+        ("token",),
+    ),
+    MetricSpec(
+        "triton_lb_token_reload_failures_total",
+        _COUNTER,
+        "Times that changed files of tokens could not be used; the ones before stay in use.",
+    ),
+)
 CLIENTS: Final = (
     MetricSpec("triton_lb_connections", _GAUGE, "Open connections of clients.", ("protocol",)),
     MetricSpec(
@@ -217,7 +231,7 @@ SCRAPE_FAILURES: Final = MetricSpec(
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
-COLLECTED: Final = (*PROCESS, *CLIENTS, *BACKENDS)
+COLLECTED: Final = (*PROCESS, *TOKENS, *CLIENTS, *BACKENDS)
 """What the collector renders, in this order."""
 
 _INTRODUCTION: Final = """\
@@ -252,6 +266,7 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for title, specs in (
         ("Process", PROCESS),
+        ("Access", TOKENS),
         ("Clients and requests", CLIENTS),
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
     ):

@@ -73,6 +73,9 @@ class Sources:
     expiries: Callable[[], Iterable[tuple[str, int]]]
     """Files of certificates in use, and the Unix times at which they end."""
     reload_failures: Callable[[], int]
+    token_requests: Mapping[str, int]
+    """By name of the token."""
+    token_failures: Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ class LoadBalancerCollector:
             "triton_lb_certificate_reload_failures_total": lambda: [
                 ((), sources.reload_failures())
             ],
+            "triton_lb_token_requests_total": self._token_requests,
+            "triton_lb_token_reload_failures_total": lambda: [((), sources.token_failures())],
             "triton_lb_connections": self._traffic("connections"),
             "triton_lb_connections_accepted_total": self._traffic("accepted"),
             "triton_lb_connection_errors_total": self._reasons("connection_errors"),
@@ -206,6 +211,10 @@ class LoadBalancerCollector:
     def _expiries(self) -> Iterator[Row]:
         for file, not_after in self._sources.expiries():
             yield (file,), not_after
+
+    def _token_requests(self) -> Iterator[Row]:
+        for token, count in tuple(self._sources.token_requests.items()):
+            yield (token,), count
 
     def _dropped_lines(self) -> Iterator[Row]:
         for log, count in self._sources.dropped_lines.items():

@@ -52,6 +52,8 @@ class Counters:
                 dropped_lines={"access": lambda: self.dropped_access_lines},
                 expiries=lambda: self.expiries,
                 reload_failures=lambda: 2,
+                token_requests={"team-a": 3, "team-b": 0},
+                token_failures=lambda: 1,
             )
         )
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from lb.admin.app import make_admin_app
-from lb.cli.admin import change_backend, list_backends
+from lb.cli.admin import AdminTarget, change_backend, list_backends
 from lb.control.directory import BackendDirectory
 from lb.domain.backend import AdminState, AppProtocol
 from tests.fakes.pool import make_pool
@@ -144,9 +144,9 @@ async def test_the_commands_work_on_the_real_api(
     client: Client, directory: BackendDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     admin = f"http://{address_of(client)}"
-    assert await asyncio.to_thread(change_backend, admin, "a", "drain") == 0
-    assert await asyncio.to_thread(list_backends, admin) == 0
-    assert await asyncio.to_thread(change_backend, admin, "x", "drain") == 1
+    assert await asyncio.to_thread(change_backend, AdminTarget(admin), "a", "drain") == 0
+    assert await asyncio.to_thread(list_backends, AdminTarget(admin)) == 0
+    assert await asyncio.to_thread(change_backend, AdminTarget(admin), "x", "drain") == 1
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "a: draining, 0 in flight",
@@ -165,7 +165,7 @@ async def test_the_commands_reach_a_unix_socket(
     await runner.setup()
     path = str(tmp_path / "admin.sock")
     await web.UnixSite(runner, path).start()
-    assert await asyncio.to_thread(change_backend, f"unix:{path}", "b", "disable") == 0
+    assert await asyncio.to_thread(change_backend, AdminTarget(f"unix:{path}"), "b", "disable") == 0
     await runner.cleanup()
     assert directory.find("b").admin is AdminState.DISABLED
     assert "backend administered" in [record.message for record in caplog.records]

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from lb.cli.admin import change_backend, list_backends
+from lb.cli.admin import (
+    TOKEN_VARIABLE,
+    AdminError,
+    AdminTarget,
+    change_backend,
+    find_token,
+    list_backends,
+)
 
 
 def backend(name: str, **changed: Any) -> dict[str, Any]:
@@ -29,6 +36,7 @@ def answering(body: bytes, status: int = 200) -> Iterator[tuple[str, list[str]]]
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(f"{self.command} {self.path}")
+            asked.extend(self.headers.get_all("Authorization", []))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -55,7 +63,7 @@ def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[s
         backend("b", state="down", since_s=65.0, why="grpc: connection refused"),
     ]
     with answering(json.dumps({"backends": backends}).encode()) as (address, asked):
-        assert list_backends(f"http://{address}/") == 0
+        assert list_backends(AdminTarget(f"http://{address}/")) == 0
     assert asked == ["GET /api/v1/backends"]
     assert capsys.readouterr().out.splitlines() == [
         "NAME   STATE  SINCE  IN FLIGHT  SERVED     P50       P99  WHY",
@@ -80,7 +88,7 @@ def test_durations_have_two_units(
 ) -> None:
     body = json.dumps({"backends": [backend("a", since_s=seconds)]}).encode()
     with answering(body) as (address, _):
-        assert list_backends(address) == 0
+        assert list_backends(AdminTarget(address)) == 0
     assert shown in capsys.readouterr().out.split()
 
 
@@ -90,14 +98,14 @@ def test_a_change_says_what_became_of_the_backend(
 ) -> None:
     body = json.dumps(backend("a/b", state="draining", in_flight=3)).encode()
     with answering(body) as (address, asked):
-        assert change_backend(address, "a/b", action) == 0
+        assert change_backend(AdminTarget(address), "a/b", action) == 0
     assert asked == [f"POST /api/v1/backends/a%2Fb/{action}"]
     assert capsys.readouterr().out == "a/b: draining, 3 in flight\n"
 
 
 def test_an_error_of_the_api_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(b'{"error": "there is no backend \'x\'"}', 404) as (address, _):
-        assert change_backend(address, "x", "drain") == 1
+        assert change_backend(AdminTarget(address), "x", "drain") == 1
     assert capsys.readouterr() == ("", "triton-lb: there is no backend 'x'\n")
 
 
@@ -108,8 +116,8 @@ def test_what_is_not_the_admin_api_is_said_so(
     body: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with answering(body) as (address, _):
-        assert list_backends(address) == 1
-        assert change_backend(address, "a", "drain") == 1
+        assert list_backends(AdminTarget(address)) == 1
+        assert change_backend(AdminTarget(address), "a", "drain") == 1
     line = f"triton-lb: what answers at {address} is not the admin API of triton-lb\n"
     assert capsys.readouterr() == ("", line + line)
 
@@ -117,8 +125,8 @@ def test_what_is_not_the_admin_api_is_said_so(
 def test_an_api_that_does_not_run_is_one_line(
     unused_tcp_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list_backends(f"http://127.0.0.1:{unused_tcp_port}") == 1
-    assert list_backends(f"unix:{tmp_path}/none.sock") == 1
+    assert list_backends(AdminTarget(f"http://127.0.0.1:{unused_tcp_port}")) == 1
+    assert list_backends(AdminTarget(f"unix:{tmp_path}/none.sock")) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].endswith(f"cannot reach the admin API at http://127.0.0.1:{unused_tcp_port}: "
                              "Connection refused")  # fmt: skip
@@ -126,7 +134,7 @@ def test_an_api_that_does_not_run_is_one_line(
 
 
 def test_a_bad_address_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list_backends("https://lb.example") == 1
+    assert list_backends(AdminTarget("https://lb.example")) == 1
     assert capsys.readouterr().err.startswith("triton-lb: --admin: ")
 
 
@@ -142,6 +150,38 @@ def test_a_port_that_speaks_something_else_is_said_so(capsys: pytest.CaptureFixt
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert list_backends(address) == 1
+        assert list_backends(AdminTarget(address)) == 1
         thread.join()
     assert "is not the admin API" in capsys.readouterr().err
+
+
+# Tokens
+
+
+def test_the_token_is_sent_and_comes_from_file_or_environment(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef\nignored\n")
+    assert find_token(str(path), {TOKEN_VARIABLE: "other"}) == "0123456789abcdef"
+    assert find_token(None, {TOKEN_VARIABLE: "other\n"}) == "other"
+    assert find_token(None, {}) == ""
+    with answering(json.dumps({"backends": []}).encode()) as (address, asked):
+        assert list_backends(AdminTarget(address, "0123456789abcdef")) == 0
+    assert asked == ["GET /api/v1/backends", "Bearer 0123456789abcdef"]
+
+
+def test_what_is_no_token_is_not_sent(tmp_path: Path) -> None:
+    empty, binary = tmp_path / "empty", tmp_path / "binary"
+    empty.write_text("")
+    binary.write_bytes(b"\xff")
+    for path in (empty, binary, tmp_path / "none", tmp_path):
+        with pytest.raises(AdminError, match="--token-file"):
+            find_token(str(path), {})
+    with pytest.raises(AdminError, match=TOKEN_VARIABLE):
+        find_token(None, {TOKEN_VARIABLE: "a\r\nX-Evil: b"})
+
+
+def test_a_token_that_is_wanted_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b'{"error": "no"}', 401) as (address, _):
+        assert list_backends(AdminTarget(address)) == 1
+    assert "--token-file FILE or TRITON_LB_ADMIN_TOKEN" in capsys.readouterr().err
+    assert "secret" not in repr(AdminTarget("a", "secret"))

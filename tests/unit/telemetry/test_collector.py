@@ -75,6 +75,14 @@ def test_counters_of_ports_are_rendered() -> None:
     assert samples[key(failures, **port, reason="upstream_lost")] == 1
 
 
+def test_requests_are_counted_by_token() -> None:
+    samples = busy().samples()
+    requests = "triton_lb_token_requests_total"
+    assert samples[key(requests, token="team-a")] == 3
+    assert samples[key(requests, token="team-b")] == 0
+    assert samples[key("triton_lb_token_reload_failures_total")] == 1
+
+
 def test_buckets_are_cumulative_and_end_at_the_count() -> None:
     samples = busy().samples()
     port = {"backend": "gpu-0", "protocol": "http"}

@@ -1,0 +1,132 @@
+"""Who may use the admin API: tokens with roles, no other web site, no borrowed host name.
+
+A browser of an operator is the way in for web pages of others: they can have it send requests here
+(so `Origin` must be our own, bodies JSON, and no answer ever names an allowed origin), and they
+can have their own name lead to our address (so `Host` must be a name that we go by).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
+from lb.domain.access import Role
+from lb.domain.client import ip_of
+
+_audit = logging.getLogger("lb.admin.audit")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_SAFE: Final = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
+_HEADERS: Final = {
+    hdrs.CACHE_CONTROL: "no-store",
+    hdrs.SERVER: "triton-lb",
+    hdrs.X_CONTENT_TYPE_OPTIONS: "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class AdminAccess:
+    """Decides about every request to the admin API."""
+
+    def __init__(
+        self, tokens: TokenBook | None = None, *, hosts: frozenset[str] = frozenset()
+    ) -> None:
+        """
+        Args:
+            tokens: those in force; None lets everybody in.
+            hosts: names that the API goes by, in lower case; `localhost` and IP addresses are
+                always good.
+        """
+        self._tokens = tokens
+        self._hosts = hosts | {"localhost"}
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether nobody gets in without."""
+        return self._tokens is not None
+
+    def install(self, app: web.Application) -> None:
+        """Have an application ask here; its own middlewares come first."""
+        app.middlewares.append(self._check)
+        app.on_response_prepare.append(_add_headers)
+
+    @web.middleware
+    async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request pass, or say why not; note what changes anything."""
+        token = self._identify(request)
+        refusal = self._refusal(request, token)
+        status = 500
+        try:
+            response = await handler(request) if refusal is None else refusal
+            status = response.status
+            return response
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            if request.method not in _SAFE:
+                _note(request, token, status)
+
+    def _identify(self, request: web.Request) -> Token | None:
+        if self._tokens is None:
+            return None
+        shown = request.headers.getall(hdrs.AUTHORIZATION, [])
+        digest = shown_digest(AUTHORIZATION, [value.encode("utf-8", "replace") for value in shown])
+        return self._tokens.find(digest) if digest is not None else None
+
+    def _refusal(self, request: web.Request, token: Token | None) -> web.Response | None:
+        if not self._goes_by(request.headers.get(hdrs.HOST, "")):
+            return refuse(403, "this host name is not one of admin.hosts")
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
+            return refuse(403, "requests from other web sites are refused")
+        if self._tokens is not None:
+            wanted = Role.READ if request.method in _SAFE else Role.OPERATE
+            if token is None:
+                return refuse(
+                    401,
+                    "this needs a valid token (Authorization: Bearer TOKEN)",
+                    {hdrs.WWW_AUTHENTICATE: "Bearer"},
+                )
+            if not token.roles & {wanted, Role.OPERATE}:
+                return refuse(403, f"this needs a token with the role {wanted}")
+        if request.can_read_body and request.content_type != "application/json":
+            return refuse(415, "a body must be application/json; none is needed")
+        return None
+
+    def _goes_by(self, host: str) -> bool:
+        name = host
+        if host.startswith("["):
+            name = host[1:].partition("]")[0]
+        elif host.count(":") == 1:
+            name = host.partition(":")[0]
+        return name.lower() in self._hosts or ip_of(name) is not None
+
+
+def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    """An error in the shape that all answers of the API have."""
+    return web.json_response({"error": message}, status=status, headers=headers)
+
+
+def _note(request: web.Request, token: Token | None, status: int) -> None:
+    """One line for everything that changed something, or would have."""
+    _audit.info(
+        "admin request",
+        extra={
+            "method": request.method,
+            "path": request.rel_url.raw_path,
+            "status": status,
+            "token": token.name if token is not None else "",
+            "client": request.remote or "unix",
+        },
+    )
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
