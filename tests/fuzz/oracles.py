@@ -123,6 +123,8 @@ def httptools_requests(data: bytes) -> list[Message]:
     parser = httptools.HttpRequestParser(calls)
     try:
         parser.feed_data(data)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+    except httptools.HttpParserUpgrade:
+        del calls.found[-1:]  # it leaves what follows the head to others
+    except httptools.HttpParserError:
         pass
     return calls.found

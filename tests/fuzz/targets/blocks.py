@@ -45,7 +45,8 @@ def _check(data: bytes) -> None:
         assert _facts(getattr(cached, name), data) == facts
         assert _facts(getattr(cached, name), data) == facts
         _compare_decoders(facts, _facts(getattr(before, name), data))
-        if isinstance(facts, dict):
+        # Longer ones are refused by whoever asked for the head.
+        if isinstance(facts, dict) and facts["size"] <= _LIMIT:
             _check_onward(data, facts)
     _check_table(data)
 

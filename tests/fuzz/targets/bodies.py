@@ -14,7 +14,7 @@ from lb.wire.http1.body import (
     forwardable_trailers,
 )
 from lb.wire.http1.errors import MessageError
-from tests.fakes import http1_corpus
+from tests.corpus import http1
 from tests.fuzz.target import Target, same_for_every_cutting
 from tests.reference import http1_chunked as reference
 
@@ -90,7 +90,9 @@ _WORDS = (
     b"1\r\n1\r\n" * 40,
 )  # fmt: skip
 CHUNKED = tuple(
-    row.wire.partition(b"\r\n\r\n")[2] for row in http1_corpus.CHUNKS if len(row.wire) < 9000
+    row.wire.partition(b"\r\n\r\n")[2]
+    for row in http1.ALL
+    if b"chunked" in row.wire and len(row.wire) < 9000
 )
 
 TARGETS = (

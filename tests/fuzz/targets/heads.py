@@ -10,7 +10,7 @@ from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
-from tests.fakes import http1_corpus
+from tests.corpus import http1
 from tests.fuzz.oracles import (
     Fields,
     Message,
@@ -201,7 +201,7 @@ RESPONSE_WORDS = (
     b"HTTP/1.1 103 \r\n", b"HTTP/1.1 ", b" 200", b"Set-Cookie: a=b\r\n", *REQUEST_WORDS,
 )  # fmt: skip
 REQUESTS = (
-    *(row.wire for row in http1_corpus.ALL if len(row.wire) <= 12_000),
+    *(row.wire for row in http1.ALL if len(row.wire) <= 12_000),
     b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n",
     b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
     b"POST /v2/models/m/infer HTTP/1.0\r\nContent-Length: 5\r\nConnection: keep-alive\r\n\r\nhello"

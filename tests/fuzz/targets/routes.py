@@ -9,22 +9,28 @@ from tests.fuzz.target import Target
 _ACTIONS = {"ModelInfer": b"/infer", "ModelGenerate": b"/generate", "ModelReady": b"/ready"}
 
 
+def _asked(method: bytes, target: bytes) -> tuple[Operation, bytes, str]:
+    route = http_route(method, target)
+    return route.operation, route.model, route.fault
+
+
 def _check(data: bytes) -> None:
     method, _, target = data.partition(b" ")
-    route = http_route(method, target)
-    assert isinstance(route.operation, Operation)
+    operation, model, fault = asked = _asked(method, target)
+    assert isinstance(operation, Operation)
     path = target.partition(b"?")[0]
-    assert route.model in path
-    assert b"/" not in route.model
-    if route.operation is not UNKNOWN:
+    assert model in path
+    assert b"/" not in model
+    assert len(fault) < 100
+    if operation is not UNKNOWN and path != b"*":
         # Neither a query nor another spelling of the path changes what a request is.
         assert path.startswith(b"/v2")
-        assert http_route(method, path + b"?x=1") == route
-        assert http_route(method, path + b"/").operation in (UNKNOWN, route.operation)
-        assert http_route(method, path.replace(b"/v2", b"/V2", 1)).operation is UNKNOWN
-    if route.operation.model_in is ModelIn.PATH:
-        assert route.model
-    ending = _ACTIONS.get(route.operation.name)
+        assert _asked(method, path + b"?x=1") == asked
+        assert _asked(method, path + b"/")[0] in (UNKNOWN, operation)
+        assert _asked(method, path.replace(b"/v2", b"/V2", 1))[0] is UNKNOWN
+    if operation.model_in is ModelIn.PATH:
+        assert model
+    ending = _ACTIONS.get(operation.name)
     assert ending is None or path.endswith(ending)
     assert grpc_operation(target) is GRPC_OPERATIONS.get(target, UNKNOWN)
 
