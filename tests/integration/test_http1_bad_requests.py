@@ -95,6 +95,30 @@ async def _send(client: object, row: BadRequest, step: int) -> None:
         pass  # refused before all of it was sent
 
 
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"HEAD / HTTP/1.1\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: a\r\nX: \x00\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n",
+        b"HEAD /v2/models/a%2fb HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\nHost: a\r\n",
+    ],
+)
+@pytest.mark.parametrize("step", [0, 1])
+async def test_refusal_of_a_head_request_has_no_body(wire: bytes, step: int) -> None:
+    options = Http1Options(linger_s=0.1, body_size=1000, head_timeout_s=0.3)
+    async with (
+        running_http1_relay(options=options) as relay,
+        raw_client(relay.port) as client,
+    ):
+        await client.send(wire, step=step)
+        answer = await client.answer("HEAD")
+        assert answer.status in (400, 408, 413)
+        assert int(answer.fields[b"content-length"]) > 0
+        assert await client.is_closed()
+
+
 async def test_leading_zeros_arrive_canonical() -> None:
     async with (
         scripted_backend() as backend,

@@ -33,7 +33,9 @@ def _decode(pieces: list[bytes]) -> tuple[bytes, bytes, int] | str | None:
     return (b"".join(out), decoder.trailers, used) if decoder.ended else None
 
 
-_EXTENSIONS = st.sampled_from([b"", b"", b"", b";a", b" ;a=b", b'\t;a="b c"', b";" + b"x" * 256])
+_EXTENSIONS = st.sampled_from(
+    [b"", b"", b"", b";a", b" ;a=b", b'\t;a="b c"', b";" + b"x" * 255, b'; a = "\\"";c=d']
+)
 _CHUNK = st.tuples(st.binary(min_size=1, max_size=40), _EXTENSIONS, st.integers(0, 3)).map(
     lambda chunk: b"0" * chunk[2] + b"%X%b\r\n%b\r\n" % (len(chunk[0]), chunk[1], chunk[0])
 )

@@ -47,31 +47,62 @@ def _size_line(wire: bytes, at: int) -> tuple[int, int] | None:
         return None
     if not digits:
         raise Illegal("size")
-    spaces = 0
-    while at < len(wire) and wire[at] in b" \t":
-        spaces += 1
-        at += 1
-        if spaces > 16:
-            raise Illegal("extension")
-    if at >= len(wire):
-        return None
-    if wire[at] == ord(";"):
-        at += 1
-        size = 0
+    start = at
+    if wire[at] in b" \t;":
         while at < len(wire) and (wire[at] == 9 or (wire[at] >= 32 and wire[at] != 127)):
-            size += 1
             at += 1
-            if size > 256:
+            if at - start > 256:
                 raise Illegal("extension")
-    elif spaces:
-        raise Illegal("extension")
+    extension = wire[start:at]
     for byte in b"\r\n":
         if at >= len(wire):
             return None
         if wire[at] != byte:
             raise Illegal("size")
         at += 1
+    _check_extension(extension)
     return int(digits, 16), at
+
+
+def _check_extension(text: bytes) -> None:
+    """*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] ), each BWS short."""
+    at = 0
+    while at < len(text):
+        at = _past_blank(text, at)
+        if text[at : at + 1] != b";":
+            raise Illegal("extension")
+        at = _past_token(text, _past_blank(text, at + 1))
+        equals = _past_blank(text, at)
+        if text[equals : equals + 1] == b"=":
+            at = _past_blank(text, equals + 1)
+            at = _past_quoted(text, at) if text[at : at + 1] == b'"' else _past_token(text, at)
+
+
+def _past_blank(text: bytes, at: int) -> int:
+    end = at
+    while text[end : end + 1] in (b" ", b"\t"):
+        end += 1
+    if end - at > 16:
+        raise Illegal("blank")
+    return end
+
+
+def _past_token(text: bytes, at: int) -> int:
+    end = at
+    while end < len(text) and text[end] in _TOKEN:
+        end += 1
+    if end == at:
+        raise Illegal("token")
+    return end
+
+
+def _past_quoted(text: bytes, at: int) -> int:
+    at += 1
+    while text[at : at + 1] != b'"':
+        at += 2 if text[at : at + 1] == b"\\" else 1
+        if at >= len(text):
+            raise Illegal("quoted string")
+    return at + 1
 
 
 def _trailers(wire: bytes, at: int) -> tuple[bytes, int] | None:

@@ -107,6 +107,8 @@ def _length_of(fields: list[tuple[bytes, bytes, bytes]], *, is_http10: bool) -> 
     if lengths:
         if not (1 <= len(lengths[0]) <= 19) or not _all_in(lengths[0], _DIGITS):
             raise Illegal("length")
+        if int(lengths[0]) >= 2**63:
+            raise Illegal("length")
         return int(lengths[0])
     if codings:
         if is_http10 or codings[0].lower() != b"chunked":
@@ -147,6 +149,8 @@ def _check_host(value: bytes) -> None:
         port = port[1:]
     elif b":" in value:
         host, _, port = value.partition(b":")
+    if not host and not value.startswith(b"["):
+        raise Illegal("no host")
     if len(port) > 5 or not _all_in(port, _DIGITS):
         raise Illegal("port")
     at = 0

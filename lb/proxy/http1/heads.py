@@ -111,7 +111,11 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            request = parse_request_head(head, self._limits)
+            try:
+                request = parse_request_head(head, self._limits)
+            except MessageError as fault:
+                fault.to_head = head.startswith(b"HEAD ")
+                raise
             line = self._line(head[: head.index(CRLF)], request)
             fits = not self._body_size or request.length <= self._body_size
             plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
@@ -182,5 +186,11 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
     return found
 
 
-UNREADABLE: Final = RequestPlan(RequestHead(b"", b"", is_http10=True), Route(UNKNOWN), fits=True)
+def _unreadable(method: bytes) -> RequestPlan:
+    return RequestPlan(RequestHead(method, b"", is_http10=True), Route(UNKNOWN), fits=True)
+
+
+UNREADABLE: Final = _unreadable(b"")
 """Stands for a request whose head could not be read."""
+UNREADABLE_HEAD: Final = _unreadable(b"HEAD")
+"""The same, where so much is known: its answer has no body."""

@@ -14,7 +14,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http1.answers import REASONS, Answer, error, own, refusal
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.heads import UNREADABLE, RequestPlan
+from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.upload import UNCOUNTED
 from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
@@ -176,7 +176,7 @@ class ServerConnection(Downstream):
         relay = self.relay
         options = relay.options
         if options.body_size and plan.length > options.body_size:
-            raise MessageError(413, "request body too large")
+            raise MessageError(413, "request body too large", to_head=plan.is_head)
         decoder = make_decoder(plan.length)
         pieces: list[Payload] = []
         if self._pending and not decoder.ended:
@@ -279,7 +279,9 @@ class ServerConnection(Downstream):
             return
         relay = self.relay
         self.state = _BODY  # there may be more of it, so no other request can follow
-        self.exchange = exchange = Http1Exchange(relay, self, UNREADABLE, relay.clock())
+        to_head = fault.to_head or self._collector.is_of_head_request
+        plan = UNREADABLE_HEAD if to_head else UNREADABLE
+        self.exchange = exchange = Http1Exchange(relay, self, plan, relay.clock())
         exchange.answer_only(error(fault.status, reason, fault.text), ended=False)
 
     def refuse_late_head(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 from lb.wire.http1.errors import MessageError
-from lb.wire.http1.grammar import CRLF, has_violation, is_field_section
+from lb.wire.http1.grammar import CRLF, TOKEN, has_violation, is_field_section
 from lb.wire.http1.limits import CHUNK_EXTENSION_BYTES, TRAILER_BYTES, TRAILER_FIELDS
 
 Payload: TypeAlias = bytes | memoryview
@@ -27,11 +27,19 @@ _FEW: Final = 16
 VIEW_BYTES: Final = 4096
 """From this size on a slice is a view: the view object costs as much as copying this much."""
 
-_EXTENSION: Final = rb"(?:[ \t]{0,16};[\t -~\x80-\xff]{0,%d})?+" % CHUNK_EXTENSION_BYTES
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})" + _EXTENSION + rb"\r\n")
-_SIZE_LINE_BEGUN: Final = re.compile(
-    rb"(?:[0-9A-Fa-f]{1,16}(?:[ \t]{1,16}|" + _EXTENSION + rb"\r?))?"
+_BLANK: Final = rb"[ \t]{0,16}"
+_QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
+_EXTENSION: Final = rb"(?:%b;%b%b(?:%b=%b(?:%b|%b))?+)*+" % (
+    (_BLANK, _BLANK, TOKEN, _BLANK, _BLANK, TOKEN, _QUOTED)
 )
+_SIZE_LINE: Final = re.compile(
+    rb"([0-9A-Fa-f]{1,16})(?:|(?=[^\r\n]{0,%d}\r)%b)\r\n" % (CHUNK_EXTENSION_BYTES, _EXTENSION)
+)
+_SIZE_LINE_BEGUN: Final = re.compile(
+    rb"(?:[0-9A-Fa-f]{1,16}(?:(?:[ \t;][\t -~\x80-\xff]{0,%d})?+\r?)?)?"
+    % (CHUNK_EXTENSION_BYTES - 1)
+)
+"""What may become a size line. Whether extensions are well-formed is seen at its end."""
 _NOT_IN_TRAILERS: Final = frozenset(
     b"authorization cache-control connection content-encoding content-length content-range "
     b"content-type expect host keep-alive max-forwards proxy-authenticate proxy-authorization "

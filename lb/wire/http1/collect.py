@@ -35,6 +35,11 @@ class HeadCollector:
         """Bytes collected of a head that is not complete."""
         return len(self._text)
 
+    @property
+    def is_of_head_request(self) -> bool:
+        """Whether what was collected begins a HEAD request."""
+        return self._text.startswith(b"HEAD ")
+
     def feed(self, data: bytes) -> bytes | None:
         """Add `data`; return the head with its empty line once it is complete.
 

@@ -10,7 +10,9 @@ class MessageError(Exception):
     the kind of fault, since the client of a broken backend gets 502.
     """
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, to_head: bool = False) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.to_head = to_head
+        """The request is known to be HEAD, whose answers have no body."""

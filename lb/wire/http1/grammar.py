@@ -21,6 +21,8 @@ FIELD_LINES: Final = rb"(?:" + TOKEN + rb":" + VALUE + rb"\r\n)*+"
 
 _FIELD_SECTION: Final = re.compile(FIELD_LINES)
 _LENGTH: Final = re.compile(rb"[ \t]*([0-9]{1,19})[ \t]*")
+_LONGEST: Final = 2**63 - 1
+"""Above this some servers count below zero."""
 _CANONICAL_LENGTH: Final = re.compile(rb" ?(?:0|[1-9][0-9]*)")
 _CHUNKED: Final = re.compile(rb"[ \t]*chunked[ \t]*", re.IGNORECASE)
 _CODINGS: Final = re.compile(
@@ -61,13 +63,13 @@ def parse_length(value: bytes) -> int:
     """Read a Content-Length value.
 
     Raises:
-        MessageError: it is not 1 to 19 digits. A list of equal numbers, which RFC 9110 8.6 lets
-            a recipient repair, is refused as well.
+        MessageError: it is not 1 to 19 digits, or does not fit 63 bits. A list of equal numbers,
+            which RFC 9110 8.6 lets a recipient repair, is refused as well.
     """
     match = _LENGTH.fullmatch(value)
-    if match is None:
+    if match is None or (length := int(match[1])) > _LONGEST:
         raise MessageError(400, "invalid Content-Length")
-    return int(match[1])
+    return length
 
 
 def is_canonical_length(value: bytes) -> bool:

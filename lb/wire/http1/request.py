@@ -41,10 +41,10 @@ _LINE: Final = re.compile(rb"([^ ]+) ([^ ]+) HTTP/([0-9])\.([0-9])")
 _METHOD: Final = re.compile(TOKEN)
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
 _HOST: Final = re.compile(
-    rb"[ \t]*((?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})*+)"
+    rb"[ \t]*((?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})++)"
     rb"(?::[0-9]{0,5})?)[ \t]*"
 )
-"""RFC 3986 host and port without a comma, which joined duplicates would have."""
+"""RFC 3986 host, not empty, and port; without a comma, which joined duplicates would have."""
 _TRAVERSAL: Final = re.compile(
     rb"(?:/|\\|%2f|%5c)(?:\.|%2e){1,2}(?:/|\\|%2f|%5c|$)|%00", re.IGNORECASE
 )

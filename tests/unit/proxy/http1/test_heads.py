@@ -8,7 +8,7 @@ from lb.access.gate import Gate, GateRules
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from lb.kserve.operations import UNKNOWN
-from lb.proxy.http1.heads import UNREADABLE, HeadReader
+from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, HeadReader
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 
@@ -98,6 +98,16 @@ def test_broken_heads_are_refused_every_time() -> None:
         assert reader.plan(b"GET / HTTP/1.1\r\n\r\n") is None
         with pytest.raises(MessageError):
             reader.response(b"HTTP/1.1 101 No\r\n\r\n", to_head=False)
+
+
+def test_refusals_of_head_requests_are_known_as_such() -> None:
+    reader = HeadReader(HeadLimits())
+    for method in (b"HEAD", b"GET", b"HEADS"):
+        with pytest.raises(MessageError) as caught:
+            reader.request(method + b" / HTTP/1.1\r\n\r\n")
+        assert caught.value.to_head is (method == b"HEAD")
+    assert UNREADABLE_HEAD.is_head
+    assert not UNREADABLE.is_head
 
 
 def test_unreadable_request_has_no_facts() -> None:

@@ -98,9 +98,20 @@ def test_broken_chunks_are_refused_without_waiting_for_more(wire: bytes, step: i
 
 
 def test_extension_may_be_as_long_as_the_limit() -> None:
-    wire = b"1 \t;" + b"a" * 256 + b"\r\nx\r\n0\r\n\r\n"
+    wire = b"1 \t;" + b"a" * 253 + b"\r\nx\r\n0\r\n\r\n"
     for step in (1, 100, 1000):
         assert _decode(ChunkedDecoder(), wire, step) == (b"x", b"")
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [b";", b";;a", b"x", b" ", b";a=", b";=b", b";a=b=c", b";a[", b';a="b', b';a="b"c', b";a b",
+     b";" + b" " * 17 + b"a", b";" + b"a" * 256],
+)  # fmt: skip
+def test_malformed_extension_is_refused_once_its_line_is_there(extension: bytes) -> None:
+    for step in (1, 1000):
+        with pytest.raises(MessageError):
+            _decode(ChunkedDecoder(), b"1" + extension + b"\r\nx\r\n0\r\n\r\n", step)
 
 
 def test_decoder_holds_no_payload() -> None:

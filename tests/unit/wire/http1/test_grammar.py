@@ -17,12 +17,17 @@ from lb.wire.http1.grammar import (
 )
 
 
-@pytest.mark.parametrize(("value", "length"), [(b" 0", 0), (b"007\t", 7), (b"9" * 19, 10**19 - 1)])
+@pytest.mark.parametrize(
+    ("value", "length"), [(b" 0", 0), (b"007\t", 7), (b"9223372036854775807", 2**63 - 1)]
+)
 def test_lengths_are_read(value: bytes, length: int) -> None:
     assert parse_length(value) == length
 
 
-@pytest.mark.parametrize("value", [b"", b" ", b"+1", b"1_0", b"1,1", b"\xb2", b"1\x0c", b"9" * 20])
+@pytest.mark.parametrize(
+    "value",
+    [b"", b" ", b"+1", b"1_0", b"1,1", b"\xb2", b"1\x0c", b"9" * 20, b"9223372036854775808"],
+)
 def test_other_lengths_are_refused(value: bytes) -> None:
     with pytest.raises(MessageError):
         parse_length(value)
