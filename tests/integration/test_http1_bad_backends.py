@@ -61,6 +61,17 @@ _BROKEN_HEADS = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
     b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775808\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nok",
+    b"HTTP/1.1 200 OK\r\n Content-Length: 2\r\n\r\nok",
+    b"\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    b"HTTP/1.1 099 Low\r\n\r\n",
+    b"HTTP/1.1 200OK\r\n\r\n",
+    b"HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok",
     b"HTTP/1.1 200 OK\nContent-Length: 2\r\n\r\nok",
     b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\nok",
     b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\nok",
@@ -118,6 +129,9 @@ _BROKEN_BODIES = [
     _CHUNKED + b"5\r\nhello\r\n5\rhello\r\n0\r\n\r\n",
     _CHUNKED + b"5\r\nhelloworld\r\n0\r\n\r\n",
     _CHUNKED + b"5\r\nhello\r\n" + b"0" * 17 + b"\r\n\r\n",
+    _CHUNKED + b"5\r\nhello\r\n5;\r\nhello\r\n0\r\n\r\n",
+    _CHUNKED + b'5\r\nhello\r\n5;a="b\r\nhello\r\n0\r\n\r\n',
+    _CHUNKED + b"5\r\nhello\r\n0\r\nx: " + b"y" * 17_000 + b"\r\n\r\n",
     _CHUNKED + b"5\r\nhello\r\n0\r\nx\r\n\r\n",
 ]
 
@@ -231,6 +245,42 @@ async def test_unsolicited_bytes_close_an_idle_connection(setup: Setup) -> None:
     await eventually(lambda: relay.relay.upstream_connections == 0)
     await client.send(_GET)
     assert (await client.answer()).body == b"ok"
+
+
+async def test_backend_that_speaks_before_it_is_asked_answers_nothing_later(setup: Setup) -> None:
+    """What it says at once is at best an answer to the first request; never one to the next."""
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.send(reply(b"early"))
+        await peer.request()
+        await peer.send(reply())
+        await peer.closed()
+
+    backend.script = script
+    seen = []
+    for _ in range(4):
+        await client.send(_GET)
+        seen.append((await client.answer()).body)
+        await eventually(lambda: relay.relay.upstream_connections == 0)
+    assert set(seen) <= {b"early", b"ok"} | {body for body in seen if body.startswith(b'{"error"')}
+    assert backend.connections >= 4, "no connection that spoke unasked is used twice"
+
+
+async def test_second_answer_never_meets_a_pipelined_request(setup: Setup) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        received = await peer.request()
+        await peer.send(reply(received.target) + reply(b"evil"))
+        await peer.closed()
+
+    backend.script = script
+    targets = [b"/%d" % number for number in range(20)]
+    await client.send(b"".join(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % each for each in targets))
+    assert [(await client.answer()).body for _ in targets] == targets
+    assert backend.connections == len(targets)
+    await eventually(lambda: relay.relay.upstream_connections == 0)
 
 
 async def test_upgrade_is_never_a_tunnel(setup: Setup) -> None:
