@@ -8,6 +8,7 @@ particular backend or many streams are tests of their own in `test_corpus_grpc`.
 from __future__ import annotations
 
 from tests.corpus.http2_row import (
+    BEGUN,
     NOTHING,
     ONE,
     OPEN,
@@ -123,7 +124,6 @@ BODIES = [
     passed("G-10f", "groups in groups", message(b"\x0b" * 200)),
 ]  # fmt: skip
 
-LOAD = b"/inference.GRPCInferenceService/RepositoryModelLoad"
 NAMES = [
     path("G-11", "unknown service", b"/nobody.Knows/It"),
     path("G-11a", "unknown method", METHOD_PATH + b"X"),
@@ -169,6 +169,66 @@ OURS = [
     Row("G-11h", "a health check with a body that is none", headers(1, fields(path=HEALTH)) + data(1, b"\xff" * 100, end=True), Status(), PROTOCOL, NOTHING),
     Row("G-11i", "another method of health is not ours", headers(1, fields(path=HEALTH + b"X")) + data(1, message(), end=True), Status(), PROTOCOL, ONE),
 ]  # fmt: skip
+
+CONTROL = [
+    b"RepositoryModelLoad",
+    b"RepositoryModelUnload",
+    b"SystemSharedMemoryRegister",
+    b"SystemSharedMemoryUnregister",
+    b"CudaSharedMemoryRegister",
+    b"CudaSharedMemoryUnregister",
+    b"TraceSetting",
+    b"LogSettings",
+]
+"""Methods that change a server."""
+LOAD = SERVICE + b"RepositoryModelLoad"
+
+
+def denied(id_: str, about: str, value: bytes) -> Row:
+    """A request that may not pass, whoever would take it for control."""
+    sent = headers(1, instead(b":path", value)) + data(1, message(), end=True)
+    return Row(id_, about, sent, Status(7, then=NO_ERROR), "KServe v2")
+
+
+DENIED: list[Row] = [
+    *(
+        denied(f"G-12{chr(97 + number)}", name.decode(), SERVICE + name)
+        for number, name in enumerate(CONTROL)
+    ),
+    Row("G-12m", "without a message", headers(1, instead(b":path", LOAD), end=True), Status(7), "KServe v2"),
+    denied("G-13m", "a query", LOAD + b"?x=1"),
+    denied("G-13n", "a slash behind", LOAD + b"/"),
+    denied("G-13o", "two slashes in front", b"/" + LOAD),
+    denied("G-13p", "lower case", LOAD.lower()),
+    denied("G-13q", "percent-encoded", LOAD.replace(b"Repository", b"%52epository")),
+    denied("G-13r", "percent-encoded twice", LOAD.replace(b"Repository", b"%2552epository")),
+    denied("G-13s", "a semicolon", LOAD + b";x=1"),
+    denied("G-13t", "two slashes inside", LOAD.replace(b"/Rep", b"//Rep")),
+    path("G-12n", "what only looks is not denied", SERVICE + b"RepositoryIndex"),
+    path("G-12o", "inference is not denied", METHOD_PATH),
+]  # fmt: skip
+"""For a process that lets nobody change a server."""
+
+LIMIT = 65_536
+"""`limits.body_bytes` of the process for `LIMITED`."""
+
+
+def prefix(size: int) -> bytes:
+    """What comes before a message of so many bytes, and how it begins."""
+    return b"\0" + size.to_bytes(4, "big") + b"\x0a\x01m"
+
+
+TOO_LONG = Status(8, then=NO_ERROR)
+LIMITED: list[Row] = [
+    Row("G-20", "a message one byte over the limit is refused by its prefix", OPEN + data(1, prefix(LIMIT + 1)), TOO_LONG, PROTOCOL),
+    Row("G-20a", "a message of 4 GiB is refused by its prefix", OPEN + data(1, prefix(2**32 - 1)), TOO_LONG, PROTOCOL),
+    Row("G-20b", "a message of 2 GiB is refused by its prefix", OPEN + data(1, prefix(2**31)), TOO_LONG, PROTOCOL),
+    Row("G-20c", "the prefix in two frames", OPEN + data(1, prefix(LIMIT + 1)[:3]) + data(1, prefix(LIMIT + 1)[3:]), TOO_LONG, PROTOCOL, BEGUN),
+    Row("G-20d", "the second message is over the limit", OPEN + data(1, named()) + data(1, prefix(LIMIT + 1)), TOO_LONG, PROTOCOL, BEGUN),
+    passed("G-20e", "a message at the limit", prefix(LIMIT) + bytes(LIMIT - 3)),
+    passed("G-20f", "messages below the limit, more than it together", 40 * (prefix(3000) + bytes(2997))),
+]  # fmt: skip
+"""For a process with a limit on messages."""
 
 ROWS: list[Row] = [*KINDS, *TIMEOUTS, *BODIES, *NAMES, *METADATA, *OURS]
 BY_ID: dict[str, Row] = {row.id: row for row in ROWS}

@@ -74,19 +74,33 @@ class Ledger:
     async def _play(self, peer: Peer) -> None:
         under_way: dict[int, Arrival] = {}
         try:
-            while (found := await peer.next()) is not None:
-                self._note(peer, found, under_way)
+            while (found := await self._next(peer)) is not None:
+                if self._note(peer, found, under_way):
+                    await self.reply(peer, found.stream)
         finally:
             for arrival in under_way.values():
                 if not arrival.complete:
                     arrival.reset = fr.CANCEL
 
-    def _note(self, peer: Peer, found: fr.Frame, under_way: dict[int, Arrival]) -> None:
+    async def _next(self, peer: Peer) -> fr.Frame | None:
+        """The next frame, however long a connection is quiet."""
+        while True:
+            try:
+                return await peer.next()
+            except TimeoutError:
+                pass
+
+    async def reply(self, peer: Peer, stream: int) -> None:
+        """Answer a complete request."""
+        peer.send(answer(stream))
+
+    def _note(self, peer: Peer, found: fr.Frame, under_way: dict[int, Arrival]) -> bool:
+        """Returns whether a request is to be answered now."""
         stream = found.stream
         arrival = under_way.get(stream)
         if arrival is None:
             if stream not in peer.heads:
-                return
+                return False
             head = peer.heads[stream][0]
             arrival = under_way[stream] = Arrival(head)
             self.arrivals[dict(head).get(TOKEN_FIELD, b"")].append(arrival)
@@ -96,8 +110,8 @@ class Ledger:
             arrival.complete = True
             arrival.body = bytes(peer.bodies.get(stream, b""))
             arrival.trailers = peer.heads[stream][-1] if len(peer.heads[stream]) > 1 else []
-            if arrival.path != HANG_PATH:
-                peer.send(answer(stream))
+            return arrival.path != HANG_PATH
+        return False
 
 
 def flaw(head: list[FieldPair]) -> str:

@@ -4,6 +4,7 @@ the test plays; and all rows against it at once."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import sys
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.corpus.http2_play import Ledger, check_arrivals, connected, good_call, play
 from tests.corpus.http2_row import Row
@@ -91,7 +91,7 @@ async def serving(
         **sections,
     }
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(json.dumps(config))
     process = ChildProcess(
         (sys.executable, "-m", "lb", "serve", "--config", str(path)),
         log=folder / "serve.log",
@@ -115,9 +115,14 @@ async def serving(
 
 
 async def play_all(
-    folder: Path, rows: Iterable[Row], transports: Iterable[str], paces: Iterable[str]
+    folder: Path,
+    rows: Iterable[Row],
+    transports: Iterable[str] = TRANSPORTS,
+    paces: Iterable[str] = PACES,
+    **sections: Any,
 ) -> Verdicts:
-    """Play every row by every transport and pace, many at the same time.
+    """Play every row by every transport and pace, many at the same time, against a process with
+    these sections in its configuration.
 
     After each row a good call works on a fresh connection, and what arrived behind is checked: that
     call takes the same connection to the backend, so all that the row caused came before it.
@@ -142,9 +147,9 @@ async def play_all(
 
     async with raw_backend(ledger.script) as backend:
         backends = [{"name": "only", "grpc": backend.target}]
-        limits = {"concurrent_streams": 100}
+        sections["limits"] = {"concurrent_streams": 100, **sections.get("limits", {})}
         async with (
-            serving(folder, backends, limits=limits) as served,
+            serving(folder, backends, **sections) as served,
             asyncio.TaskGroup() as tasks,
         ):
             for row in rows:
@@ -154,19 +159,27 @@ async def play_all(
     return verdicts
 
 
-def play_wanted(
-    request: pytest.FixtureRequest, factory: pytest.TempPathFactory, rows: Iterable[Row]
-) -> Verdicts:
-    """Play the rows that the tests of a module ask for by their parameter `id_`, once for all."""
-    wanted = {
+def wanted_ids(request: pytest.FixtureRequest) -> set[str]:
+    """What the tests of a module that run ask for by their parameter `id_`."""
+    return {
         item.callspec.params["id_"]
         for item in request.session.items
         if isinstance(item, pytest.Function)
         and item.module is request.module
-        and hasattr(item, "callspec")
+        and "id_" in getattr(getattr(item, "callspec", None), "params", ())
     }
+
+
+def play_wanted(
+    request: pytest.FixtureRequest,
+    factory: pytest.TempPathFactory,
+    rows: Iterable[Row],
+    **sections: Any,
+) -> Verdicts:
+    """Play the rows that the tests of a module ask for, once for all; see `play_all`."""
+    wanted = wanted_ids(request)
     chosen = [row for row in rows if row.id in wanted]
-    return asyncio.run(play_all(factory.mktemp("corpus"), chosen, TRANSPORTS, PACES))
+    return asyncio.run(play_all(factory.mktemp("corpus"), chosen, **sections))
 
 
 def raise_flaw(row: Row, flaw: BaseException | None) -> None:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import grpc.aio
 import pytest
 
-from tests.corpus.grpc import BY_ID, ROWS
-from tests.corpus.http2_process import PACES, TRANSPORTS, Verdicts, play_wanted, raise_flaw
+from tests.corpus.grpc import BY_ID, DENIED, LIMIT, LIMITED, ROWS
+from tests.corpus.http2_play import Ledger, connected
+from tests.corpus.http2_process import (
+    PACES,
+    TRANSPORTS,
+    Served,
+    Verdicts,
+    play_wanted,
+    raise_flaw,
+    serving,
+)
+from tests.corpus.http2_row import TOKEN_FIELD
+from tests.fakes import frames as fr
+from tests.fakes.frames import HANG_PATH, Peer, RawBackend, Script, eventually, raw_backend
+from tests.fakes.grpc_server import grpc_channel, grpc_server, path
+
+DENIED_BY_ID = {row.id: row for row in DENIED}
+LIMITED_BY_ID = {row.id: row for row in LIMITED}
+EVERY_WAY = pytest.mark.parametrize("transport", TRANSPORTS)
+AT_BOTH = pytest.mark.parametrize("pace", PACES)
 
 
 @pytest.fixture(scope="module")
@@ -14,12 +36,131 @@ def verdicts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return play_wanted(request, tmp_path_factory, ROWS)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("pace", PACES)
+@pytest.fixture(scope="module")
+def denials(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+    """The same for a process that lets nobody change a server."""
+    access = {"control": {"loopback": False}}
+    return play_wanted(request, tmp_path_factory, DENIED, access=access)
+
+
+@pytest.fixture(scope="module")
+def limits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
+    """The same for a process with a limit on messages."""
+    return play_wanted(request, tmp_path_factory, LIMITED, limits={"body_bytes": LIMIT})
+
+
+@EVERY_WAY
+@AT_BOTH
 @pytest.mark.parametrize("id_", BY_ID)
 def test_row_gets_its_right_answer(verdicts: Verdicts, id_: str, transport: str, pace: str) -> None:
     raise_flaw(BY_ID[id_], verdicts[id_, transport, pace])
 
 
+@EVERY_WAY
+@AT_BOTH
+@pytest.mark.parametrize("id_", DENIED_BY_ID)
+def test_nobody_changes_a_server_however_it_is_spelled(
+    denials: Verdicts, id_: str, transport: str, pace: str
+) -> None:
+    raise_flaw(DENIED_BY_ID[id_], denials[id_, transport, pace])
+
+
+@EVERY_WAY
+@AT_BOTH
+@pytest.mark.parametrize("id_", LIMITED_BY_ID)
+def test_message_over_the_limit_is_refused_by_its_prefix(
+    limits: Verdicts, id_: str, transport: str, pace: str
+) -> None:
+    raise_flaw(LIMITED_BY_ID[id_], limits[id_, transport, pace])
+
+
 def test_every_row_has_its_own_name() -> None:
-    assert len(BY_ID) == len(ROWS)
+    rows = [*ROWS, *DENIED, *LIMITED]
+    assert len({row.id for row in rows}) == len(rows)
+
+
+# G-18
+
+
+class Pouring(Ledger):
+    """A backend that begins an answer to every request as soon as it begins, and never ends it."""
+
+    def script(self, _: RawBackend) -> Script:
+        return self._pour
+
+    async def _pour(self, peer: Peer) -> None:
+        poured = set()
+        while (found := await self._next(peer)) is not None:
+            if found.stream in peer.heads and found.stream not in poured:
+                poured.add(found.stream)
+                stream = found.stream
+                peer.send(fr.headers(stream, fr.RESPONSE_FIELDS), fr.data(stream, bytes(8000)))
+
+
+async def cancelled(
+    served: Served, backend: RawBackend, sent: bytes, leave: str, transport: str
+) -> float:
+    """Begin a call, leave it, and return the seconds until the backend hears of that."""
+    async with connected(served.ports[transport], served.tls(transport)) as client:
+        await fr.greet(client)
+        client.send(sent)
+        await eventually(lambda: any(peer.heads for peer in backend.peers))
+        behind = next(peer for peer in backend.peers if peer.heads)
+        stream = max(behind.heads)
+        await eventually(lambda: stream in behind.heads)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if leave == "reset":
+            client.send(fr.rst(1))
+        else:
+            client.abort()
+        await eventually(lambda: stream in behind.resets)
+        assert behind.resets[stream] == fr.CANCEL
+        return loop.time() - began
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("leave", ["reset", "connection lost"])
+@pytest.mark.parametrize("within", ["upload", "download"])
+async def test_backend_hears_at_once_that_a_client_left(
+    tmp_path: Path, within: str, leave: str, transport: str
+) -> None:
+    ledger = Ledger() if within == "upload" else Pouring()
+    head = fr.headers(1, fr.request_fields((TOKEN_FIELD, b"left"), path=HANG_PATH))
+    sent = head + fr.data(1, bytes(5000))
+    async with (
+        raw_backend(ledger.script) as backend,
+        serving(tmp_path, [{"grpc": backend.target}]) as served,
+    ):
+        took = await cancelled(served, backend, sent, leave, transport)
+        assert took < 1.0  # 100 ms on a quiet machine
+        await served.until_gauge("triton_lb_backend_in_flight", 0)
+        await served.until_gauge("triton_lb_open_requests", 0)
+
+
+# G-19
+
+
+async def test_one_stalled_stream_holds_up_none_of_99_others(tmp_path: Path) -> None:
+    count, size = 40, 50_000
+    question = b"%d,%d" % (count, size)
+    async with (
+        grpc_server() as (_, target),
+        serving(tmp_path, [{"grpc": target}]) as served,
+        grpc_channel(f"127.0.0.1:{served.ports['plain']}") as channel,
+    ):
+        repeat = channel.unary_stream(path("Repeat"))
+        stalled = repeat(question)
+        assert await stalled.read() == b"r" * size
+
+        async def read_all(call: grpc.aio.UnaryStreamCall[bytes, bytes]) -> int:
+            total = 0
+            while message := await call.read():
+                total += len(message)
+            return total
+
+        got = await asyncio.wait_for(
+            asyncio.gather(*(read_all(repeat(question)) for _ in range(99))), 60
+        )
+        assert got == 99 * [count * size]
+        assert await read_all(stalled) == (count - 1) * size
