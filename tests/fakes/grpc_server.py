@@ -24,9 +24,12 @@ class BytesService(grpc.GenericRpcHandler):
         self.cancelled = asyncio.Event()
         self.started = asyncio.Event()
         self.calls = 0
+        self.methods: set[str] = set()
+        """Full names of all that was called, known or not."""
         self.metadata: list[tuple[str, str | bytes]] = []
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        self.methods.add(details.method)
         name = details.method.rpartition("/")[2]
         handlers = {
             "ModelInfer": grpc.unary_unary_rpc_method_handler(self._echo),
