@@ -51,6 +51,8 @@ INFER = "/v2/models/simple/infer"
 REPEAT = "/v2/models/repeat_int32"
 FAILING = "/v2/models/failing"
 
+REGISTRATION = b'{"key":"/no_such_key","offset":0,"byte_size":64}'
+
 HTTP_REQUESTS = {
     "server metadata": message("GET", "/v2"),
     "query string": message("GET", "/v2?a=b"),
@@ -101,7 +103,26 @@ HTTP_REQUESTS = {
     "JSON that is no object": message("POST", INFER, b"[]"),
     "empty body": message("POST", INFER, b""),
     "no body": message("POST", INFER),
-    "head longer than body": message("POST", INFER, GOOD, "Inference-Header-Content-Length: 9999"),
+    "version with zeros": message("POST", "/v2/models/simple/versions/001/infer", GOOD),
+    "version that is no number": message("POST", "/v2/models/simple/versions/-1/infer", GOOD),
+    "long model name": message("POST", f"/v2/models/{'m' * 255}/infer", GOOD),
+    "escapes in a model name": message("GET", "/v2/models/a%20b%E2%80%AE/ready"),
+    "head of all the body": message(
+        "POST", INFER, GOOD, f"Inference-Header-Content-Length: {len(GOOD)}"
+    ),
+    "gzip with a head longer than itself": message(
+        "POST",
+        INFER,
+        gzip.compress(GOOD),
+        "Content-Encoding: gzip",
+        f"Inference-Header-Content-Length: {len(GOOD)}",
+    ),
+    "registration of nothing": message(
+        "POST", "/v2/systemsharedmemory/region/r/register", REGISTRATION
+    ),
+    "registration, bad JSON": message("POST", "/v2/systemsharedmemory/region/r/register", b"{"),
+    "registration by GET": message("GET", "/v2/systemsharedmemory/region/r/register"),
+    "PUT of log settings": message("PUT", "/v2/logging", b"{}"),
     "binary data cut short": message(
         "POST", INFER, BINARY[:-8], f"Inference-Header-Content-Length: {len(BINARY_HEAD)}"
     ),
