@@ -11,12 +11,12 @@ from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, http_control
 from lb.kserve.operations import UNKNOWN, Route, http_route
+from lb.wire.cache import HeadCache
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
-from lb.wire.http2.blocks import HeadCache
 
 _INFER: Final = "ModelInfer"
 

@@ -1,38 +1,27 @@
 """One gRPC call: a stream of a client, and the stream of a backend that serves it.
 
 Phases: the first message may be awaited to learn the model; then the call is placed and waits for
-a connection or has one; a call that we answer ourselves never has a backend. Whatever ends a call
-ends it through `_close`, which leaves nothing behind on either connection.
+a connection or has one; a call that we answer ourselves never has a backend. How it ends:
+`lb.proxy.http2.joined`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import ModelIn, Operation, Treatment
+from lb.domain.operation import ModelIn, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.proxy.exchange import Exchange
-from lb.proxy.failure import grpc_status, upstream_detail
+from lb.proxy.failure import upstream_detail
 from lb.proxy.http2.admission import is_refused
-from lb.proxy.http2.replies import (
-    OK_HEAD,
-    RESET_CODES,
-    status_trailers,
-    trailers_only,
-)
-from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
-from lb.wire.grpc.status import GrpcStatus, status_of_http, status_of_reset
+from lb.proxy.http2.joined import JoinedStreams
+from lb.wire.grpc.message import PREFIX_SIZE, model_name
+from lb.wire.grpc.status import status_of_http, status_of_reset
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
-from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead, ResponseHead
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.client import ClientLink
-    from lb.proxy.http2.relay import Http2Relay
-    from lb.proxy.http2.server import ServerLink
+from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
 _GRPC: Final = AppProtocol.GRPC
@@ -44,50 +33,10 @@ _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
 
-class Call(Exchange):
+class Call(JoinedStreams):
     """A gRPC call in the relay."""
 
-    __slots__ = (
-        "begun", "client_id", "early_heads", "head", "held_back", "messages", "opened_at", "relay",
-        "request", "response", "server", "timer", "upstream", "watch",
-    )  # fmt: skip
-
-    def __init__(
-        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
-    ) -> None:
-        # HOT PATH (benchmarks/load). One object and two pipes per call.
-        operation = head.route or relay.decide(head)
-        super().__init__(_GRPC, cast("Operation", operation), server.client.name, relay.now)
-        options = relay.options
-        self.relay = relay
-        self.server = server
-        self.client_id = stream_id
-        self.head = head
-        self.method = head.method
-        self.path = head.path
-        self.request_id = head.request_id
-        self.upstream: ClientLink | None = None
-        self.begun = False
-        """Some of the response has gone to the client."""
-        self.held_back = False
-        """The first message is awaited before the call is placed."""
-        self.opened_at = 0.0
-        self.messages = MessageMeter() if options.message_size else None
-        self.timer: Any = None
-        self.watch: Any = None
-        """Ends the subscription of a health watch."""
-        ledger = relay.ledger
-        window = options.stream_window
-        request: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
-        response: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
-        request.opposite = response
-        response.opposite = request
-        request.source = response.sink = server
-        request.source_id = response.sink_id = stream_id
-        response.credit = server.peer_window
-        request.retained = []
-        self.request = request
-        self.response = response
+    __slots__ = ()
 
     # The client's side
 
@@ -273,23 +222,6 @@ class Call(Exchange):
             request.sink.end_stream(request)
         elif self.operation.treatment is _ANSWER:
             self.relay.answer(self)
-
-    def client_gone(self) -> None:
-        """The client reset the stream, or its connection is lost."""
-        self._close(Outcome.CANCELLED, Reason.CLIENT_GONE, ErrorCode.CANCEL)
-
-    def client_broke_stream(self, error: StreamError) -> None:
-        """The client broke the rules on this stream; it was reset."""
-        self._close(Outcome.CANCELLED, Reason.BAD_REQUEST, ErrorCode.CANCEL)
-
-    def evict(self) -> None:
-        """The ledger wants this call's bytes back."""
-        self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
-
-    def _expire(self) -> None:
-        """The client's deadline has passed."""
-        self.timer = None
-        self.fail(Reason.DEADLINE, "Deadline Exceeded", Outcome.DEADLINE)
 
     # Attempts
 
@@ -490,100 +422,3 @@ class Call(Exchange):
             self.server.reset(self.client_id, ErrorCode.NO_ERROR)
             request.ended = True
         self._leave(None, self.relay.now)
-
-    # Ends
-
-    def fail(
-        self,
-        reason: Reason,
-        detail: str,
-        outcome: Outcome = Outcome.CANCELLED,
-        *,
-        status: GrpcStatus | None = None,
-    ) -> None:
-        """End the call with an error of ours."""
-        if self.finished:
-            return
-        if reason is Reason.MEMORY:
-            self.relay.watch_memory()
-        code = grpc_status(reason) if status is None else status
-        self._detach(ErrorCode.CANCEL)
-        self.relay.dispatcher.attempt_ended(self, outcome)
-        self.grpc_status = code
-        if not self.begun:
-            self.status = 200
-            self.answer_whole(trailers_only(code, detail), reason)
-            return
-        self.response.clear()
-        self.response.ended = True
-        self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
-        self._leave(reason)
-
-    def answer_whole(self, block: bytes, reason: Reason) -> None:
-        """Send a whole answer in one head."""
-        self.begun = True
-        self.server.send_head(self.client_id, block, end_stream=True)
-        if not self.request.ended:
-            self.server.reset(self.client_id, ErrorCode.NO_ERROR)
-            self.request.ended = True
-        self._leave(reason)
-
-    def finish_answer(self, data: bytes) -> None:
-        """Answer the call ourselves: head, one message, status OK."""
-        self.begun = True
-        self.status = 200
-        self.grpc_status = GrpcStatus.OK
-        self.bytes_out = len(data)
-        response = self.response
-        response.ended = True
-        response.trailers = status_trailers(GrpcStatus.OK)
-        self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
-        self.server.send_data(response, data)
-        if not self.finished and not response.queue and not response.finished:
-            self.server.end_stream(response)
-
-    def _close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:
-        """End without telling the client, who knows."""
-        if self.finished:
-            return
-        self._detach(code)
-        self.relay.dispatcher.attempt_ended(self, outcome)
-        if self.grpc_status == NO_STATUS:
-            self.grpc_status = GrpcStatus.CANCELLED
-        self._leave(reason)
-
-    def _detach(self, code: ErrorCode | None) -> None:
-        """Take the call off its backend's connection, resetting the stream there."""
-        upstream = self.upstream
-        if upstream is None:
-            return
-        self.upstream = None
-        stream_id = self.request.sink_id
-        upstream.forget(self.request)
-        if code is not None and upstream.transport is not None:
-            upstream.reset(stream_id, code)
-        upstream.close_stream(stream_id)
-
-    def _leave(self, reason: Reason | None, now: float | None = None) -> None:
-        """Leave nothing behind on the client's connection, in timers and in the ledger."""
-        # HOT PATH (benchmarks/load).
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.watch is not None:
-            self.watch()
-            self.watch = None
-        request, response = self.request, self.response
-        request.ended = response.ended = True
-        if request.held or request.retained is not None:
-            request.clear()
-        if response.held:
-            response.clear()
-        server = self.server
-        if server.waiting:
-            server.forget(response)
-        server.close_stream(self.client_id)
-        # The pipes point at each other and here: break the rings so that no collector is needed.
-        request.owner = response.owner = None
-        response.opposite = self.relay.no_pipe
-        self.relay.dispatcher.finish(self, reason, now)

@@ -8,11 +8,11 @@ heads, on every connection, and a cache entry never has to be invalidated.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
 
 from hpack import Decoder
 from hpack.exceptions import HPACKDecodingError, OversizedHeaderListError
 
+from lb.wire.cache import HeadCache
 from lb.wire.http2.fields import Field, FieldCache, field_of, passed_on, skip_size_updates
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.http2.heads import (
@@ -22,43 +22,6 @@ from lb.wire.http2.heads import (
     build_response,
     check_trailers,
 )
-
-_HEAD_CACHE_ENTRIES: Final = 1024
-_CACHED_BLOCK_SIZE: Final = 4096
-"""With the entries above, at most 8 MiB of keys in both generations."""
-
-T = TypeVar("T")
-
-
-class HeadCache(Generic[T]):
-    """Heads by block. Two generations: what was used lately survives a flood of others."""
-
-    __slots__ = ("_new", "_old", "get")
-
-    def __init__(self) -> None:
-        self._new: dict[bytes, T] = {}
-        self._old: dict[bytes, T] = {}
-        self.get = self._new.get
-        """Look up the younger generation; hot."""
-
-    def __len__(self) -> int:
-        return len(self._new) + len(self._old)
-
-    def revive(self, block: bytes) -> T | None:
-        """Look up the older generation and bring what is found there back."""
-        head = self._old.get(block)
-        if head is not None:
-            self.put(block, head)
-        return head
-
-    def put(self, block: bytes, head: T) -> None:
-        """Keep a head."""
-        if len(block) > _CACHED_BLOCK_SIZE:
-            return
-        if len(self._new) >= _HEAD_CACHE_ENTRIES:
-            self._old = dict(self._new)
-            self._new.clear()
-        self._new[block] = head
 
 
 class HeadCaches:

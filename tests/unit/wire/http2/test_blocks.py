@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hpack import Encoder
 
-from lb.wire.http2.blocks import BlockReader, HeadCache, HeadCaches
+from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 
@@ -132,24 +132,6 @@ def test_large_trailers_are_the_streams_error(stateless: bool) -> None:
     with pytest.raises(StreamError) as caught:
         reader.trailers(encode_field(b"a", b"x" * LIMIT))
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
-
-
-def test_cache_of_heads_is_bounded_and_keeps_what_is_used() -> None:
-    cache: HeadCache[object] = HeadCache()
-    usual = object()
-    cache.put(b"usual", usual)
-    for number in range(5000):
-        cache.put(b"%d" % number, object())
-        if number % 500 == 0:
-            assert (cache.get(b"usual") or cache.revive(b"usual")) is usual
-    assert len(cache) <= 2 * 1024
-    assert cache.revive(b"0") is None
-
-
-def test_long_blocks_are_not_kept() -> None:
-    cache: HeadCache[object] = HeadCache()
-    cache.put(bytes(4097), object())
-    assert len(cache) == 0
 
 
 @pytest.mark.parametrize("stateless", [True, False])
