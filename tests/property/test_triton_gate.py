@@ -42,7 +42,7 @@ def _plainly_masked(text: bytes) -> bytes:
     return out
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_TEXTS, _CUTS)
 def test_masking_agrees_with_the_plain_way_and_no_cut_tells_a_secret(
     text: bytes, cuts: list[int]
@@ -53,11 +53,8 @@ def test_masking_agrees_with_the_plain_way_and_no_cut_tells_a_secret(
     out = b"".join([mask.feed(piece) for piece in _split(text, cuts)])
     assert len(out) == len(text)
     assert _SECRET not in out
-    assert all(
-        shown in (told, hidden) for shown, told, hidden in zip(out, text, whole, strict=True)
-    )
-    assert all(hidden == shown for shown, told, hidden in zip(out, text, whole, strict=True)
-               if hidden == told)  # fmt: skip
+    for shown, told, hidden in zip(out, text, whole, strict=True):
+        assert shown in (told, hidden)
 
 
 _KEYS = st.one_of(
@@ -79,7 +76,7 @@ def _spelled(draw: st.DrawFn, key: str) -> bytes:
     return ('"' + "".join(units) + '"').encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), _KEYS, _CUTS)
 def test_registrations_are_refused_exactly_for_reserved_names(
     data: st.DataObject, key: str, cuts: list[int]
@@ -100,7 +97,7 @@ def test_messages_are_judged_the_same_at_every_pace(
     for piece in _split(wire, cuts):
         if verdict is None and piece:
             verdict = watch.feed(piece)
-    assert verdict is not is_reserved
+    assert verdict is (not is_reserved)
 
 
 @settings(max_examples=200, deadline=None)
