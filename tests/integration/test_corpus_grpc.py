@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc.aio
 import pytest
 
-from tests.corpus.grpc import BY_ID, DENIED, LIMIT, LIMITED, ROWS
+from tests.corpus.grpc import BODIES, BY_ID, DENIED, LIMIT, LIMITED, METADATA, NAMES, ROWS
 from tests.corpus.http2_play import Ledger, connected
 from tests.corpus.http2_process import (
     PACES,
@@ -19,7 +20,7 @@ from tests.corpus.http2_process import (
     raise_flaw,
     serving,
 )
-from tests.corpus.http2_row import TOKEN_FIELD
+from tests.corpus.http2_row import TOKEN, TOKEN_FIELD, Row, Status
 from tests.fakes import frames as fr
 from tests.fakes.frames import HANG_PATH, Peer, RawBackend, Script, eventually, raw_backend
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
@@ -164,3 +165,61 @@ async def test_one_stalled_stream_holds_up_none_of_99_others(tmp_path: Path) -> 
         )
         assert got == 99 * [count * size]
         assert await read_all(stalled) == (count - 1) * size
+
+
+# A real gRPC server
+
+
+NOT_COMPARED = {
+    "G-6": "grpcio waits for the rest of the message, for ever",
+    "G-8": "the same",
+    "G-9": "the same, for the only message",
+    "G-10c": "more than the window of a server that was not asked first; ours is larger",
+    "G-17g": "more metadata than our limit",
+}
+"""Rows, or beginnings of their names, and why."""
+
+
+class Heard(NamedTuple):
+    """How a call ended for its client."""
+
+    ended: bool
+    http: bytes
+    status: bytes | None
+    text: bytes | None
+
+
+async def heard(port: int, row: Row) -> Heard:
+    """Play what a row sends, and wait for the end of its stream."""
+    right = row.right
+    assert isinstance(right, Status)
+    async with connected(port) as client:
+        await fr.greet(client)
+        client.send(row.sent.replace(TOKEN, b"real-----@"))
+        await client.until_over(right.stream)
+        fields = {
+            name: value for head in client.heads.get(right.stream, []) for name, value in head
+        }
+        return Heard(
+            right.stream in client.ended,
+            fields.get(b":status", b""),
+            fields.get(b"grpc-status"),
+            fields.get(b"grpc-message"),
+        )
+
+
+async def test_a_real_server_answers_as_it_does_without_us(tmp_path: Path) -> None:
+    every = [*BODIES, *NAMES, *METADATA]
+    rows = [row for row in every if row.id not in NOT_COMPARED and row.id[:3] not in NOT_COMPARED]
+    async with (
+        grpc_server() as (_, target),
+        serving(tmp_path, [{"grpc": target}]) as served,
+    ):
+        direct = int(target.rpartition(":")[2])
+        differ = [
+            (str(row), with_us, without_us)
+            for row in rows
+            if (with_us := await heard(served.ports["plain"], row))
+            != (without_us := await heard(direct, row))
+        ]
+    assert differ == []
