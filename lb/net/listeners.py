@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
-from collections.abc import Callable
 from typing import Final
 
 from lb.domain.backend import Address
@@ -88,14 +86,3 @@ def bound_address(listener: socket.socket, wanted: Address) -> Address:
     if wanted.path:
         return wanted
     return Address(host=wanted.host, port=listener.getsockname()[1])
-
-
-async def serve(
-    loop: asyncio.AbstractEventLoop,
-    listener: socket.socket,
-    protocol_factory: Callable[[], asyncio.BaseProtocol],
-) -> asyncio.AbstractServer:
-    """Start to accept on a bound socket."""
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(protocol_factory, sock=listener, backlog=BACKLOG)
-    return await loop.create_server(protocol_factory, sock=listener, backlog=BACKLOG)

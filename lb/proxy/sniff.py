@@ -17,8 +17,8 @@ _DECISIVE: Final = 14
 """Bytes up to "PRI * HTTP/2.0", which is no valid HTTP/1.1 request line."""
 
 
-class SniffProtocol(asyncio.Protocol):
-    """Waits for the decisive bytes, then hands the connection over and is gone."""
+class Sniffer:
+    """Makes a listener's connections; called, it is the listener's protocol factory."""
 
     def __init__(
         self,
@@ -27,10 +27,32 @@ class SniffProtocol(asyncio.Protocol):
         timers: TimerWheel,
         head_timeout_s: float,
     ) -> None:
-        self._make_http1 = make_http1
-        self._make_http2 = make_http2
-        self._timers = timers
-        self._head_timeout_s = head_timeout_s
+        """
+        Args:
+            make_http1: makes the protocol of a connection that speaks HTTP/1.1.
+            make_http2: of one that speaks HTTP/2.
+            timers: for the limit.
+            head_timeout_s: seconds that a client may take to say which.
+        """
+        self.make_http1 = make_http1
+        self.make_http2 = make_http2
+        self.timers = timers
+        self.head_timeout_s = head_timeout_s
+        self.waiting: set[SniffProtocol] = set()
+        """Connections that have not said yet what they speak."""
+
+    def __call__(self) -> SniffProtocol:
+        return SniffProtocol(self)
+
+    def __len__(self) -> int:
+        return len(self.waiting)
+
+
+class SniffProtocol(asyncio.Protocol):
+    """Waits for the decisive bytes, then hands the connection over and is gone."""
+
+    def __init__(self, sniffer: Sniffer) -> None:
+        self._sniffer = sniffer
         self._transport: asyncio.Transport | None = None
         self._timer: Timer | None = None
         self._data = b""
@@ -38,7 +60,9 @@ class SniffProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client connected."""
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = self._timers.after(self._head_timeout_s, self._expire)
+        sniffer = self._sniffer
+        sniffer.waiting.add(self)
+        self._timer = sniffer.timers.after(sniffer.head_timeout_s, self._expire)
 
     def _expire(self) -> None:
         if self._transport is not None:
@@ -50,6 +74,7 @@ class SniffProtocol(asyncio.Protocol):
 
     def _end(self) -> None:
         self._transport = None
+        self._sniffer.waiting.discard(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -64,7 +89,8 @@ class SniffProtocol(asyncio.Protocol):
         if transport is None:
             return
         self._end()
-        protocol = self._make_http2() if is_http2 else self._make_http1()
+        protocol = self._sniffer.make_http2() if is_http2 else self._sniffer.make_http1()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        protocol.data_received(self._data)
+        if not transport.is_closing():
+            protocol.data_received(self._data)

@@ -23,6 +23,8 @@ class Endpoint:
     address: Address
     protocols: tuple[AppProtocol, ...]
     tls: ListenerTlsSettings | None
+    proxy_protocol: bool = False
+    """Connections of trusted proxies begin with a PROXY header."""
 
 
 def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
@@ -42,9 +44,13 @@ def _pair(
 ) -> tuple[Endpoint, ...]:
     if http is not None and grpc is not None and http.address == grpc.address:
         names = (http_name, grpc_name)
-        return (Endpoint(http_name, names, http.address, tuple(AppProtocol), http.tls or grpc.tls),)
+        is_proxied = http.proxy_protocol or grpc.proxy_protocol
+        tls = http.tls or grpc.tls
+        return (Endpoint(http_name, names, http.address, tuple(AppProtocol), tls, is_proxied),)
     return tuple(
-        Endpoint(name, (name,), listener.address, (protocol,), listener.tls)
+        Endpoint(
+            name, (name,), listener.address, (protocol,), listener.tls, listener.proxy_protocol
+        )
         for name, listener, protocol in (
             (http_name, http, AppProtocol.HTTP),
             (grpc_name, grpc, AppProtocol.GRPC),

@@ -7,42 +7,67 @@ from collections.abc import Callable
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
+from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
-from lb.proxy.sniff import SniffProtocol
+from lb.proxy.sniff import Sniffer
 from lb.runtime.endpoints import Endpoint
 from lb.runtime.wiring import Product
 
+ProtocolFactory = Callable[[], asyncio.Protocol]
 
-def front(product: Product, endpoint: Endpoint) -> Callable[[], asyncio.Protocol]:
-    """Make the protocol factory of an endpoint.
 
-    With TLS the client says what it speaks; where it does not, and without TLS, the only protocol
-    of the endpoint or its first bytes decide.
-    """
-    factories: dict[AppProtocol, Callable[[], asyncio.Protocol]] = {
-        AppProtocol.HTTP: product.http1.server_protocol,
-        AppProtocol.GRPC: product.http2.server_protocol,
-    }
-    fallback = factories[endpoint.protocols[0]]
-    if len(endpoint.protocols) > 1:
+class Front:
+    """The stages of an endpoint's connections, from the first byte to the protocol."""
 
-        def fallback() -> asyncio.Protocol:
-            return SniffProtocol(
+    def __init__(self, product: Product, endpoint: Endpoint) -> None:
+        """
+        A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
+        it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.
+        """
+        factories: dict[AppProtocol, ProtocolFactory] = {
+            AppProtocol.HTTP: product.http1.server_protocol,
+            AppProtocol.GRPC: product.http2.server_protocol,
+        }
+        timeouts, timers = product.settings.timeouts, product.timers
+        traffic = product.meter.traffic[endpoint.protocols[0]]
+        self.sniffer: Sniffer | None = None
+        self.tls: TlsAcceptor | None = None
+        self.proxied: ProxyAcceptor | None = None
+        self.factory = factories[endpoint.protocols[0]]
+        """Of the first stage."""
+        if len(endpoint.protocols) > 1:
+            self.factory = self.sniffer = Sniffer(
                 product.http1.server_protocol,
                 product.http2.server_protocol,
-                product.timers,
-                product.settings.timeouts.head,
+                timers,
+                timeouts.head,
+            )
+        tls = product.security.servers.get(endpoint.name)
+        if tls is not None:
+            self.factory = self.tls = TlsAcceptor(
+                tls,
+                {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
+                self.factory,
+                timers,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.HANDSHAKE),
+            )
+        if endpoint.proxy_protocol:
+            self.factory = self.proxied = ProxyAcceptor(
+                self.factory,
+                product.settings.listen.proxies,
+                timers,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.PROXY_HEADER),
             )
 
-    tls = product.security.servers.get(endpoint.name)
-    if tls is None:
-        return fallback
-    traffic = product.meter.traffic[endpoint.protocols[0]]
-    return TlsAcceptor(
-        tls,
-        {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
-        fallback,
-        product.timers,
-        product.settings.timeouts.handshake,
-        lambda: traffic.connection_failed(Reason.HANDSHAKE),
-    )
+    def __len__(self) -> int:
+        """Connections that have not reached their protocol."""
+        stages = (self.sniffer, self.tls, self.proxied)
+        return sum(len(stage) for stage in stages if stage is not None)
+
+    def close(self) -> None:
+        """End the connections that would not get further than a handshake or a header."""
+        for stage in (self.tls, self.proxied):
+            if stage is not None:
+                stage.close()

@@ -12,18 +12,17 @@ import gc
 import importlib.util
 import logging
 import os
-import resource
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import web
 
-from lb.net.listeners import serve
-from lb.net.tls.accept import TlsAcceptor
+from lb.net.acceptor import Acceptor
 from lb.runtime.allocator import keep_freed_memory
+from lb.runtime.descriptors import budget_of_process, raise_limit
 from lb.runtime.endpoints import Listeners
-from lb.runtime.front import front
+from lb.runtime.front import Front
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
@@ -32,6 +31,8 @@ from lb.settings.model import Settings
 _log = logging.getLogger(__name__)
 
 _LAG_TICK_S: Final = 0.1
+_OWN_CONNECTIONS: Final = 16
+"""Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
 _YOUNG_OBJECTS: Final = 50_000
 """New objects that start a collection: more than requests in flight ordinarily make."""
 _STEP_S: Final = 0.02
@@ -50,7 +51,7 @@ def run(settings: Settings) -> int:
     try:
         logs = Logs(settings)
         try:
-            _raise_descriptor_limit()
+            raise_limit()
             keep_freed_memory()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(Process(settings, listeners, logs).main())
@@ -68,13 +69,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def _raise_descriptor_limit() -> None:
-    """A proxy needs two descriptors per request; the soft limit is for programs that select()."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _quiet_the_collector() -> None:
@@ -98,8 +92,10 @@ class Process:
         self._accepting = False
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
-        self._servers: list[asyncio.AbstractServer] = []
-        self._acceptors: list[TlsAcceptor] = []
+        self._acceptors: list[Acceptor] = []
+        self._fronts: list[Front] = []
+        self._own_acceptors: list[Acceptor] = []
+        """Of the metrics port and the admin API, which answer until the end."""
         self._runners: list[web.AppRunner] = []
 
     @property
@@ -117,8 +113,9 @@ class Process:
                 product.tasks.spawn(product.security.watch.run(), name="certificates")
             if product.access.tokens.files:
                 product.tasks.spawn(product.access.tokens.run(), name="tokens")
-            await self._serve_app("metrics", metrics_app(product, lambda: self.is_ready))
-            await self._serve_app("admin", admin_app(product))
+            metrics = metrics_app(product, lambda: self.is_ready)
+            await self._serve_app(product, "metrics", metrics)
+            await self._serve_app(product, "admin", admin_app(product))
             product.probes.start()
             await self._unless_stopped(product.probes.first_round())
             if not self._stop.is_set():
@@ -127,6 +124,8 @@ class Process:
                 await self._shut_down(product)
         finally:
             self._stop_accepting()
+            for acceptor in self._own_acceptors:
+                acceptor.close()
             await product.aclose()
             for runner in self._runners:
                 await runner.cleanup()
@@ -158,28 +157,45 @@ class Process:
             done.cancel()
             stopped.cancel()
 
-    async def _serve_app(self, name: str, app: web.Application) -> None:
+    async def _serve_app(self, product: Product, name: str, app: web.Application) -> None:
         bound = self._listeners.sockets.get(name)
         if bound is None:
             return
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         self._runners.append(runner)
-        await web.SockSite(runner, bound).start()
+        server = runner.server
+        if server is None:
+            return
+        acceptor = Acceptor(
+            name, bound, server, lambda: len(server.connections) < _OWN_CONNECTIONS, product.tasks
+        )
+        self._own_acceptors.append(acceptor)
+        await acceptor.open()
 
     async def _open(self, product: Product) -> None:
         """Start to accept requests and say so."""
-        loop = asyncio.get_running_loop()
+        settings = self._settings
+        budget = budget_of_process(
+            backends=len(settings.backends), wanted=settings.limits.connections
+        )
+
+        def has_room() -> bool:
+            clients = product.connections + sum(map(len, self._fronts))
+            return budget.has_room(clients, product.upstream_connections)
+
         for endpoint in self._listeners.endpoints:
-            factory = front(product, endpoint)
-            if isinstance(factory, TlsAcceptor):
-                self._acceptors.append(factory)
+            door = Front(product, endpoint)
+            self._fronts.append(door)
             bound = self._listeners.sockets[endpoint.name]
-            self._servers.append(await serve(loop, bound, factory))
+            acceptor = Acceptor(endpoint.name, bound, door.factory, has_room, product.tasks)
+            self._acceptors.append(acceptor)
+            await acceptor.open()
         _quiet_the_collector()
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
-        _log.info("serving", extra={**addresses, "backends": len(self._settings.backends)})
+        facts = {"backends": len(settings.backends), "connections": budget.clients}
+        _log.info("serving", extra={**addresses, **facts})
         notify("READY=1", os.environ)
 
     async def _watch_lag(self, product: Product) -> None:
@@ -210,10 +226,10 @@ class Process:
             await self._until(lambda: not product.connections, _GOODBYE_S)
 
     def _stop_accepting(self) -> None:
-        for server in self._servers:
-            server.close()
         for acceptor in self._acceptors:
             acceptor.close()
+        for door in self._fronts:
+            door.close()
 
     async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
         """Wait until `is_over`, a second signal, or the limit."""

@@ -23,6 +23,7 @@ from lb.control.record import Member
 from lb.control.views import port_statuses
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.health.thresholds import Thresholds
+from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -92,6 +93,7 @@ def http1_options(settings: Settings) -> Http1Options:
         private_fields=private_fields(settings) | credential_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
+        trusted_proxies=settings.listen.proxies,
     )
 
 
@@ -115,6 +117,7 @@ def http2_options(settings: Settings) -> Http2Options:
         private_fields=private_fields(settings) | credential_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
+        trusted_proxies=settings.listen.proxies,
     )
 
 
@@ -165,6 +168,11 @@ class Product:
         """Open connections of clients."""
         return sum(traffic.connections for traffic in self.meter.traffic)
 
+    @property
+    def upstream_connections(self) -> int:
+        """Open connections to backends."""
+        return self.http1.upstream_connections + self.http2.upstream_connections
+
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
         await self.probes.aclose()
@@ -176,13 +184,12 @@ class Product:
 
 def build(settings: Settings, logs: Logs) -> Product:
     """Make all parts. Needs a running loop; nothing listens or connects yet."""
-    loop = asyncio.get_running_loop()
     security = make_security(settings)
     access = make_access(settings)
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
     directory.replace(members(settings), time.monotonic())
-    timers = TimerWheel(loop)
+    timers = TimerWheel(asyncio.get_running_loop())
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     meter = Meter(max_models=settings.metrics.model_labels)
@@ -203,6 +210,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     http2 = Http2Relay(
         *shared, traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
+    http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
     loop_lag = LoopLag()
     sources = Sources(
         meter=meter,

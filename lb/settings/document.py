@@ -15,7 +15,13 @@ from lb.settings.model import Settings
 from lb.settings.section import Section
 from lb.settings.shape import section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
-from lb.settings.values import address_as_mapping, read_address, read_network, read_target
+from lb.settings.values import (
+    address_as_mapping,
+    read_address,
+    read_network,
+    read_proxy,
+    read_target,
+)
 
 _INTRODUCTION: Final = """\
 # Configuration
@@ -49,6 +55,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_address: "address",
     read_target: "address",
     read_network: "network",
+    read_proxy: "network or unix",
     address_as_mapping: "address, or mapping as below",
 }
 _BY_TYPE: Final[dict[object, str]] = {

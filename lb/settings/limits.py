@@ -37,6 +37,14 @@ class TimeoutSettings(Section):
 class LimitSettings(Section):
     """How much things may hold."""
 
+    connections: Count = 0
+    """Connections of clients at once. More wait to be accepted until others end. 0 is what the
+    descriptors of the process (`ulimit -n`) are enough for: about half of them, which is also the
+    most that is taken; the start-up line names it."""
+    connections_per_client: Count = 0
+    """Connections of one client at once, by its address (of IPv6 the first 64 bits), which behind
+    trusted proxies is what their PROXY header says. More are closed at once; 0 is no limit. One
+    ingress or NAT is one address."""
     head_bytes: Annotated[Size, Field(ge=1024, le=16 << 20)] = 32 << 10
     """Head of a request or an answer: request line and all fields, decoded on HTTP/2. More gets
     431 or RESOURCE_EXHAUSTED, or 502 from a backend."""

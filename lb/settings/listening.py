@@ -7,8 +7,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from lb.domain.client import IpNetwork, TrustedProxies
 from lb.settings.section import Section
-from lb.settings.values import FileName, HeaderName, ListenAddress, address_as_mapping
+from lb.settings.values import (
+    FileName,
+    HeaderName,
+    ListenAddress,
+    Proxy,
+    address_as_mapping,
+)
 
 
 class ClientCertificateMode(StrEnum):
@@ -59,6 +66,10 @@ class RelayListenerSettings(ListenerSettings):
     tls: ListenerTlsSettings | None = None
     """TLS; left out, the listener is plain. Two listeners at one address have it in common, given
     at either."""
+    proxy_protocol: bool = False
+    """Whether connections of `trusted_proxies` begin with a PROXY header, version 1 or 2, that
+    tells the client's address. They must then; with TLS it comes before the handshake. What others
+    send is not looked at for one. Two listeners at one address have it in common."""
 
 
 Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]
@@ -83,3 +94,14 @@ class ListenSettings(Section):
     admin: Listener | None = None
     """The admin API, with which backends are drained: keep it on loopback. Port 8003 by
     convention."""
+    trusted_proxies: tuple[Proxy, ...] = ()
+    """Load balancers in front of this one, whose word about their clients is taken: PROXY headers
+    where `proxy_protocol` says so, and `X-Forwarded-For`, of which the last address that is not
+    one of theirs is the client for logs, rules and limits. Networks or addresses, and `unix` for
+    whoever connects to a Unix socket."""
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """`trusted_proxies` as a value of the domain."""
+        networks = tuple(entry for entry in self.trusted_proxies if isinstance(entry, IpNetwork))
+        return TrustedProxies(networks, unix=len(networks) < len(self.trusted_proxies))

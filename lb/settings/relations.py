@@ -112,6 +112,8 @@ def _check_listener_tls(
         tls = _mapping(given[name])
         if name in _PAIRS[1] and name in listen and not tls:
             yield ("listen", name), "needs tls"
+        if _mapping(listen.get(name)).get("proxy_protocol") and not listen.get("trusted_proxies"):
+            yield ("listen", name, "proxy_protocol"), "needs listen.trusted_proxies"
         header = tls.get("subject_header")
         if header is not None and tls.get("client_ca") is None:
             yield ("listen", name, "tls", "subject_header"), "needs client_ca"

@@ -134,6 +134,15 @@ def read_network(value: object) -> IpNetwork:
         ) from error
 
 
+def read_proxy(value: object) -> IpNetwork | str:
+    """Check and parse a network, or the word `unix`.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    return "unix" if value == "unix" else read_network(value)
+
+
 ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(Address.__str__)]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
 TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(Address.__str__)]
@@ -156,5 +165,7 @@ ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
 Network = Annotated[IpNetwork, PlainValidator(read_network), PlainSerializer(str)]
 """`192.0.2.0/24`, `2001:db8::/32`, or a single address."""
+Proxy = Annotated[IpNetwork | str, PlainValidator(read_proxy), PlainSerializer(str)]
+"""As `Network`, or `unix`."""
 BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]
 """A name for logs, metrics and the admin API; it stands in URLs, so no slash."""

@@ -100,7 +100,7 @@ def test_the_full_file_holds_the_defaults() -> None:
 
 def test_the_minimal_file_has_the_four_ports_of_triton_and_ours() -> None:
     listen = read(CONFIG / "minimal.yaml").listen
-    addresses = [listener.address for _, listener in listen if listener is not None]
+    addresses = [each.address for _, each in listen if isinstance(each, ListenerSettings)]
     assert [str(address) for address in addresses] == [
         f"127.0.0.1:{port}" for port in (8000, 8001, 8002, 8003)
     ]

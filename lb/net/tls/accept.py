@@ -60,6 +60,9 @@ class TlsAcceptor:
     def __call__(self) -> AcceptedTls:
         return AcceptedTls(self)
 
+    def __len__(self) -> int:
+        return len(self.shaking)
+
     def close(self) -> None:
         """End the handshakes under way."""
         for connection in tuple(self.shaking):

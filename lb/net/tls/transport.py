@@ -98,7 +98,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         self._protocol = protocol
         self._is_open = True
         protocol.connection_made(self)
-        if self._incoming.pending or self._object.pending():
+        if not self._closing and (self._incoming.pending or self._object.pending()):
             self._deliver()
 
     def give_up(self, error: Exception) -> None:

@@ -95,6 +95,10 @@ class Downstream(asyncio.Protocol, ABC):
         relay.traffic.connections += 1
         self.since = relay.clock()
         self._alarm.ring_by(self.since + relay.options.head_timeout_s)
+        if not relay.crowd.enter(self.client.address):
+            relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+            self.state = State.CLOSED
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone."""
@@ -103,6 +107,7 @@ class Downstream(asyncio.Protocol, ABC):
         self.state = State.CLOSED
         self._alarm.cancel()
         relay.traffic.connections -= 1
+        relay.crowd.leave(self.client.address)
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:

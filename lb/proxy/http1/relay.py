@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -44,6 +45,8 @@ class Http1Relay:
         self.options = options
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
+        self.crowd = Crowd()
+        """How many connections each client has; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.heads = HeadReader(options.head, body_size=options.body_size, gate=dispatcher.gate)
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request

@@ -14,6 +14,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.kserve.control import grpc_control
 from lb.kserve.gate import is_registration, masked
 from lb.kserve.operations import MODEL_STREAM_INFER, grpc_operation
+from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -94,6 +95,8 @@ class Http2Relay:
         self.options = options
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
+        self.crowd = Crowd()
+        """How many connections each client has; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""

@@ -69,6 +69,10 @@ class ServerLink(Link):
         relay.servers.add(self)
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
+        if not relay.crowd.enter(self.client.address):
+            relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+            self.abort()
+            return
         options = relay.options
         first_s = min(options.head_timeout_s, options.client_idle_s or options.head_timeout_s)
         self._timer = relay.timers.after(first_s, self._check_time)
@@ -94,6 +98,7 @@ class ServerLink(Link):
         """asyncio: the client is gone, and so are its calls."""
         self.relay.servers.discard(self)
         self.relay.traffic.connections -= 1
+        self.relay.crowd.leave(self.client.address)
         if self._timer is not None:
             self._timer.cancel()
         self._drop_calls()

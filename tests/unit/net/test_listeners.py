@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address
-from lb.net.listeners import ListenError, bind, bound_address, serve
+from lb.net.listeners import ListenError, bind, bound_address
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
 
@@ -76,31 +75,3 @@ def test_a_living_socket_and_a_file_are_not_replaced(tmp_path: Path) -> None:
     assert file.read_text() == "precious"
     with pytest.raises(ListenError, match="No such file or directory"):
         bind("http", Address(path=str(tmp_path / "none" / "lb.sock")))
-
-
-@pytest.mark.parametrize("unix", [False, True])
-async def test_served_connections_reach_the_protocol(tmp_path: Path, unix: bool) -> None:
-    wanted = Address(path=str(tmp_path / "lb.sock")) if unix else LOOPBACK
-    listener = bind("http", wanted)
-    address = bound_address(listener, wanted)
-    loop = asyncio.get_running_loop()
-    came = loop.create_future()
-
-    class Noting(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            came.set_result(None)
-            transport.close()
-
-    server = await serve(loop, listener, Noting)
-    try:
-        if unix:
-            _, writer = await asyncio.open_unix_connection(address.path)
-        else:
-            _, writer = await asyncio.open_connection(address.host, address.port)
-        async with asyncio.timeout(5.0):
-            await came
-        writer.close()
-        await writer.wait_closed()
-    finally:
-        server.close()
-        await server.wait_closed()

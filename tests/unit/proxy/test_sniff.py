@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lb.proxy.sniff import SniffProtocol
+from lb.proxy.sniff import Sniffer, SniffProtocol
 from lb.wire.http2.frames import PREFACE
 from tests.fakes.clock import FakeLoop
 from tests.fakes.transport import FakeTransport
@@ -46,7 +46,7 @@ def connect() -> Parts:
         made.append((name, Noting()))
         return made[-1][1]
 
-    sniff = SniffProtocol(lambda: maker("1"), lambda: maker("2"), loop.wheel(), TIMEOUT_S)
+    sniff = Sniffer(lambda: maker("1"), lambda: maker("2"), loop.wheel(), TIMEOUT_S)()
     sniff.connection_made(transport)
     return Parts(sniff, transport, loop, made)
 

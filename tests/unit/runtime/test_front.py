@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.sniff import SniffProtocol
 from lb.runtime.endpoints import endpoints
-from lb.runtime.front import front
+from lb.runtime.front import Front
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
 from tests.fakes.tls import World
+from tests.fakes.transport import FakeTransport
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ async def product(tmp_path: Path) -> AsyncIterator[Product]:
         "grpc": "a:2",
         "https": {"address": "a:3", "tls": tls},
         "grpcs": "a:3",
+        "trusted_proxies": ["unix"],
     }
     settings = Settings.model_validate({"listen": listen, "backends": [{"http": "b:1"}]})
     logs = Logs(settings)
@@ -41,12 +44,36 @@ async def product(tmp_path: Path) -> AsyncIterator[Product]:
 
 
 async def test_protocols_stand_behind_their_sockets(product: Product) -> None:
-    http, grpc, shared = (front(product, each) for each in endpoints(product.settings))
-    assert isinstance(http(), ServerConnection)
-    assert isinstance(grpc(), ServerLink)
-    assert isinstance(shared, TlsAcceptor)
-    assert isinstance(shared.factories["http/1.1"](), ServerConnection)
-    assert isinstance(shared.factories["h2"](), ServerLink)
-    assert isinstance(shared.fallback(), SniffProtocol)
-    shared.on_failure()
+    http, grpc, shared = (Front(product, each) for each in endpoints(product.settings))
+    assert isinstance(http.factory(), ServerConnection)
+    assert isinstance(grpc.factory(), ServerLink)
+    assert shared.factory is shared.tls
+    assert shared.tls is not None
+    assert isinstance(shared.tls.factories["http/1.1"](), ServerConnection)
+    assert isinstance(shared.tls.factories["h2"](), ServerLink)
+    assert isinstance(shared.tls.fallback(), SniffProtocol)
+    shared.tls.on_failure()
     assert product.meter.traffic[0].connection_errors == {Reason.HANDSHAKE: 1}
+
+
+async def test_a_proxy_header_comes_before_tls(product: Product) -> None:
+    endpoint = replace(endpoints(product.settings)[2], proxy_protocol=True)
+    front = Front(product, endpoint)
+    assert front.factory is front.proxied
+    assert front.proxied is not None
+    assert front.proxied.factory is front.tls
+    assert front.proxied.trusted == TrustedProxies(unix=True)
+    front.proxied.on_failure()
+    assert product.meter.traffic[0].connection_errors == {Reason.PROXY_HEADER: 1}
+
+
+async def test_connections_that_have_not_reached_their_protocol_are_counted(
+    product: Product,
+) -> None:
+    front = Front(product, replace(endpoints(product.settings)[2], proxy_protocol=True))
+    assert len(front) == 0
+    plain = FakeTransport()
+    front.factory().connection_made(plain)
+    assert len(front) == 1
+    front.close()
+    assert plain.aborted

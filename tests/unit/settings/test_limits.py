@@ -32,6 +32,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "handshake": 10.0,
     },
     "limits": {
+        "connections": 0,
+        "connections_per_client": 0,
         "head_bytes": 32 * 1024,
         "request_line_bytes": 8 * 1024,
         "fields": 100,

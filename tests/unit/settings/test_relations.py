@@ -120,6 +120,14 @@ TLS = {"certificates": [{"certificate": "c", "key": "k"}]}
             {"http": {"address": "a:1", "tls": {**TLS, "client_ca": "f", "subject_header": "x"}}},
             [],
         ),
+        ({"http": {"address": "a:1", "proxy_protocol": True}}, ["listen.http.proxy_protocol"]),
+        (
+            {
+                "http": {"address": "a:1", "proxy_protocol": True},
+                "trusted_proxies": ["10.0.0.0/8"],
+            },
+            [],
+        ),
     ],
 )
 def test_tls_of_listeners_fits(listen: dict[str, object], found: list[str]) -> None:

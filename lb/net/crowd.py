@@ -1,0 +1,50 @@
+"""How many connections each client has."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address
+
+from lb.domain.client import IpAddress
+
+
+class Crowd:
+    """Open connections by client, where their number is limited."""
+
+    __slots__ = ("_counts", "limit")
+
+    def __init__(self, limit: int = 0) -> None:
+        """
+        Args:
+            limit: connections of one client; 0 is no limit, and nothing is counted.
+        """
+        self.limit = limit
+        self._counts: dict[IpAddress | int, int] = {}
+
+    def __len__(self) -> int:
+        """Clients with connections."""
+        return len(self._counts)
+
+    def enter(self, address: IpAddress | None) -> bool:
+        """A connection begins. False when it is one too many; `leave` is due all the same.
+
+        An IPv6 client is its first 64 bits: within those it has as many addresses as it likes.
+        Clients of Unix sockets have no address, and no limit.
+        """
+        if not self.limit or address is None:
+            return True
+        key = _key(address)
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        return count <= self.limit
+
+    def leave(self, address: IpAddress | None) -> None:
+        """A connection has ended."""
+        if not self.limit or address is None:
+            return
+        key = _key(address)
+        count = self._counts.pop(key, 0) - 1
+        if count > 0:
+            self._counts[key] = count
+
+
+def _key(address: IpAddress) -> IpAddress | int:
+    return int(address) >> 64 if isinstance(address, IPv6Address) else address

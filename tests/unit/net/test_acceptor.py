@@ -1,0 +1,200 @@
+"""Listeners that pause, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from lb.domain.backend import Address
+from lb.net.acceptor import Acceptor
+from lb.net.listeners import bind, bound_address
+from lb.net.tasks import TaskOwner
+
+Scenario = Callable[[], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    factory = uvloop.new_event_loop if request.param == "uvloop" else None
+
+    def play(scenario: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(scenario)
+
+    return play
+
+
+class Guest(asyncio.Protocol):
+    """Echoes."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._house.guests.add(self)
+        self._house.entered.set()
+        self._house.most = max(self._house.most, len(self._house.guests))
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._house.guests.discard(self)
+
+
+class House:
+    """A listener with room for some."""
+
+    def __init__(self, rooms: int, address: Address | None = None) -> None:
+        self.guests: set[Guest] = set()
+        self.rooms = rooms
+        self.most = 0
+        self.entered = asyncio.Event()
+        self.listener = bind("test", address or Address("127.0.0.1", 0))
+        self.address = bound_address(self.listener, address or Address("127.0.0.1", 0))
+        self.tasks = TaskOwner()
+        self.acceptor = Acceptor(
+            "test", self.listener, lambda: Guest(self), self._has_room, self.tasks
+        )
+
+    def _has_room(self) -> bool:
+        return len(self.guests) < self.rooms
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.address.path:
+            return await asyncio.open_unix_connection(self.address.path)
+        return await asyncio.open_connection(self.address.host, self.address.port)
+
+    async def close(self) -> None:
+        self.acceptor.close()
+        await self.tasks.aclose()
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(b"x")
+    async with asyncio.timeout(10):
+        return await reader.read(1)
+
+
+async def leave(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+def test_connections_without_room_wait_and_none_is_lost(
+    run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path, is_unix: bool
+) -> None:
+    async def scenario() -> None:
+        address = Address(path=str(tmp_path / "listener.sock")) if is_unix else None
+        house = House(5, address)
+        await house.acceptor.open()
+        clients = [await house.connect() for _ in range(60)]
+        for reader, writer in clients:
+            assert await ask(reader, writer) == b"x"
+            await leave(writer)
+        assert house.acceptor.pauses
+        assert house.most <= 5 + 16  # those that come before they count
+        await house.close()
+
+    run(scenario())
+
+
+def test_those_inside_are_served_while_others_wait(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(1)
+        await house.acceptor.open()
+        first = await house.connect()
+        assert await ask(*first) == b"x"
+        others = [await house.connect() for _ in range(50)]
+        for _ in range(20):
+            assert await ask(*first) == b"x"
+        assert not house.acceptor.is_accepting
+        for _, writer in (first, *others):
+            await leave(writer)
+        await house.close()
+
+    run(scenario())
+
+
+def test_a_closed_listener_refuses(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    async def scenario() -> None:
+        house = House(1)
+        await house.acceptor.open()
+        await house.close()
+        with pytest.raises(ConnectionRefusedError):
+            await house.connect()
+        house.acceptor.close()
+
+    run(scenario())
+
+
+def test_a_listener_closes_while_it_is_paused(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    async def scenario() -> None:
+        house = House(0)
+        await house.acceptor.open()
+        _, writer = await house.connect()
+        await house.entered.wait()
+        assert not house.acceptor.is_accepting
+        await house.close()
+        await leave(writer)
+        with pytest.raises(ConnectionRefusedError):
+            await house.connect()
+
+    run(scenario())
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[Callable[[int], None]]:
+    """Lowers the limit to so many above what is open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def lower(spare: int) -> None:
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + spare, hard))
+
+    yield lower
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_listener_survives_that_no_descriptor_is_left(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+    few_descriptors: Callable[[int], None],
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, _context: None)  # both loops tell of it
+        house = House(1000)
+        await house.acceptor.open()
+        client = socket.socket()
+        client.setblocking(False)
+        few_descriptors(0)
+        await loop.sock_connect(client, (house.address.host, house.address.port))
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        few_descriptors(100)
+        client.close()
+        async with asyncio.timeout(10):
+            answer = b""
+            while answer != b"x":
+                reader, writer = await house.connect()
+                try:
+                    answer = await ask(reader, writer)
+                finally:
+                    await leave(writer)
+        await house.close()
+
+    run(scenario())
