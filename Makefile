@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types audit fmt bench bench-quick fuzz fuzz-smoke proto docs triton debian clean
+.PHONY: demo test check lint types audit fmt bench bench-quick fuzz fuzz-smoke peers proto docs triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -46,6 +46,11 @@ fuzz: $(VENV)/.fuzz
 fuzz-smoke: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/fuzz
 
+# All honest peers, Node and Java among them; those that need neither also run, shorter, in `make test`.
+peers: $(VENV)/.test triton debian
+	tools/setup_peers.sh
+	PEERS_SECONDS=60 $(BIN)/python -m pytest -q tests/peers tests/peers/peer_*.py
+
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
@@ -59,7 +64,7 @@ proto: $(VENV)/.test
 triton:
 	tools/setup_triton.sh $(PYTHON)
 
-# Debian packages that tests call: promtool, curl, openssl.
+# Debian packages that tests call: promtool, curl, openssl, h2load, nghttp.
 debian:
 	tools/setup_debian.sh
 

@@ -9,6 +9,7 @@ if [ ${#wanted[@]} -eq 0 ]; then
   command -v promtool >/dev/null || wanted+=(prometheus)
   command -v curl >/dev/null || wanted+=(curl)
   command -v openssl >/dev/null || wanted+=(openssl)
+  command -v h2load >/dev/null || wanted+=(nghttp2-client)
 fi
 [ ${#wanted[@]} -gt 0 ] || exit 0
 
