@@ -1,0 +1,240 @@
+"""The process and its connections: PROXY headers before plain and TLS, trusted proxies, more
+clients than descriptors, one client with too many."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lb.simulator.process import Ports
+from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.proxy_headers import binary_header, text_header
+from tests.fakes.tls import World
+
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+_GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """One simulated Triton."""
+    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
+    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
+    try:
+        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
+        yield Ports.from_json(log.read_text().splitlines()[0])
+    finally:
+        process.close()
+
+
+class Balancer:
+    """A running balancer."""
+
+    def __init__(
+        self, folder: Path, triton: Ports, *, descriptors: int = 0, **sections: Any
+    ) -> None:
+        self.http, self.https, self.metrics = free_ports(3)
+        listen = {
+            "http": {"address": f"127.0.0.1:{self.http}"},
+            "metrics": f"127.0.0.1:{self.metrics}",
+        }
+        for name, more in sections.pop("listen", {}).items():
+            if isinstance(more, dict):
+                address = f"127.0.0.1:{getattr(self, name)}"
+                listen[name] = {"address": address, **more}
+            else:
+                listen[name] = more
+        backend = {"name": "only", "http": f"127.0.0.1:{triton.http_port}"}
+        config = {"listen": listen, "backends": [backend], **sections}
+        config["access_log"] = {"mode": "all", "path": str(folder / "access.log")}
+        path = folder / "serve.yaml"
+        path.write_text(yaml.safe_dump(config))
+        self.access_log = folder / "access.log"
+        command = f"exec {sys.executable} -m lb serve --config {path}"
+        if descriptors:
+            command = f"ulimit -n {descriptors}; {command}"
+        self.process = ChildProcess(
+            ("/bin/sh", "-c", command), log=folder / "serve.log", env=ENVIRONMENT
+        )
+        wait_until(
+            lambda: " serving " in self.process.log.read_text() or not self.process.is_running,
+            timeout_s=20,
+            what="the start-up line",
+        )
+        assert self.process.is_running, self.process.log.read_text()
+
+    def connect(self, port: int | None = None) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port or self.http), timeout=20)
+
+    def ask_metrics(self, path: str) -> str:
+        connection = http.client.HTTPConnection(f"127.0.0.1:{self.metrics}", timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            assert response.status == 200
+            return response.read().decode()
+        finally:
+            connection.close()
+
+    def failures(self, reason: str) -> int:
+        found = re.findall(
+            rf'^triton_lb_\w*connection\w*_total{{[^}}]*"{reason}"[^}}]*}} (\d+)',
+            self.ask_metrics("/metrics"),
+            re.MULTILINE,
+        )
+        return sum(map(int, found))
+
+    def clients(self) -> list[str]:
+        """Who the access log says that they were."""
+        lines = self.access_log.read_text().splitlines()
+        return [json.loads(line)["client"] for line in lines]
+
+    def close(self) -> None:
+        self.process.close()
+        assert "Traceback" not in self.process.log.read_text()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """The status line of an answer, or nothing when the connection ends."""
+    try:
+        return connection.recv(65536).partition(b"\r\n")[0]
+    except ConnectionResetError:
+        return b""
+
+
+def test_proxy_headers_tell_the_client_on_plain_and_tls_listeners(
+    tmp_path: Path, triton: Ports
+) -> None:
+    world = World(tmp_path)
+    certificate, key = world.server
+    tls = {"certificates": [{"certificate": certificate, "key": key}]}
+    balancer = Balancer(
+        tmp_path,
+        triton,
+        listen={
+            "http": {"proxy_protocol": True},
+            "https": {"proxy_protocol": True, "tls": tls},
+            "trusted_proxies": ["127.0.0.1"],
+        },
+    )
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    headers = (text_header("203.0.113.1", 1), binary_header("2001:db8::2", 2))
+    try:
+        for header in headers:
+            with balancer.connect() as plain:
+                for byte in header:
+                    plain.sendall(bytes((byte,)))
+                plain.sendall(_GET)
+                assert answer(plain) == b"HTTP/1.1 200 OK"
+            with balancer.connect(balancer.https) as plain:
+                plain.sendall(header)
+                with context.wrap_socket(plain) as secure:
+                    secure.sendall(_GET)
+                    assert answer(secure) == b"HTTP/1.1 200 OK"
+        for port in (balancer.http, balancer.https):
+            with balancer.connect(port) as plain:
+                plain.sendall(_GET)
+                assert answer(plain) == b""
+        with balancer.connect():
+            pass  # as health checks do
+        assert balancer.failures("proxy_header") == 2
+        expected = ["203.0.113.1:1", "203.0.113.1:1", "[2001:db8::2]:2", "[2001:db8::2]:2"]
+        wait_until(lambda: len(balancer.clients()) >= 4, timeout_s=5, what="four lines")
+        assert balancer.clients() == expected
+    finally:
+        balancer.close()
+
+
+def test_a_proxy_header_of_anyone_else_is_a_bad_request(tmp_path: Path, triton: Ports) -> None:
+    balancer = Balancer(
+        tmp_path,
+        triton,
+        listen={"http": {"proxy_protocol": True}, "trusted_proxies": ["192.0.2.0/24"]},
+    )
+    try:
+        for header in (text_header("127.0.0.1"), binary_header("127.0.0.1")):
+            with balancer.connect() as client:
+                client.sendall(header + _GET)
+                assert answer(client) == b"HTTP/1.1 400 Bad Request"
+        with balancer.connect() as client:
+            client.sendall(_GET)
+            assert answer(client) == b"HTTP/1.1 200 OK"
+    finally:
+        balancer.close()
+
+
+def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, triton: Ports) -> None:
+    balancer = Balancer(tmp_path, triton, descriptors=256)
+    good = balancer.connect()
+    crowd: list[socket.socket] = []
+    try:
+        while len(crowd) < 400:
+            crowd.append(balancer.connect())
+            if len(crowd) % 10 == 0:
+                good.sendall(_GET)
+                assert answer(good) == b"HTTP/1.1 200 OK"
+        assert "ok" in balancer.ask_metrics("/readyz").lower()
+        cpu_s = _cpu_seconds(balancer.process.pid)
+        for _ in range(20):
+            good.sendall(_GET)
+            assert answer(good) == b"HTTP/1.1 200 OK"
+            time.sleep(0.05)
+        assert _cpu_seconds(balancer.process.pid) - cpu_s < 0.5
+        # Those that wait are served as others go, in their order.
+        for client in crowd:
+            client.sendall(_GET)
+            assert answer(client) == b"HTTP/1.1 200 OK"
+            client.close()
+        log = balancer.process.log.read_text()
+        assert 1 <= log.count("no room for more connections") <= 5
+        assert "Too many open files" not in log
+    finally:
+        for client in (good, *crowd):
+            client.close()
+        balancer.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_one_client_with_too_many_connections_loses_the_newest(
+    tmp_path: Path, triton: Ports
+) -> None:
+    balancer = Balancer(tmp_path, triton, limits={"connections_per_client": 3})
+    try:
+        inside = [balancer.connect() for _ in range(3)]
+        for client in inside:
+            client.sendall(_GET)
+            assert answer(client) == b"HTTP/1.1 200 OK"
+        for _ in range(2):
+            with balancer.connect() as client:
+                assert answer(client) == b""
+        assert balancer.failures("too_many_connections") == 2
+        inside.pop().close()
+
+        def may_enter() -> bool:
+            with balancer.connect() as client:
+                client.sendall(_GET)
+                return answer(client) == b"HTTP/1.1 200 OK"
+
+        wait_until(may_enter, timeout_s=5, what="a place for one more")
+        for client in inside:
+            client.close()
+    finally:
+        balancer.close()
