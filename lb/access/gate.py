@@ -110,7 +110,8 @@ class Gate:
     def __init__(self, rules: GateRules | None = None, tokens: TokenBook | None = None) -> None:
         self._rules = rules = rules or GateRules()
         self._tokens = tokens or TokenBook()
-        self._asks_all = rules.needs_token or bool(rules.limits)
+        self.asks_all = rules.needs_token or bool(rules.limits)
+        """Whether heads may have a claim that are not about control."""
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
         self.requests = {
@@ -145,7 +146,7 @@ class Gate:
         """
         rules = self._rules
         is_open = rules.open_health and operation.treatment is Treatment.ANSWER
-        if not is_control and (is_open or not self._asks_all):
+        if not is_control and (is_open or not self.asks_all):
             return None
         claim = Claim(operation, is_control=is_control)
         claim.digest = shown_digest(rules.header, _values(fields, rules.header))

@@ -137,6 +137,8 @@ class HeadReader:
     def _claim(self, head: bytes, line: _Line) -> Claim | None:
         gate = self._gate
         control = line.control
+        if control is line.overridden is None and not gate.asks_all:
+            return None
         if control is not line.overridden and _fields(head, METHOD_OVERRIDES):
             control = line.overridden
         return gate.claim(

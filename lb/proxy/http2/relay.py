@@ -134,10 +134,11 @@ class Http2Relay:
         """Decide once what is done with requests that look like `head`."""
         operation = grpc_operation(head.path)
         head.route = operation
+        gate = self.dispatcher.gate
         control = grpc_control(head.path)
-        head.claim = self.dispatcher.gate.claim(
-            control or operation, head.noted, is_control=control is not None
-        )
+        if control is not None or gate.asks_all:
+            is_control = control is not None
+            head.claim = gate.claim(control or operation, head.noted, is_control=is_control)
         options = self.options
         head.is_screened = is_registration(operation) or operation is MODEL_STREAM_INFER
         head.is_plain = (
