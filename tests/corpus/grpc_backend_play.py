@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from tests.corpus.grpc_backends import BackendRow
-from tests.corpus.http2_play import Ledger, connected, hear
+from tests.corpus.http2_play import PAUSE_S, Ledger, connected, hear, send_in_pieces
 from tests.corpus.http2_process import PACES, Served, serving
 from tests.corpus.http2_row import TOKEN_FIELD
 from tests.fakes import frames as fr
@@ -24,7 +24,6 @@ from tests.fakes.frames import (
 
 HEAD_TIMEOUT_S = 1
 """How long the process waits for a backend's SETTINGS."""
-_PIECES = 200
 
 Verdicts = Mapping[tuple[str, str], BaseException | None]
 """What was wrong, by row and pace; None where all was right."""
@@ -68,8 +67,10 @@ class BadBackend(Ledger):
             await super().reply(peer, stream)
             return
         self.live[peer] = None
-        step = 1 + len(row.reply) // _PIECES if self.piecewise else len(row.reply) or 1
-        await peer.send_slowly(row.reply, step)
+        if self.piecewise:
+            await send_in_pieces(peer, row.reply, PAUSE_S)
+        else:
+            peer.send(row.reply)
         if row.hangs_up:
             raise ConnectionOver(str(row))
 

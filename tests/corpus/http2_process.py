@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.corpus.http2_play import Ledger, check_arrivals, connected, good_call, play
+from tests.corpus.http2_play import PAUSE_S, Ledger, check_arrivals, connected, good_call, play
 from tests.corpus.http2_row import Row
 from tests.fakes.frames import raw_backend
 from tests.fakes.process import ChildProcess, free_ports, wait_until
@@ -26,7 +26,7 @@ from tests.fakes.tls import World
 REPOSITORY = Path(__file__).parents[2]
 TRANSPORTS = ("plain", "tls")
 PACES = ("at once", "byte by byte")
-_AT_ONCE = 24
+_AT_ONCE = 32
 """Rows under way at the same time."""
 
 Verdicts = Mapping[tuple[str, str, str], BaseException | None]
@@ -139,7 +139,7 @@ async def play_all(
         async with free:
             try:
                 async with connected(port, tls) as peer:
-                    await play(row, peer, token, piecewise=pace == PACES[1])
+                    await play(row, peer, token, piecewise=pace == PACES[1], pause_s=PAUSE_S)
                 await good_call(port, tls)
                 await check_arrivals(row, ledger.arrivals[token])
             except (AssertionError, OSError, TimeoutError) as error:
