@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types audit fmt bench bench-quick fuzz fuzz-smoke peers proto docs triton debian clean
+.PHONY: demo test check lint types audit fmt bench bench-quick floods fuzz fuzz-smoke peers proto docs triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -49,7 +49,11 @@ fuzz-smoke: $(VENV)/.test
 # All honest peers, Node and Java among them; those that need neither also run, shorter, in `make test`.
 peers: $(VENV)/.test triton debian
 	tools/setup_peers.sh
-	PEERS_SECONDS=60 $(BIN)/python -m pytest -q tests/peers tests/peers/peer_*.py
+	PEERS_SECONDS=60 $(BIN)/python -m pytest -q tests/peers tests/peers/peer_*.py tests/triton/test_perf_analyzer*.py
+
+# Every flood at full size with a good client beside it, about 20 minutes; FLOODS="zero TLS" plays those named so.
+floods: $(VENV)/.test
+	$(BIN)/python -m tests.floods $(FLOODS)
 
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
