@@ -13,7 +13,7 @@ from lb.access.limits import Limit
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.admin.access import AdminAccess
 from lb.domain.access import Role
-from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.domain.client import TrustedProxies
 from lb.domain.errors import LoadBalancerError
 from lb.settings.access import AccessSettings, ClientLimitSettings, TokenSettings, is_token
 from lb.settings.model import Settings
@@ -129,7 +129,7 @@ class Access:
     admin: AdminAccess
 
 
-def make_access(settings: Settings, proxies: TrustedProxies = NO_PROXIES) -> Access:
+def make_access(settings: Settings) -> Access:
     """Make what the settings ask for.
 
     Raises:
@@ -137,7 +137,11 @@ def make_access(settings: Settings, proxies: TrustedProxies = NO_PROXIES) -> Acc
     """
     access = settings.access
     tokens = TokenKeeper(access.tokens)
-    return Access(tokens, Gate(_rules(access, proxies), tokens.book), _admin(settings, tokens.book))
+    return Access(
+        tokens,
+        Gate(_rules(access, settings.listen.proxies), tokens.book),
+        _admin(settings, tokens.book),
+    )
 
 
 def _rules(access: AccessSettings, proxies: TrustedProxies) -> GateRules:

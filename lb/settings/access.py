@@ -90,7 +90,7 @@ class ClientLimitSettings(Section):
     by: Annotated[str, AfterValidator(_check_by)]
     """What a client is: an `address` (of IPv6 its first 64 bits), a `token`, or `header:NAME`,
     each value of which is one, and requests without it are one together. Clients behind a proxy
-    or ingress have its address, unless it is among the trusted proxies."""
+    or ingress have its address, unless it is one of `listen.trusted_proxies`."""
     requests_per_second: Annotated[Number, Field(ge=0, le=100_000)] = 0.0
     """On average; 0 is no limit."""
     burst: Annotated[Count, Field(le=100_000)] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from lb.access.tokens import digest_of
 from lb.domain.access import Role
-from lb.domain.client import NOBODY
+from lb.domain.client import NOBODY, Client
 from lb.domain.errors import RequestRefused
 from lb.net.tasks import TaskOwner
 from lb.runtime.access import TokenFileError, TokenKeeper, credential_fields, make_access
@@ -23,9 +24,8 @@ ONE, TWO, THREE = (f"{number}123456789abcdef" for number in "abc")
 
 
 def settings(access: dict[str, Any], **more: Any) -> Settings:
-    return Settings.model_validate(
-        {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "a:1"}], "access": access, **more}
-    )
+    usual = {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "a:1"}], "access": access}
+    return Settings.model_validate(usual | more)
 
 
 def keeper(*tokens: dict[str, Any]) -> TokenKeeper:
@@ -152,3 +152,20 @@ def test_limits_are_made_as_told() -> None:
         gate.admit(claim, None, NOBODY, 0.0)
     with pytest.raises(RequestRefused):
         gate.admit(claim, None, NOBODY, 0.0)
+
+
+def test_trusted_proxies_tell_who_the_client_is() -> None:
+    listen = {"http": "127.0.0.1:0", "trusted_proxies": ["127.0.0.1"]}
+    access = {"control": {"networks": ["192.0.2.0/24"]}}
+    gate = make_access(settings(access, listen=listen)).gate
+    assert gate.noted == {b"x-forwarded-for"}
+    address = ip_address("127.0.0.1")
+    proxy = Client("x", address, address, True, False, True)
+    for hops, passes in ((b"192.0.2.1", True), (b"198.51.100.1", False)):
+        claim = gate.claim(INFER, [(b"x-forwarded-for", hops)], is_control=True)
+        assert claim is not None
+        if passes:
+            gate.admit(claim, None, proxy, 0.0)
+            continue
+        with pytest.raises(RequestRefused):
+            gate.admit(claim, None, proxy, 0.0)
