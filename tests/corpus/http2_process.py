@@ -4,11 +4,7 @@ the test plays; and all rows against it at once."""
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import ssl
-import sys
-import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.corpus import serving as process
 from tests.corpus.http2_play import PAUSE_S, Ledger, check_arrivals, connected, good_call, play
 from tests.corpus.http2_row import Row
+from tests.corpus.serving import Serving
 from tests.fakes.frames import raw_backend
-from tests.fakes.process import ChildProcess, free_ports, wait_until
 from tests.fakes.tls import World
 
-REPOSITORY = Path(__file__).parents[2]
 TRANSPORTS = ("plain", "tls")
 PACES = ("at once", "byte by byte")
 _AT_ONCE = 32
@@ -37,37 +33,30 @@ Verdicts = Mapping[tuple[str, str, str], BaseException | None]
 class Served:
     """A running process."""
 
-    process: ChildProcess
-    ports: Mapping[str, int]
-    """By transport, and `metrics`."""
+    running: Serving
     context: ssl.SSLContext
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """By transport."""
+        return {"plain": self.running.grpc, "tls": self.running.grpcs}
 
     def tls(self, transport: str) -> ssl.SSLContext | None:
         """What a client of this transport needs."""
         return self.context if transport == "tls" else None
 
-    def own_metrics(self) -> str:
-        """Our metrics as text. Blocks: for a thread."""
-        url = f"http://127.0.0.1:{self.ports['metrics']}/metrics/own"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            text: str = answer.read().decode()
-        return text
-
-    async def until_gauge(self, name: str, value: float) -> None:
-        """Wait until every series of a gauge has a value."""
-
-        def is_so() -> bool:
-            lines = [line for line in self.own_metrics().splitlines() if line.startswith(name)]
-            return bool(lines) and all(float(line.rpartition(" ")[2]) == value for line in lines)
-
-        await asyncio.to_thread(wait_until, is_so, timeout_s=10, what=f"{name} = {value}")
+    async def until_zero(self, gauge: str) -> None:
+        """Wait until every series of a gauge is zero."""
+        async with asyncio.timeout(10):
+            while await self.running.metric(gauge):  # noqa: ASYNC110  # the state of the product
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def serving(
     folder: Path, backends: Sequence[Mapping[str, Any]], **sections: Any
 ) -> AsyncIterator[Served]:
-    """Run the process; no connection or call may be left at the end, and no traceback in its log.
+    """Run the process, plain and with TLS; no call may be left at the end.
 
     Args:
         folder: for its files.
@@ -75,43 +64,12 @@ async def serving(
         sections: of the configuration, beside `listen` and `backends`.
     """
     world = World(folder)
-    ports = dict(zip((*TRANSPORTS, "metrics"), free_ports(3), strict=True))
-    certificate, key = world.server
-    config = {
-        "listen": {
-            "grpc": f"127.0.0.1:{ports['plain']}",
-            "grpcs": {
-                "address": f"127.0.0.1:{ports['tls']}",
-                "tls": {"certificates": [{"certificate": certificate, "key": key}]},
-            },
-            "metrics": f"127.0.0.1:{ports['metrics']}",
-        },
-        "backends": list(backends),
-        "health": {"probe": "tcp"},
-        **sections,
-    }
-    path = folder / "config.yaml"
-    path.write_text(json.dumps(config))
-    process = ChildProcess(
-        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
-        log=folder / "serve.log",
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
-    try:
-        await asyncio.to_thread(
-            wait_until,
-            lambda: " serving " in process.log.read_text() or not process.is_running,
-            timeout_s=30,
-            what="the start-up line",
-        )
-        assert process.is_running, process.last_lines()
-        served = Served(process, ports, world.client_context("h2"))
+    sections = {"health": {"probe": "tcp"}, **sections}
+    async with process.serving(folder, list(backends), world, **sections) as running:
+        served = Served(running, world.client_context("h2"))
         yield served
-        assert process.is_running, process.last_lines()
-        await served.until_gauge("triton_lb_backend_in_flight", 0)
-        assert "Traceback" not in process.log.read_text(), process.last_lines()
-    finally:
-        process.close()
+        await served.until_zero("triton_lb_backend_in_flight")
+        await served.until_zero("triton_lb_open_requests")
 
 
 async def play_all(

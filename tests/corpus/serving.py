@@ -28,27 +28,23 @@ class Serving:
     http: int
     https: int
     grpc: int
+    grpcs: int
     metrics: int
     admin: int
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum of the series of a metric that have these labels."""
-        text = await asyncio.to_thread(_read, self.metrics, "/metrics/own")
         wanted = [f'{key}="{value}"' for key, value in labels.items()]
         return sum(
             float(line.rpartition(" ")[2])
-            for line in text.splitlines()
+            for line in await self.series()
             if line.startswith((name + "{", name + " ")) and all(part in line for part in wanted)
         )
 
-    async def ports_up(self) -> dict[str, str]:
-        """State of each backend's ports, by `backend protocol`."""
-        listed = json.loads(await asyncio.to_thread(_read, self.admin, "/api/v1/backends"))
-        return {
-            f"{backend['name']} {protocol}": port["state"]
-            for backend in listed["backends"]
-            for protocol, port in backend["ports"].items()
-        }
+    async def series(self) -> list[str]:
+        """All metrics, a line each."""
+        text = await asyncio.to_thread(_read, self.metrics, "/metrics/own")
+        return [line for line in text.splitlines() if not line.startswith("#")]
 
     def check_log(self) -> None:
         """Nothing unforeseen may have happened."""
@@ -74,20 +70,21 @@ async def serving(
     Args:
         folder: for the configuration and the log.
         backends: as in the configuration.
-        world: whose certificate the listener with TLS shows; without it there is none.
+        world: whose certificate the listeners with TLS show; without it there are none.
         sections: more of the configuration.
     """
-    ports = free_ports(5)
-    names = ("http", "https", "grpc", "metrics", "admin")
+    names = ("http", "https", "grpc", "grpcs", "metrics", "admin")
+    ports = free_ports(len(names))
     listen: dict[str, Any] = {
         name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
     }
-    if world is None:
-        del listen["https"]
-    else:
-        certificate, key = world.server
-        pair = {"certificate": certificate, "key": key}
-        listen["https"] = {"address": listen["https"], "tls": {"certificates": [pair]}}
+    for name in ("https", "grpcs"):
+        if world is None:
+            del listen[name]
+        else:
+            certificate, key = world.server
+            pair = {"certificate": certificate, "key": key}
+            listen[name] = {"address": listen[name], "tls": {"certificates": [pair]}}
     path = folder / "serve.yaml"
     # JSON is YAML, without the aliases that a section used twice would become.
     path.write_text(json.dumps({"listen": listen, "backends": backends, **sections}))

@@ -135,8 +135,8 @@ async def test_backend_hears_at_once_that_a_client_left(
     ):
         took = await cancelled(served, backend, sent, leave, transport)
         assert took < 1.0  # 100 ms on a quiet machine
-        await served.until_gauge("triton_lb_backend_in_flight", 0)
-        await served.until_gauge("triton_lb_open_requests", 0)
+        await served.until_zero("triton_lb_backend_in_flight")
+        await served.until_zero("triton_lb_open_requests")
 
 
 # G-19
