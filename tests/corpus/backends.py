@@ -247,7 +247,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "U-20": "A backend that is ready and answers 503 is not taken out yet: its answers are passed "
     "on as they are. Passive health follows with failures that Triton itself reports.",
     "U-9": "Bytes behind an answer close its connection when they come with its last byte, or "
-    "while the connection is idle. When they come later still, another request may be on its way there, "
-    "and nothing tells them from its answer: HTTP/1.1 has no name for an exchange.",
+    "while the connection is idle. When they come later still, another request may be on "
+    "its way there, and nothing tells them from its answer: HTTP/1.1 has no name for an exchange.",
 }
 """Rows of b4 whose right answer differs from the review's, and why."""

@@ -42,6 +42,11 @@ class Row:
     begin at a backend, which then sees it aborted."""
     of_relay: bool = False
     """Not decided by the codec alone."""
+    keeps: bool = False
+    """The connection may live on behind an error, when all of the request has come: the answer
+    says whether it does."""
+    chunks: int = 0
+    """More chunks than this must not reach the backend; 0 asks nothing."""
 
     def __str__(self) -> str:
         return f"{self.id} {self.what}"
@@ -60,7 +65,7 @@ class Row:
     def ends(self) -> bool:
         """Whether the connection is closed after the answers."""
         last = self.then[-1] if self.then else self.status
-        return self.closes or self.half_close or last == 0 or last >= 400
+        return self.closes or self.half_close or last == 0 or (last >= 400 and not self.keeps)
 
     def naming(self, host: bytes) -> bytes:
         """The bytes with `host` in place of Host's `a`."""
