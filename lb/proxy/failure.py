@@ -24,6 +24,8 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.CLIENT_GONE: (499, GrpcStatus.CANCELLED),
     Reason.BAD_REQUEST: (400, GrpcStatus.INTERNAL),
     Reason.HANDSHAKE: (400, GrpcStatus.INTERNAL),
+    Reason.PROXY_HEADER: (400, GrpcStatus.INTERNAL),
+    Reason.TOO_MANY_CONNECTIONS: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.HEAD_TOO_LARGE: (431, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.BODY_TOO_LARGE: (413, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.UNSUPPORTED: (501, GrpcStatus.UNIMPLEMENTED),

@@ -35,6 +35,8 @@ _OWN_CONNECTIONS: Final = 16
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
 _YOUNG_OBJECTS: Final = 50_000
 """New objects that start a collection: more than requests in flight ordinarily make."""
+_IDLE_CLOSED: Final = 32
+"""Idle connections to backends that are closed at once when descriptors get short."""
 _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _GOODBYE_S: Final = 1.0
@@ -182,7 +184,11 @@ class Process:
 
         def has_room() -> bool:
             clients = product.connections + sum(map(len, self._fronts))
-            return budget.has_room(clients, product.upstream_connections)
+            if budget.has_room(clients, product.upstream_connections):
+                return True
+            if clients < budget.clients:  # what is missing is held by connections to backends
+                product.http1.upstreams.close_idle(_IDLE_CLOSED)
+            return False
 
         for endpoint in self._listeners.endpoints:
             door = Front(product, endpoint)

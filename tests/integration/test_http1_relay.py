@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from ipaddress import ip_network
 
 import pytest
 
 from lb.domain.backend import AppProtocol
+from lb.domain.client import TrustedProxies
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
@@ -455,20 +457,25 @@ async def test_interim_answers_are_passed_on_but_continue_is_not(setup: Setup) -
 # Forwarding fields
 
 
+@pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("known", [False, True])
-async def test_client_is_named_only_if_asked_for(known: bool) -> None:
-    options = Http1Options(x_forwarded=known, forwarded=known)
+async def test_client_is_named_only_if_asked_for(known: bool, trusted: bool) -> None:
+    proxies = TrustedProxies((ip_network("127.0.0.1"),) if trusted else ())
+    options = Http1Options(x_forwarded=known, forwarded=known, trusted_proxies=proxies)
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
         raw_client(relay.port) as client,
     ):
         for _ in range(2):
-            await client.send(_GET.replace(b"\r\n\r\n", b"\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n"))
+            claims = b"\r\nX-Forwarded-For: 6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\n\r\n"
+            await client.send(_GET.replace(b"\r\n\r\n", claims))
             assert (await client.answer()).complete
     for received in backend.requests:
-        expected = b"6.6.6.6, 127.0.0.1" if known else b"6.6.6.6"
-        assert received.field(b"x-forwarded-for") == expected
+        believed = trusted or not known
+        appended = b"6.6.6.6, 127.0.0.1" if trusted else b"127.0.0.1"
+        assert received.field(b"x-forwarded-for") == (appended if known else b"6.6.6.6")
+        assert received.field(b"x-real-ip") == (b"6.6.6.6" if believed else None)
         assert received.field(b"x-forwarded-proto") == (b"http" if known else None)
         forwarded = b'for=127.0.0.1;proto=http;host="a"' if known else None
         assert received.field(b"forwarded") == forwarded

@@ -83,6 +83,15 @@ class UpstreamPool:
             for connection in idle:
                 connection.close()
 
+    def close_idle(self, count: int) -> None:
+        """Close connections that wait for a request, the oldest of the longest lists first, since
+        their descriptors are needed."""
+        for _ in range(count):
+            longest = max(self._idle.values(), key=len, default=None)
+            if not longest:
+                return
+            longest.pop(0).close()
+
     def close(self) -> None:
         """Close everything now, requests under way included."""
         self._closed = True

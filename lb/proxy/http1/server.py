@@ -20,6 +20,7 @@ from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.forwarded import (
+    CLAIMS,
     ClientOrigin,
     add_field,
     add_forwarded,
@@ -227,6 +228,8 @@ class ServerConnection(Downstream):
         options, client = self.relay.options, self.client
         scheme = b"https" if client.is_encrypted else b"http"
         origin = ClientOrigin(str(client.address or "unknown").encode(), scheme)
+        if not client.is_trusted_proxy:
+            head = drop_fields(head, CLAIMS)
         if options.x_forwarded:
             head = add_x_forwarded(head, origin, host)
         if options.forwarded:

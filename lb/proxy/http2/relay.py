@@ -23,6 +23,7 @@ from lb.proxy.http2.answers import answer
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
 from lb.telemetry.meter import Traffic
+from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
@@ -109,7 +110,12 @@ class Http2Relay:
         self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        self._caches = HeadCaches(options.private_fields, dispatcher.gate.noted, masked)
+        seams = (dispatcher.gate.noted, masked)
+        private = options.private_fields
+        claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
+        self._caches = HeadCaches(private | claims, *seams)
+        self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
+        """What trusted proxies claim of their clients is passed on."""
         self._pools: dict[Backend, UpstreamPool] = {}
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
@@ -126,9 +132,10 @@ class Http2Relay:
 
     # What connections ask for
 
-    def new_block_reader(self) -> BlockReader:
+    def new_block_reader(self, *, of_trusted_proxy: bool = False) -> BlockReader:
         """A decoder for one connection, on the shared caches."""
-        return BlockReader(self._caches, self.options.head_size)
+        caches = self._caches_of_proxies if of_trusted_proxy else self._caches
+        return BlockReader(caches, self.options.head_size)
 
     def decide(self, head: RequestHead) -> Operation:
         """Decide once what is done with requests that look like `head`."""
@@ -169,13 +176,15 @@ class Http2Relay:
         return pool
 
     def forwarded_fields(self, client: Client) -> bytes:
-        """Fields that tell the backend who the client is; empty unless switched on."""
+        """Fields that tell the backend who the client is; empty unless switched on. How a trusted
+        proxy's clients came, it tells itself."""
         address = str(client.address or "unknown").encode()
         scheme = b"https" if client.is_encrypted else b"http"
         fields = b""
         if self.options.x_forwarded:
             fields += encode_field(b"x-forwarded-for", address)
-            fields += encode_field(b"x-forwarded-proto", scheme)
+            if not client.is_trusted_proxy:
+                fields += encode_field(b"x-forwarded-proto", scheme)
         if self.options.forwarded:
             node = b'"[%b]"' % address if b":" in address else address
             fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node, scheme))

@@ -61,6 +61,8 @@ class ServerLink(Link):
         relay = self.relay
         self.client = client_of(transport, relay.options.trusted_proxies)
         self.extra_fields = relay.forwarded_fields(self.client)
+        if self.client.is_trusted_proxy:
+            self.blocks = relay.new_block_reader(of_trusted_proxy=True)
         identity = transport.get_extra_info("identity_field")
         if identity is not None:
             name, value = identity

@@ -1,13 +1,21 @@
 """Fields that tell the backend who the client is: `X-Forwarded-*` and `Forwarded` (RFC 7239).
 
-Off by default: added fields can reach a model through Triton's header-forward pattern.
+Off by default: added fields can reach a model through Triton's header-forward pattern. On, what
+clients claim of themselves is dropped unless they are trusted proxies.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from lb.wire.http1.grammar import CRLF, trimmed
+
+CLAIMS: Final = frozenset({
+    b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port",
+    b"x-forwarded-proto", b"x-real-ip",
+})  # fmt: skip
+"""Fields that say who a client is and how it came."""
 
 
 @dataclass(frozen=True, slots=True)

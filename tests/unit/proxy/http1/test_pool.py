@@ -59,6 +59,17 @@ async def test_old_connections_are_closed_and_young_ones_stay() -> None:
     sides.timers.close()
 
 
+async def test_idle_connections_give_way_oldest_of_the_longest_list_first() -> None:
+    sides = Sides(backends=2)
+    _, other = sides.upstream(1)
+    transports = [sides.upstream(0)[1] for _ in range(3)]
+    sides.relay.upstreams.close_idle(2)
+    assert [transport.ended for transport in transports] == ["abort", "abort", ""]
+    assert other.ended == ""
+    sides.relay.upstreams.close_idle(10)
+    assert len(sides.relay.upstreams) == 0
+
+
 async def test_closed_pool_keeps_nothing() -> None:
     sides = Sides()
     _, idle = sides.upstream()

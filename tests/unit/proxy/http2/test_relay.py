@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lb.domain.client import NOBODY
+from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.operation import Treatment
 from lb.kserve.operations import MODEL_INFER, UNKNOWN
 from lb.proxy.http2.relay import Http2Options
@@ -89,6 +89,20 @@ async def test_forwarding_fields_reach_the_backend() -> None:
     (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
     assert head.payload.endswith(encode_field(b"x-forwarded-proto", b"http"))
     assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: bool) -> None:
+    proxies = TrustedProxies((ip_network("127.0.0.1"),) if trusted else ())
+    relay = PaperRelay(options=Http2Options(x_forwarded=True, trusted_proxies=proxies))
+    backend, client = relay.backend(), relay.client()
+    claims = [(b"x-forwarded-for", b"6.6.6.6"), (b"x-forwarded-proto", b"https")]
+    client.sends(call(1, None, *claims))
+    (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
+    for name, value in claims:
+        assert (encode_field(name, value) in head.payload) is trusted
+    assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
+    assert (encode_field(b"x-forwarded-proto", b"http") in head.payload) is not trusted
 
 
 async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> None:
