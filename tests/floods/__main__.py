@@ -7,6 +7,7 @@ bound is broken.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 import tempfile
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from tests.floods.catalogue import CASES, Flood, case_name
 from tests.floods.judge import Verdict, cancelled_late_s
 from tests.floods.play import Size
+from tests.floods.slow_floods import warm_up
 from tests.floods.stage import Stage
 from tests.floods.table import HEADER, row
 
@@ -40,6 +42,7 @@ def run(flood: Flood, is_tls: bool, size: Size) -> Verdict:
 
 def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
     name = case_name(flood, is_tls)
+    asyncio.run(warm_up(stage.target(tls=is_tls)))
     stop_good = stage.start_good(tls=is_tls)
     began = time.monotonic() + _START_S
     at = began + QUIET_S
@@ -48,7 +51,7 @@ def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
         time.sleep(_WATCH_S)
     stage.observer.clear()
     before, lines, cpu_s = stage.rss(), stage.log_lines(), stage.cpu_s()
-    changes = stage.metrics()["backend_state_changes_total"]
+    counted = stage.metrics()
     peak = before
     while attack.is_running:
         peak = max(peak, stage.rss())
@@ -59,6 +62,7 @@ def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
     left = stage.until_quiet(_AFTERWARDS_S)
     seen = stage.observer.look()
     after = stage.log_lines()
+    counts = stage.metrics()
     return Verdict(
         name=name,
         flood=flood,
@@ -74,7 +78,9 @@ def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
         left=left,
         log_lines=(after[0] - lines[0], after[1] - lines[1]),
         tracebacks=stage.log.count("Traceback"),
-        state_changes=stage.metrics()["backend_state_changes_total"] - changes,
+        finished_requests=int(counts["requests_total"] - counted["requests_total"]),
+        state_changes=counts["backend_state_changes_total"]
+        - counted["backend_state_changes_total"],
     )
 
 

@@ -365,7 +365,9 @@ async def _serve() -> None:
         lambda: HttpConnection(counters),
         lambda: GrpcConnection(counters),
     )
-    servers = [await loop.create_server(factory, "127.0.0.1", 0) for factory in factories]
+    servers = [
+        await loop.create_server(factory, "127.0.0.1", 0, backlog=4096) for factory in factories
+    ]
     servers.append(
         await asyncio.start_server(lambda r, w: _control(counters, r, w), "127.0.0.1", 0)
     )

@@ -32,6 +32,8 @@ class Flood:
     """GOAWAY codes or HTTP statuses that are right; empty: any. "closed" stands for none."""
     is_timed: bool = False
     """The connections live as long as the time-out, and at most `LATE_S` longer."""
+    is_sampled: bool = False
+    """Who takes nothing is looked at once per time-out: twice as long is right."""
     tls: bool = False
     """Also played over TLS."""
     only_tls: bool = False
@@ -82,14 +84,20 @@ def _slow_floods() -> list[Flood]:
             "body of a byte now and then, HTTP", plays["body of a byte now and then, HTTP"], False
         ),
         timed("body stops, gRPC"),
-        timed("answer not read, HTTP", "closed", tls=True),
+        Flood(
+            "answer not read, HTTP",
+            plays["answer not read, HTTP"],
+            is_timed=True,
+            is_sampled=True,
+            tls=True,
+        ),
         Flood("answer read slowly, HTTP", plays["answer read slowly, HTTP"], False),
         *(
             Flood(name, play, is_timed=True, only_tls=True)
             for name, play in slow.HANDSHAKE_FLOODS.items()
         ),
-        Flood("zero window", frames.zero_window, is_timed=True, tls=True),
-        Flood("TCP unread", frames.unread_answers, is_timed=True, tls=True),
+        Flood("zero window", frames.zero_window, is_timed=True, is_sampled=True, tls=True),
+        Flood("TCP unread", frames.unread_answers, is_timed=True, is_sampled=True, tls=True),
     ]
 
 
@@ -100,6 +108,7 @@ def _many() -> list[Flood]:
         Flood("pipelining, unread", slow.pipeline_unread),
         Flood("connect and close", slow.connect_and_close, False, tls=True),
         Flood("connections held", slow.hold_connections, False),
+        Flood("connections beyond the client's limit", slow.exceed_client_limit),
     ]
 
 

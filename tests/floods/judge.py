@@ -56,7 +56,10 @@ class Verdict:
     late_s: float = 0.0
     left: dict[str, float] = field(default_factory=dict)
     log_lines: tuple[int, int] = (0, 0)
+    """Of the application log and of the access log."""
     tracebacks: int = 0
+    finished_requests: int = 0
+    """By the balancer's own count, the good client's included."""
     state_changes: float = 0.0
 
     @property
@@ -77,7 +80,8 @@ class Verdict:
             faults.append(f"ended with {', '.join(sorted(wrong))}")
         if flood.is_timed and played.lives_s:
             low, high = min(played.lives_s), max(played.lives_s)
-            if low < 0.9 * self.timeout_s or high > self.timeout_s + late_s:
+            longest = self.timeout_s * (2 if flood.is_sampled else 1) + late_s
+            if low < 0.9 * self.timeout_s or high > longest:
                 faults.append(f"lived {low:.1f} to {high:.1f} s, not {self.timeout_s} s")
         return faults
 
@@ -108,8 +112,11 @@ class Verdict:
         faults = []
         if self.rss_growth > RSS_LIMIT:
             faults.append(f"RSS grew by {self.rss_growth / 2**20:.1f} MiB")
-        if sum(self.log_lines) > LINES_PER_CONNECTION * self.played.lines + LINES_ANYWAY:
-            faults.append(f"{sum(self.log_lines)} log lines")
+        lines, access_lines = self.log_lines
+        if lines > LINES_PER_CONNECTION * self.played.lines + LINES_ANYWAY:
+            faults.append(f"{lines} log lines")
+        if access_lines > self.finished_requests:
+            faults.append(f"{access_lines} access lines of {self.finished_requests} requests")
         return faults
 
     def slower_faults(self) -> list[str]:

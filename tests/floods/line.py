@@ -195,6 +195,10 @@ class Line(asyncio.Protocol):
             if here not in _KERNEL.established(there):
                 self._cut("")
 
+    async def until_answered(self, within_s: float) -> bool:
+        """Wait until something came."""
+        return await self.until(lambda: self.received > 0, within_s)
+
     async def until_cut(self, within_s: float) -> bool:
         """Wait until the other side has ended it."""
         return await self.until(lambda: self.is_over, within_s)

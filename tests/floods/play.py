@@ -179,6 +179,8 @@ class Slow:
     every_s: float = 0.3
     reads_a_little: bool = False
     """Take a buffer full every so often."""
+    at_most: int = 10_000
+    """Connections at once, whatever the size."""
 
     async def __call__(self, target: Target, size: Size) -> Played:
         """Play it: who is cut comes again, until it has lasted long enough."""
@@ -200,7 +202,7 @@ class Slow:
                     return
                 await asyncio.sleep(_SPREAD_S)
 
-        await asyncio.gather(*map(slot, range(size.held)))
+        await asyncio.gather(*map(slot, range(min(size.held, self.at_most))))
         played.add(lines)
         played.ended = time.monotonic()
         return played

@@ -16,11 +16,15 @@ _PIPELINED = (
     + bytes(4096)
 )
 _LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n"
+CLIENT_LIMIT = 1024
+"""Connections of one address that the balancer under test allows."""
+_READERS = 100
+"""Slow readers of 4 MiB: as many as there are streams in the flood of zero windows."""
 _HALF_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
 
 
-def _http(first: bytes, *, reads: bool = True, receive_buffer: int = 0) -> Slow:
-    return Slow(_opener(first, reads=reads, receive_buffer=receive_buffer))
+def _http(first: bytes) -> Slow:
+    return Slow(_opener(first))
 
 
 def _opener(
@@ -76,9 +80,11 @@ SLOW_FLOODS = {
     "body stops, HTTP": _http(_body(100_000)),
     "body of a byte now and then, HTTP": Slow(_opener(_body(100_000)), drip=b"x"),
     "body stops, gRPC": Slow(_stalled_call),
-    "answer not read, HTTP": _http(_BIG, reads=False, receive_buffer=4096),
+    "answer not read, HTTP": Slow(
+        _opener(_BIG, reads=False, receive_buffer=4096), at_most=_READERS
+    ),
     "answer read slowly, HTTP": Slow(
-        _opener(_BIG, reads=False, receive_buffer=4096), reads_a_little=True
+        _opener(_BIG, reads=False, receive_buffer=4096), reads_a_little=True, at_most=_READERS
     ),
     "idle, HTTP": _http(b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\n\r\n"),
 }
@@ -111,20 +117,42 @@ async def connect_and_close(target: Target, size: Size) -> Played:
     return played
 
 
+def _idle(target: Target) -> Awaitable[Line]:
+    return SLOW_FLOODS["idle, HTTP"].make(target)
+
+
 async def hold_connections(target: Target, size: Size) -> Played:
     """Thousands of connections that have made one request each, or none, and stay."""
     played = Played(started=time.monotonic())
-
-    async def http() -> Line:
-        return await SLOW_FLOODS["idle, HTTP"].make(target)
-
-    async def grpc() -> Line:
-        return await greeted(target)
-
-    lines = await gather_lines(http, 2 * size.held, played)
-    lines += await gather_lines(grpc, 2 * size.held, played)
+    other = target._replace(source="127.0.1.2")
+    lines = await gather_lines(lambda: _idle(target), 2 * size.held, played)
+    lines += await gather_lines(lambda: greeted(other), 2 * size.held, played)
     await asyncio.sleep(max(0.0, played.started + size.lasts_s - time.monotonic()))
     played.add(lines)
+    played.ended = time.monotonic()
+    return played
+
+
+async def warm_up(target: Target) -> None:
+    """What any busy day brings: some hundreds of connections, so that memory for them is there."""
+    lines = await gather_lines(lambda: _idle(target), 200, Played())
+    lines += await gather_lines(lambda: greeted(target), 200, Played())
+    for line in lines:
+        await line.until_answered(5.0)
+    for line in lines:
+        line.leave()
+
+
+async def exceed_client_limit(target: Target, size: Size) -> Played:
+    """More connections than one address may have. Only those beyond the limit count."""
+    played = Played(started=time.monotonic())
+    lines = await gather_lines(lambda: _idle(target), CLIENT_LIMIT, played)
+    more = await gather_lines(lambda: _idle(target), 2 * size.held, played)
+    await asyncio.gather(*(line.until_cut(size.patience_s) for line in more))
+    await asyncio.sleep(max(0.0, played.started + size.lasts_s - time.monotonic()))
+    for line in lines:
+        line.leave()
+    played.add(more)
     played.ended = time.monotonic()
     return played
 

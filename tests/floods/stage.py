@@ -22,6 +22,7 @@ from tests.floods.good import Sample
 from tests.floods.line import Target
 from tests.floods.observation import Observation, Observer
 from tests.floods.play import Played, Size
+from tests.floods.slow_floods import CLIENT_LIMIT
 
 REPOSITORY = Path(__file__).parents[2]
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -86,6 +87,7 @@ class Stage:
                 {"name": "only", "http": f"127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}"}
             ],
             "timeouts": dict.fromkeys(TIMEOUTS, f"{self._timeout_s}s"),
+            "limits": {"connections_per_client": CLIENT_LIMIT},
             "access_log": {"path": str(self.access_log)},
         }
 
