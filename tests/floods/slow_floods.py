@@ -134,7 +134,9 @@ async def hold_connections(target: Target, size: Size) -> Played:
 
 
 async def warm_up(target: Target) -> None:
-    """What any busy day brings: some hundreds of connections, so that memory for them is there."""
+    """What any busy day brings: some hundreds of connections at once, and so many one after the
+    other that the garbage of closed ones has been collected before memory is looked at."""
+    await connect_and_close(target, Size(units=1000))
     lines = await gather_lines(lambda: _idle(target), 200, Played())
     lines += await gather_lines(lambda: greeted(target), 200, Played())
     for line in lines:
