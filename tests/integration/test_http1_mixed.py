@@ -7,6 +7,7 @@ import asyncio
 import random
 
 from lb.proxy.http1.options import Http1Options
+from tests.corpus.http1 import ALL
 from tests.fakes.http1_backend import (
     Peer,
     RawClient,
@@ -15,7 +16,6 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_corpus import ALL
 from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
 
 BOTH_LOOPS = True

@@ -12,7 +12,7 @@ from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
-from tests.fakes.http1_corpus import ALL
+from tests.corpus.http1 import ALL
 from tests.reference import http1_heads as reference
 
 _LIMITS = HeadLimits()

@@ -11,7 +11,8 @@ import tritonclient.grpc as grpcclient
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2
 
-from tests.fakes.http1_corpus import GATE, TRITON, BadRequest
+from tests.corpus.http1_rows import Row
+from tests.corpus.payloads import OPEN
 from tests.triton.balancer import RunningBalancer
 from tests.triton.raw_grpc import call_stream, call_unary
 from tests.triton.raw_http import RawConnection, ask_once, message
@@ -66,9 +67,9 @@ def test_streams_hide_names_of_regions(balancer: RunningBalancer) -> None:
     assert texts == [_HIDDEN] * 3
 
 
-@pytest.mark.parametrize("row", TRITON + GATE, ids=str)
+@pytest.mark.parametrize("row", OPEN, ids=str)
 def test_tritons_live_on_after_what_is_refused_and_what_is_not(
-    balancer: RunningBalancer, tritons: tuple[RealTriton, ...], row: BadRequest
+    balancer: RunningBalancer, tritons: tuple[RealTriton, ...], row: Row
 ) -> None:
     with socket.create_connection(_address(balancer.target.http), timeout=10) as client:
         client.sendall(row.wire)

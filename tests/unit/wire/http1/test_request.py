@@ -9,9 +9,12 @@ from lb.wire.http1.collect import HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
-from tests.fakes.http1_corpus import CODEC, BadRequest
+from tests.corpus import http1, payloads
+from tests.corpus.http1_rows import Row
 
 _LIMITS = HeadLimits()
+_ROWS = [row for row in http1.ALL + payloads.ALL if not row.half_close and not row.of_relay]
+"""What head and body alone decide about."""
 
 
 def _parse(fields: bytes = b"Host: a\r\n", line: bytes = b"GET /v2 HTTP/1.1") -> RequestHead:
@@ -40,8 +43,8 @@ def _status_of_first_message(wire: bytes, step: int) -> int:
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
-@pytest.mark.parametrize("row", [row for row in CODEC if not row.half_close], ids=str)
-def test_corpus_gets_its_answer_at_every_pace(row: BadRequest, step: int) -> None:
+@pytest.mark.parametrize("row", _ROWS, ids=str)
+def test_corpus_gets_its_answer_at_every_pace(row: Row, step: int) -> None:
     assert _status_of_first_message(row.wire, step) == row.status
 
 
