@@ -56,6 +56,11 @@ class Misdeed:
     def __str__(self) -> str:
         return f"{self.id} {self.what}"
 
+    @property
+    def is_framed(self) -> bool:
+        """The answer does not end with its connection."""
+        return b"Content-Length" in self.wire or b"Transfer-Encoding" in self.wire
+
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 CHUNKED: Final = OK + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -10,6 +10,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome, Reason
+from tests.corpus.backends import ALL, End, Misdeed, Sees
 from tests.fakes.http1_backend import (
     Peer,
     RawClient,
@@ -56,51 +57,18 @@ def saying(data: bytes, *, step: int = 0, then_close: bool = False) -> Script:
     return script
 
 
-_BROKEN_HEADS = [
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775808\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nContent-Length : 2\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\n Content-Length: 2\r\n\r\nok",
-    b"\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 099 Low\r\n\r\n",
-    b"HTTP/1.1 200OK\r\n\r\n",
-    b"HTTP/1.2 200 OK\r\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 200 OK\nContent-Length: 2\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nX: a\x00b\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nX: a\rb\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\n: b\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\nNoColon\r\n\r\nok",
-    b"HTTP/1.1 2000 OK\r\n\r\nok",
-    b"HTTP/1.1 abc OK\r\n\r\nok",
-    b"HTTP/1.1 +200 OK\r\n\r\nok",
-    b"HTTP/2.0 200 OK\r\n\r\nok",
-    b"220 smtp.example.com ESMTP\r\n",
-    b"\x15\x03\x01\x00\x02\x02\x46",
-    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
-    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 65536 + b"\r\n\r\nok",
-    b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 5000 + b"\r\nok",
-    b"HTTP/1.1 200 " + b"O" * 1_000_000 + b"\r\n\r\n",
-    b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000,
-]  # fmt: skip
+_BROKEN_HEADS = [row for row in ALL if row.sees is Sees.ERROR and row.end is End.STAYS]
 
 
 @pytest.mark.parametrize("step", [0, 1], ids=["at once", "by bytes"])
-@pytest.mark.parametrize("wire", _BROKEN_HEADS, ids=lambda wire: repr(wire[:50]))
+@pytest.mark.parametrize("row", _BROKEN_HEADS, ids=str)
 async def test_broken_head_is_answered_for_the_backend(
-    setup: Setup, wire: bytes, step: int
+    setup: Setup, row: Misdeed, step: int
 ) -> None:
     backend, relay, client = setup
-    if step and len(wire) > 10_000:
+    if step and len(row.wire) > 10_000:
         step = 4001
-    backend.script = saying(wire, step=step)
+    backend.script = saying(row.wire, step=step)
     await client.send(_GET)
     answer = await client.answer()
     assert (answer.status, answer.complete) == (502, True)
@@ -115,35 +83,19 @@ async def test_broken_head_is_answered_for_the_backend(
 
 
 _CUT_BODIES = [
-    _OK + b"Content-Length: 10\r\n\r\nhello",
-    _CHUNKED + b"5\r\nhello\r\n",
-    _CHUNKED + b"5\r\nhello\r\n0\r\n",
-    _CHUNKED + b"a\r\nhello",
+    row for row in ALL if row.sees is Sees.CUT and row.end is not End.STAYS and row.is_framed
 ]
-_BROKEN_BODIES = [
-    _CHUNKED + b"5\r\nhello\r\n0x5\r\nhello\r\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n+5\r\nhello\r\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n 5\r\nhello\r\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n5\rhello\r\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhelloworld\r\n0\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n" + b"0" * 17 + b"\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n5;\r\nhello\r\n0\r\n\r\n",
-    _CHUNKED + b'5\r\nhello\r\n5;a="b\r\nhello\r\n0\r\n\r\n',
-    _CHUNKED + b"5\r\nhello\r\n0\r\nx: " + b"y" * 17_000 + b"\r\n\r\n",
-    _CHUNKED + b"5\r\nhello\r\n0\r\nx\r\n\r\n",
-]
+_BROKEN_BODIES = [row for row in ALL if row.sees is Sees.CUT and row.end is End.STAYS]
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-@pytest.mark.parametrize("wire", _CUT_BODIES, ids=repr)
-async def test_answer_that_stops_is_never_complete(setup: Setup, wire: bytes, how: str) -> None:
+@pytest.mark.parametrize("row", _CUT_BODIES, ids=str)
+async def test_answer_that_stops_is_never_complete(setup: Setup, row: Misdeed, how: str) -> None:
     backend, relay, client = setup
 
     async def script(peer: Peer) -> None:
         await peer.request()
-        await peer.send(wire)
+        await peer.send(row.wire)
         await eventually(lambda: relay.backends[0].port(AppProtocol.HTTP).last_byte_at > 0)
         if how == "reset":
             await peer.reset()
@@ -160,10 +112,10 @@ async def test_answer_that_stops_is_never_complete(setup: Setup, wire: bytes, ho
 
 
 @pytest.mark.parametrize("step", [0, 1], ids=["at once", "by bytes"])
-@pytest.mark.parametrize("wire", _BROKEN_BODIES, ids=repr)
-async def test_broken_chunks_are_never_complete(setup: Setup, wire: bytes, step: int) -> None:
+@pytest.mark.parametrize("row", _BROKEN_BODIES, ids=str)
+async def test_broken_chunks_are_never_complete(setup: Setup, row: Misdeed, step: int) -> None:
     backend, relay, client = setup
-    backend.script = saying(wire, step=step)
+    backend.script = saying(row.wire, step=step)
     await client.send(_GET)
     answer = await client.answer()
     assert answer.status in (200, 502)
@@ -200,28 +152,16 @@ async def test_cut_is_a_reset_where_the_end_of_the_connection_is_the_end(setup: 
         await client.reader.read(-1)
 
 
-@pytest.mark.parametrize(
-    ("method", "wire", "status"),
-    [
-        (b"GET", _OK + b"Content-Length: 2\r\n\r\nokEXTRA", 200),
-        (b"GET", _OK + b"Content-Length: 2\r\n\r\nok" + reply(b"evil"), 200),
-        (b"GET", _CHUNKED + b"2\r\nok\r\n0\r\n\r\n" + reply(b"evil"), 200),
-        (b"HEAD", _OK + b"Content-Length: 2\r\n\r\nok", 200),
-        (b"GET", b"HTTP/1.1 204 No Content\r\n\r\nbody", 204),
-        (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\nbody", 304),
-    ],
-)
+@pytest.mark.parametrize("row", [row for row in ALL if row.surplus], ids=str)
 @pytest.mark.parametrize("step", [0, 3])
-async def test_bytes_behind_an_answer_reach_nobody(
-    setup: Setup, method: bytes, wire: bytes, status: int, step: int
-) -> None:
+async def test_bytes_behind_an_answer_reach_nobody(setup: Setup, row: Misdeed, step: int) -> None:
     backend, relay, client = setup
-    backend.script = saying(wire, step=step)
+    backend.script = saying(row.wire + row.surplus, step=step)
     for _ in range(3):
-        await client.send(_GET.replace(b"GET", method))
-        answer = await client.answer(method.decode())
-        assert (answer.status, answer.complete) == (status, True)
-        assert answer.body in (b"ok", b"")
+        await client.send(_GET.replace(b"GET", row.method))
+        answer = await client.answer(row.method.decode())
+        assert (answer.status, answer.complete) == (row.status, True)
+        assert answer.body == row.body
         await eventually(lambda: relay.relay.upstream_connections == 0)
     assert backend.connections == 3
 
