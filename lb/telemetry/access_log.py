@@ -13,11 +13,23 @@ from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
 from lb.settings.reporting import AccessLogMode
 from lb.telemetry.labels import code_label
+from lb.telemetry.line_limit import LineLimit
 from lb.telemetry.record import RequestRecord
 
 MAX_LINE_BYTES: Final = 8192
+LINES_PER_S: Final = 100.0
+LINES_AT_ONCE: Final = 1000
+"""Of requests that failed through their client's fault, for each reason: whoever can send bad
+requests must not fill the disk. In the mode `all` there is no such limit."""
+_CLIENTS_FAULT: Final = frozenset({
+    Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.BODY_TOO_LARGE,
+    Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.CLIENT_STALLED,
+    Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED, Reason.RATE_LIMITED,
+    Reason.CONCURRENCY_LIMITED,
+})  # fmt: skip
 
 
 class _Widths(NamedTuple):
@@ -71,6 +83,7 @@ class AccessLog:
         """Requests that the sample has coming; one is logged when it reaches 1."""
         self._rng = rng
         self._wall_ns = wall_ns
+        self._limit = LineLimit(LINES_PER_S, LINES_AT_ONCE)
         self._second = -1
         self._second_text = ""
 
@@ -78,12 +91,17 @@ class AccessLog:
         """Log one request, if the mode wants it. Never blocks, never raises."""
         if self._wants(record):
             self._write(self.line(record))
+            for reason, count in self._limit.left_out(record.ended_at):
+                self._write(self._left_out(reason, count))
 
     def _wants(self, record: RequestRecord) -> bool:
         if self._logs_all:
             return True
-        if record.reason is not None or (record.status >= 500 and record.backend is None):
-            return self._logs_errors
+        reason = record.reason
+        if reason is not None or (record.status >= 500 and record.backend is None):
+            return self._logs_errors and (
+                reason not in _CLIENTS_FAULT or self._limit.admits(reason, record.ended_at)
+            )
         if not self._logs_sample:
             return False
         self._owed += self._sample
@@ -100,6 +118,11 @@ class AccessLog:
         if len(line) > MAX_LINE_BYTES:
             line = _render(record, time_text, request_id, _SAFE_WIDTHS)
         return line.encode("ascii")
+
+    def _left_out(self, reason: object, count: int) -> bytes:
+        """Tell how many lines the limit has left out."""
+        text = quoted(reason.value) if isinstance(reason, Reason) else "null"
+        return f'{{"time":"{self._time()}","reason":{text},"left_out":{count}}}\n'.encode("ascii")
 
     def _time(self) -> str:
         """Now, as RFC 3339 in UTC with milliseconds. The text of a second is made once."""

@@ -11,14 +11,19 @@ import logging
 import math
 import re
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
 from lb.settings.reporting import LogFormat, LogLevel
+from lb.telemetry.line_limit import LineLimit
 from lb.telemetry.line_writer import LineWriter
 
 MAX_VALUE_CHARS: Final = 4096
 MAX_TRACEBACK_CHARS: Final = 16384
+LINES_PER_S: Final = 10.0
+LINES_AT_ONCE: Final = 100
+"""Of one event, which is one message of one logger; those of level debug have no limit."""
 _QUEUE_BYTES: Final = 1024 * 1024
 _STDERR: Final = 2
 
@@ -125,12 +130,33 @@ def _quoted(value: Scalar) -> str:
 class _LineHandler(logging.Handler):
     """Formats in the caller, writes in the writer's thread."""
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, clock: Callable[[], float]) -> None:
         super().__init__()
         self._writer = writer
+        self._clock = clock
+        self._limit = LineLimit(LINES_PER_S, LINES_AT_ONCE)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one event. Never blocks; called under the handler's lock."""
+        now = self._clock()
+        kind = (record.name, record.msg if isinstance(record.msg, str) else "")
+        if record.levelno <= logging.DEBUG or self._limit.admits(kind, now):
+            self._write(record)
+        self._tell_left_out(now)
+
+    def close(self) -> None:
+        """Tell what is still to be told."""
+        self._tell_left_out(self._clock(), at_the_end=True)
+        super().close()
+
+    def _tell_left_out(self, now: float, *, at_the_end: bool = False) -> None:
+        for kind, count in self._limit.left_out(now, all_of_them=at_the_end):
+            name, message = kind if isinstance(kind, tuple) else ("", "")
+            fields = {"of": message, "count": count}
+            facts = {"name": name or __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
+            self._write(logging.makeLogRecord({**facts, "msg": "lines left out", **fields}))
+
+    def _write(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
         except Exception as error:  # a field whose __str__ fails must not fail a request
@@ -141,16 +167,24 @@ class _LineHandler(logging.Handler):
 class ApplicationLog:
     """The installed application log; `close` takes it away again."""
 
-    def __init__(self, level: LogLevel, log_format: LogFormat, *, fd: int = _STDERR) -> None:
+    def __init__(
+        self,
+        level: LogLevel,
+        log_format: LogFormat,
+        *,
+        fd: int = _STDERR,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Become the only handler of the root logger, and take Python's warnings too.
 
         Args:
             level: the least important events to write.
             log_format: text or JSON.
             fd: where to; stays the caller's.
+            clock: monotonic seconds, for the limit of lines.
         """
         self._writer = LineWriter(fd, name="application", queue_bytes=_QUEUE_BYTES)
-        handler = _LineHandler(self._writer)
+        self._handler = handler = _LineHandler(self._writer, clock)
         handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
         root = logging.getLogger()
         self._before: tuple[int, list[logging.Handler]] | None = (root.level, root.handlers)
@@ -171,4 +205,5 @@ class ApplicationLog:
             level, root.handlers = self._before
             root.setLevel(level)
             self._before = None
+            self._handler.close()
         self._writer.close(timeout_s)

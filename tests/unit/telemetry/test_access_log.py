@@ -7,9 +7,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 from lb.domain.outcome import Reason
 from lb.settings.reporting import AccessLogMode
-from lb.telemetry.access_log import MAX_LINE_BYTES, AccessLog
+from lb.telemetry.access_log import LINES_AT_ONCE, MAX_LINE_BYTES, AccessLog
 from lb.telemetry.line_writer import LineWriter
 from tests.fakes.backends import make_backend
 from tests.fakes.lines import KeptLines
@@ -62,6 +64,30 @@ def test_a_sample_is_even_and_has_every_error() -> None:
 
 def test_a_sample_of_nothing_has_only_errors() -> None:
     assert logged(AccessLogMode.SAMPLED, *ALL, sample=0.0) == ["/ours", "/cut", "/ours-5xx"]
+
+
+def test_a_flood_of_bad_requests_does_not_fill_the_log() -> None:
+    log, kept = make_log(mode=AccessLogMode.ERRORS)
+    for number in range(3 * LINES_AT_ONCE):
+        log.finished(PlainRecord(reason=Reason.BAD_REQUEST, ended_at=100.0 + number / 1e6))
+    assert len(kept.lines) == LINES_AT_ONCE
+    log.finished(PlainRecord(reason=Reason.UPSTREAM_LOST, ended_at=101.5))
+    last = json.loads(kept.lines[-1])
+    assert (last["reason"], last["left_out"]) == ("bad_request", 2 * LINES_AT_ONCE)
+    assert len(kept.lines) == LINES_AT_ONCE + 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(AccessLogMode.ALL, Reason.BAD_REQUEST), (AccessLogMode.ERRORS, Reason.UPSTREAM_LOST)],
+)
+def test_what_is_asked_for_and_what_is_not_the_clients_fault_is_logged_whole(
+    mode: AccessLogMode, reason: Reason
+) -> None:
+    log, kept = make_log(mode=mode)
+    for _ in range(2 * LINES_AT_ONCE):
+        log.finished(PlainRecord(reason=reason))
+    assert len(kept.lines) == 2 * LINES_AT_ONCE
 
 
 def test_a_line_has_all_fields_in_order() -> None:

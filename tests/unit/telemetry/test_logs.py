@@ -14,7 +14,13 @@ import pytest
 
 from lb.domain.backend import Address, Health
 from lb.settings.reporting import LogFormat, LogLevel
-from lb.telemetry.logs import MAX_VALUE_CHARS, ApplicationLog, JsonFormatter, TextFormatter
+from lb.telemetry.logs import (
+    LINES_AT_ONCE,
+    MAX_VALUE_CHARS,
+    ApplicationLog,
+    JsonFormatter,
+    TextFormatter,
+)
 
 LOGGER = logging.getLogger("lb.test")
 
@@ -136,6 +142,24 @@ def test_a_traceback_is_part_of_the_line(tmp_path: Path, log_format: LogFormat) 
     assert "Traceback" in line
 
 
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_a_flood_of_one_event_is_cut_and_told(tmp_path: Path, log_format: LogFormat) -> None:
+    def speak() -> None:
+        for number in range(LINES_AT_ONCE + 500):
+            LOGGER.info("client broke HTTP/2", extra={"client": number})
+            LOGGER.debug("every single one")
+        LOGGER.info("something else")
+
+    lines = write(tmp_path / "log", log_format, LogLevel.DEBUG, speak)
+    said = [line for line in lines if "client broke" in line]
+    assert LINES_AT_ONCE < len(said) <= LINES_AT_ONCE + 100
+    left_out = [line for line in said if "lines left out" in line]
+    assert left_out == said[-1:]
+    assert str(LINES_AT_ONCE + 500 - (len(said) - 1)) in left_out[0]
+    assert sum("every single one" in line for line in lines) == LINES_AT_ONCE + 500
+    assert any("something else" in line for line in lines)
+
+
 def test_events_below_the_level_are_left_out(tmp_path: Path) -> None:
     def speak() -> None:
         LOGGER.info("quiet")
@@ -180,8 +204,9 @@ def test_an_unread_standard_error_costs_lines_and_no_time() -> None:
     os.set_blocking(fd, False)
     log = ApplicationLog(LogLevel.INFO, LogFormat.TEXT, fd=fd)
     try:
-        for _ in range(2000):
-            LOGGER.info("event", extra={"field": "x" * 2000})
+        for number in range(2000):
+            kind = f"event {number % 200}"  # each with a limit of its own
+            LOGGER.info(kind, extra={"field": "x" * 2000})
         assert log.dropped > 0
     finally:
         log.close(timeout_s=5.0)
