@@ -14,6 +14,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.record import Member, PortRecord
 from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
+from lb.health.lateness import Lateness, is_excused
 from lb.health.port import Finding
 from lb.net.tasks import TaskOwner
 from lb.net.tls.client import ClientTlsBook
@@ -54,6 +55,7 @@ class ProbeLoops:
         self._rng = rng
         self._make_probe = make_probe
         self._clock = clock
+        self._lateness = Lateness(LOOK_INTERVAL_S, clock())
         self._tasks = TaskOwner()
         self._running: dict[PortRecord, _Running] = {}
         self._unanswered: set[PortRecord] = set()
@@ -68,6 +70,7 @@ class ProbeLoops:
         self._unanswered = set(self._running)
         if not self._unanswered:
             self._all_answered.set()
+        self._lateness.came(self._clock())
         self._tasks.spawn(self._look(), name="health: look for stalls")
 
     async def first_round(self) -> None:
@@ -114,9 +117,22 @@ class ProbeLoops:
         kicked = asyncio.Event()
         port.wake = kicked.set
         while True:
-            self._directory.probe_sent(port, self._clock())
+            sent_at = self._clock()
+            late_before_s = self._lateness.total(sent_at)
+            self._directory.probe_sent(port, sent_at)
             result = await self._check(port, probe)
-            self._directory.probed(port, result, self._clock())
+            now = self._clock()
+            late_s = self._lateness.total(now) - late_before_s
+            if result.finding is Finding.TIMEOUT and is_excused(
+                late_s, port.health.rules.timeout_s
+            ):
+                _log.warning(
+                    "probe timed out while we were late ourselves",
+                    extra={"backend": port.backend.name, "late_s": round(late_s, 3)},
+                )
+                port.health.excused()
+                continue
+            self._directory.probed(port, result, now)
             self._answered(port)
             await self._until_due(port, kicked)
 
@@ -142,4 +158,7 @@ class ProbeLoops:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            self._directory.look(self._clock())
+            now = self._clock()
+            if self._lateness.came(now) < LOOK_INTERVAL_S:
+                # Otherwise answers may have come meanwhile and wait to be read.
+                self._directory.look(now)

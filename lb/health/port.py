@@ -103,6 +103,10 @@ class PortHealth:
         if self._streak >= self._needed(finding):
             self._move(target)
 
+    def excused(self) -> None:
+        """The last probe sent timed out while we were too late ourselves to hear an answer."""
+        self._unanswered_since = None
+
     def _needed(self, finding: Finding) -> int:
         if self.health is Health.UNKNOWN or finding is Finding.REFUSED:
             return 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -209,3 +210,24 @@ async def test_a_silent_port_is_suspected_while_its_probe_is_under_way() -> None
 async def test_network_probes_follow_the_plan() -> None:
     probe = network_probe(Member(make_spec()), GRPC)
     assert isinstance(probe, NetworkProbe)
+
+
+def block_the_loop(for_s: float) -> None:
+    time.sleep(for_s)
+
+
+async def test_time_outs_while_we_are_late_ourselves_do_not_count() -> None:
+    rules = Thresholds(interval_s=0.05, timeout_s=0.4, fall=1)
+    async with running(rules, "a") as bench:
+        probe = bench.probe("a")
+        probe.findings.put_nowait(Finding.READY)
+        await probe.asked.acquire()
+        await bench.until(lambda: bench.port("a").health.state is BackendState.UP)
+        for _ in range(3):
+            await probe.asked.acquire()
+            block_the_loop(0.35)
+            probe.findings.put_nowait(Finding.TIMEOUT)
+        await probe.asked.acquire()
+        assert bench.port("a").health.state is BackendState.UP
+        probe.findings.put_nowait(Finding.TIMEOUT)
+        await bench.until(lambda: bench.port("a").health.state is BackendState.DOWN)

@@ -209,3 +209,14 @@ def test_a_port_that_is_down_is_not_brought_up_by_its_sibling() -> None:
     assert port.state is DOWN
     port.sibling_opened()
     assert port.state is DOWN
+
+
+def test_an_excused_time_out_is_no_reason_for_suspicion() -> None:
+    port = port_after(READY, READY)
+    port.probe_sent(200.0)
+    port.excused()
+    port.look(NEVER, 300.0)
+    assert port.state is UP
+    port.probe_sent(300.0)
+    port.look(NEVER, 310.0)
+    assert port.state is SUSPECTED
