@@ -13,6 +13,7 @@ import h2.events as ev
 import h2.exceptions
 
 from lb.proxy.http2.server import ServerLink
+from lb.wire.field_names import REDIRECT
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as f
 from tests.fakes.links import PaperRelay, Side
@@ -26,6 +27,7 @@ _MATTERS_OF_TASTE = (
     "InvalidBodyLengthError",  # we do not count what a backend says of an answer's length
 )
 """What h2 refuses and we pass on."""
+_ADDED = (b"te", b"trailers")
 _Header = tuple[bytes, bytes]
 
 
@@ -33,7 +35,9 @@ class _Judge:
     """An h2 connection that raises when the relay breaks a rule, and keeps what it got."""
 
     def __init__(self, *, client: bool) -> None:
-        config = h2.config.H2Configuration(client_side=client, header_encoding=None)
+        config = h2.config.H2Configuration(
+            client_side=client, header_encoding=None, normalize_inbound_headers=False
+        )
         self.connection = h2.connection.H2Connection(config)
         self.connection.initiate_connection()
         self.heads: dict[int, list[_Header]] = {}
@@ -79,8 +83,9 @@ class _Judge:
 
     def complete(self) -> dict[int, tuple[Any, ...]]:
         """Messages that came whole."""
+        heads, bodies, trailers = self.heads, self.bodies, self.trailers
         return {
-            stream: (self.heads.get(stream), self.bodies.get(stream), self.trailers.get(stream))
+            stream: (heads.get(stream, []), bodies.get(stream, b""), trailers.get(stream, []))
             for stream in self.ended
             if stream not in self.resets
         }
@@ -153,6 +158,8 @@ async def _of_backend(pieces: list[bytes]) -> Any:
     for piece in pieces:
         world.send(world.backend, piece)
         judge.takes(world.client.transport.take())
+        if judge.is_over:
+            break
         world.send(world.client, judge.connection.data_to_send())
         assert world.relay.ledger.held <= _CEILING
         assert world.is_open(world.client)
@@ -163,8 +170,30 @@ async def _of_backend(pieces: list[bytes]) -> Any:
     return answers if went_well else None
 
 
+def _as_h2_has_it(data: bytes) -> list[tuple[Any, ...]] | None:
+    """The whole requests of a client; None where h2 refuses something."""
+    judge = _Judge(client=False)
+    try:
+        judge.takes(fr.PREFACE + fr.settings({}) + fr.SETTINGS_ACK + data)
+    except h2.exceptions.ProtocolError:
+        return None
+    return None if judge.is_over else list(judge.complete().values())
+
+
+def _essence(fields: list[_Header]) -> list[_Header]:
+    """Without what we add, and what we leave out: names that some server takes for others."""
+    return [
+        pair for pair in fields if pair != _ADDED and b"_" not in pair[0] and pair[0] != REDIRECT
+    ]
+
+
 def _check_client(data: bytes) -> None:
     whole, *others = (_run(_of_client(pieces)) for pieces in cuttings(data))
+    theirs = _as_h2_has_it(data)
+    if whole is not None and theirs is not None:
+        asked = [(_essence(head), body, _essence(more)) for head, body, more in theirs]
+        for head, body, more in whole:
+            assert (_essence(head), body, _essence(more)) in asked
     for other in others:
         assert None in (whole, other) or other == whole, (
             f"in pieces: {other!r}\nas a whole: {whole!r}"
