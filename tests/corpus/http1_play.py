@@ -17,9 +17,10 @@ from tests.corpus.observer import Ledger, Seen, told
 from tests.corpus.serving import Serving
 from tests.fakes.http1_backend import Answer, RawClient
 
-_AT_ONCE: Final = 40
+_AT_ONCE: Final = 80
 """Rows under way at the same time."""
-_CLOSED_WITHIN_S: Final = 2.0
+_CLOSED_WITHIN_S: Final = 4.0
+"""Twice what we wait for a client to take its answer."""
 _ONE_READ: Final = 16_000
 """A text up to this size, sent at once, is read at once."""
 
