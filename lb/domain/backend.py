@@ -147,8 +147,8 @@ class BackendSpec:
     weight: float = 1.0
     max_in_flight: int = 0
     """Requests at once, both protocols together; 0 is no limit."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Added to probes and to calls of our own, never to relayed requests."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Added to probes and to calls of our own, never to relayed requests. They may be secrets."""
     tls: BackendTls | None = None
 
     def tls_of(self, port: BackendPort) -> BackendTls | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
@@ -60,7 +60,7 @@ class ProbePlan:
     address: Address
     path: str = READY_PATH
     expected_status: tuple[int, ...] = (200,)
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tls: BackendTls | None = None
     """None where the port is plain, or connecting is all that is asked."""
 
