@@ -119,7 +119,7 @@ async def test_misdeed_stays_with_its_request(
     stage.kept.clear()
     port = stage.balancer.https if secure else stage.balancer.http
     context = stage.trusting if secure else None
-    wrong = {}
+    wrong: dict[str, list[str]] = {}
     for at in range(0, len(rows), _AT_ONCE):
         part = rows[at : at + _AT_ONCE]
         found = await asyncio.gather(*(_play(port, context, row, pace) for row in part))
