@@ -49,7 +49,7 @@ fuzz-smoke: $(VENV)/.test
 # All honest peers, Node and Java among them; those that need neither also run, shorter, in `make test`.
 peers: $(VENV)/.test triton debian
 	tools/setup_peers.sh
-	PEERS_SECONDS=60 $(BIN)/python -m pytest -q tests/peers/*_*.py tests/triton/test_perf_analyzer*.py
+	PEERS_SECONDS=60 $(BIN)/python -m pytest -q tests/peers/test_*.py tests/peers/peer_*.py tests/triton/test_perf_analyzer*.py
 
 # Every flood at full size with a good client beside it, about 20 minutes; FLOODS="zero TLS" plays those named so.
 floods: $(VENV)/.test
