@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,10 +20,12 @@ DEFAULT_ADMIN: Final = "http://127.0.0.1:8003"
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; usage errors exit with 2 by themselves."""
-    arguments = build_parser().parse_args(argv)
-    handler = arguments.handler
     try:
-        return int(handler(arguments))
+        parser = build_parser()
+        arguments = parser.parse_args(argv)
+        if arguments.handler is None:
+            parser.error("the following arguments are required: COMMAND")
+        return int(arguments.handler(arguments))
     except KeyboardInterrupt:
         return 130
 
@@ -35,7 +36,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="triton-lb",
         description="Make N Triton Inference Servers look like one (HTTP and gRPC).",
     )
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument(
+        "--version", dest="handler", action="store_const", const=_version, help="print the version"
+    )
+    commands = parser.add_subparsers(metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="balance requests until told to stop"))
     command = commands.add_parser("check", help="print every problem of a configuration file")
     command.add_argument("file", metavar="FILE", help="the YAML file")
@@ -155,6 +159,8 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
 
 
 def _version(_arguments: argparse.Namespace) -> int:
+    from importlib import metadata
+
     try:
         print(f"triton-lb {metadata.version('triton-lb')}")
     except metadata.PackageNotFoundError:

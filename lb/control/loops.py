@@ -80,7 +80,9 @@ class ProbeLoops:
             async with asyncio.timeout(max(limits, default=0.0)):
                 await self._all_answered.wait()
         except TimeoutError:
-            _log.warning("not every backend has answered", extra={"ports": len(self._unanswered)})
+            if self._unanswered:
+                left = len(self._unanswered)
+                _log.warning("not every backend has answered", extra={"ports": left})
 
     async def aclose(self) -> None:
         """End all loops."""

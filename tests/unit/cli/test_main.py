@@ -65,8 +65,9 @@ def test_check_and_serve_return_their_exit_codes(capsys: pytest.CaptureFixture[s
     assert "--grpc" in capsys.readouterr().err
 
 
-def test_version_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_version_says_what_runs(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert main([word]) == 0
     assert capsys.readouterr().out.startswith("triton-lb")
 
 
