@@ -110,7 +110,8 @@ class Gate:
     def __init__(self, rules: GateRules | None = None, tokens: TokenBook | None = None) -> None:
         self._rules = rules = rules or GateRules()
         self._tokens = tokens or TokenBook()
-        self.asks_all = rules.needs_token or bool(rules.limits)
+        self._asks = rules.needs_token or bool(rules.limits)
+        self.asks_all = self._asks or bool(rules.proxies)
         """Whether heads may have a claim that are not about control."""
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
@@ -146,7 +147,9 @@ class Gate:
         """
         rules = self._rules
         is_open = rules.open_health and operation.treatment is Treatment.ANSWER
-        if not is_control and (is_open or not self.asks_all):
+        forwarded_for = _values(fields, _FORWARDED_FOR)
+        # A proxy's client is to be known, if only for the log.
+        if not is_control and (is_open or not (self._asks or forwarded_for)):
             return None
         claim = Claim(operation, is_control=is_control)
         claim.digest = shown_digest(rules.header, _values(fields, rules.header))
@@ -154,7 +157,7 @@ class Gate:
             b",".join(_values(fields, rule.by_header)) if rule.by_header else b""
             for rule in rules.limits
         )
-        claim.forwarded_for = _values(fields, _FORWARDED_FOR)
+        claim.forwarded_for = forwarded_for
         return claim
 
     # Requests
@@ -173,6 +176,10 @@ class Gate:
             self.requests[token.name] = self.requests.get(token.name, 0) + 1
         return token
 
+    def address(self, claim: Claim, client: Client) -> IpAddress | None:
+        """Where a request comes from: the connection, or whom a trusted proxy speaks for."""
+        return request_client(client, claim.forwarded_for, self._rules.proxies)
+
     def admit(self, claim: Claim, token: Token | None, client: Client, now: float) -> Permit | None:
         """Let a request pass.
 
@@ -189,7 +196,7 @@ class Gate:
             RequestRefused: it may not.
         """
         rules = self._rules
-        address = request_client(client, claim.forwarded_for, rules.proxies)
+        address = self.address(claim, client)
         if rules.needs_token:
             self._check_token(claim, token)
         if claim.is_control:

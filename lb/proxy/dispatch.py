@@ -78,6 +78,10 @@ class Dispatcher:
         token = gate.identify(claim)
         if token is not None:
             exchange.token = token.name
+        if client.is_trusted_proxy:
+            address = gate.address(claim, client)
+            if address != client.address:
+                exchange.client = str(address)
         exchange.permit = gate.admit(claim, token, client, self.clock())
 
     # Attempts

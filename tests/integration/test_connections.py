@@ -159,6 +159,23 @@ def test_proxy_headers_tell_the_client_on_plain_and_tls_listeners(
         balancer.close()
 
 
+def test_a_trusted_proxy_names_its_clients_request_by_request(
+    tmp_path: Path, triton: Ports
+) -> None:
+    balancer = Balancer(tmp_path, triton, listen={"trusted_proxies": ["127.0.0.1"]})
+    try:
+        with balancer.connect() as proxy:
+            for field in (b"6.6.6.6, 203.0.113.1", b"203.0.113.2, 127.0.0.1", b"nobody"):
+                proxy.sendall(_GET.replace(b"Host", b"X-Forwarded-For: %s\r\nHost" % field))
+                assert answer(proxy) == b"HTTP/1.1 200 OK"
+            own = f"127.0.0.1:{proxy.getsockname()[1]}"
+        expected = ["203.0.113.1", "203.0.113.2", own]
+        wait_until(lambda: len(balancer.clients()) >= 3, timeout_s=5, what="three lines")
+        assert balancer.clients() == expected
+    finally:
+        balancer.close()
+
+
 def test_a_proxy_header_of_anyone_else_is_a_bad_request(tmp_path: Path, triton: Ports) -> None:
     balancer = Balancer(
         tmp_path,

@@ -219,3 +219,11 @@ def test_what_one_rule_refuses_no_rule_counts() -> None:
 def test_health_counts_toward_no_limit_while_it_is_open() -> None:
     rules = GateRules(limits=(LimitRule(Limit(rate=1.0)),))
     assert Gate(rules).claim(HEALTH, [], is_control=False) is None
+
+
+def test_only_heads_that_tell_of_a_client_have_a_claim_for_the_log_alone() -> None:
+    gate = Gate(GateRules(proxies=TrustedProxies((ip_network("10.0.0.0/8"),))))
+    fields = [(b"x-forwarded-for", b"192.0.2.1")]
+    assert gate.claim(INFER, (), is_control=False) is None
+    assert gate.claim(HEALTH, fields, is_control=False) is None
+    assert refusal(gate, made(gate, INFER, fields), client("10.0.0.1", is_trusted=True)) is None

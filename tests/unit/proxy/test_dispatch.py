@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 import pytest
@@ -11,7 +13,7 @@ from lb.access.limits import Limit
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from lb.domain.backend import AppProtocol, Backend
-from lb.domain.client import NOBODY
+from lb.domain.client import NOBODY, Client, TrustedProxies
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
@@ -275,3 +277,23 @@ def test_the_name_of_the_token_is_known_even_of_refused_requests() -> None:
         make(gate=gate).dispatcher.admit(one, claim, NOBODY)
     assert one.token == "key"
     assert one.permit is None
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [(b"203.0.113.7, 10.0.0.2", "203.0.113.7"), (b"10.0.0.1", "10.0.0.1:5"), (b"?", "10.0.0.1:5")],
+)
+def test_a_request_has_the_name_of_whom_a_trusted_proxy_speaks_for(field: bytes, name: str) -> None:
+    gate = Gate(GateRules(proxies=TrustedProxies((ip_network("10.0.0.0/8"),))))
+    address = ip_address("10.0.0.1")
+    proxy = Client("10.0.0.1:5", address, address, False, False, is_trusted_proxy=True)
+    claim = gate.claim(INFER, [(b"x-forwarded-for", field)], is_control=False)
+    assert claim is not None
+    one = exchange()
+    one.client = proxy.name
+    make(gate=gate).dispatcher.admit(one, claim, proxy)
+    assert one.client == name
+    stranger = replace(proxy, is_trusted_proxy=False)
+    one.client = stranger.name
+    make(gate=gate).dispatcher.admit(one, claim, stranger)
+    assert one.client == stranger.name
