@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lb.domain.outcome import Outcome, Reason
+from lb.net.crowd import Crowd
 from lb.proxy.http1.downstream import State
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.server import ServerConnection
@@ -16,6 +17,20 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 def _look(server: ServerConnection) -> None:
     """The alarm rings."""
     server._look_at_time()
+
+
+async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
+    sides = Sides()
+    sides.relay.crowd = Crowd(1)
+    _, first = sides.client()
+    server, second = sides.client()
+    assert (first.ended, second.ended) == ("", "abort")
+    server.data_received(_GET)
+    assert second.take() == b""
+    assert sides.traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
+    first.lose()
+    second.lose()
+    assert len(sides.relay.crowd) == 0
 
 
 async def test_connections_are_counted() -> None:

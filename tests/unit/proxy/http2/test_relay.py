@@ -8,9 +8,12 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from lb.domain.backend import AppProtocol
 from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.operation import Treatment
+from lb.domain.outcome import Reason
 from lb.kserve.operations import MODEL_INFER, UNKNOWN
+from lb.net.crowd import Crowd
 from lb.proxy.http2.relay import Http2Options
 from lb.wire.http2.fields import Field, encode_field
 from lb.wire.http2.heads import RequestHead, build_request
@@ -103,6 +106,20 @@ async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: 
         assert (encode_field(name, value) in head.payload) is trusted
     assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
     assert (encode_field(b"x-forwarded-proto", b"http") in head.payload) is not trusted
+
+
+async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
+    relay = PaperRelay()
+    relay.relay.crowd = Crowd(1)
+    first, second = relay.client(), relay.client(b"")
+    assert (first.transport.aborted, second.transport.aborted) == (False, True)
+    assert second.transport.written == b""
+    traffic = relay.finished.meter.traffic[AppProtocol.GRPC]
+    assert traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
+    for side in (first, second):
+        side.goes()
+    assert (traffic.connections, len(relay.relay.crowd)) == (0, 0)
+    assert not relay.client().transport.aborted
 
 
 async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> None:
