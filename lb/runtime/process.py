@@ -169,9 +169,7 @@ class Process:
         server = runner.server
         if server is None:
             return
-        acceptor = Acceptor(
-            name, bound, server, lambda: len(server.connections) < _OWN_CONNECTIONS, product.tasks
-        )
+        acceptor = Acceptor(name, bound, server, lambda: _makes_room(server), product.tasks)
         self._own_acceptors.append(acceptor)
         await acceptor.open()
 
@@ -247,6 +245,17 @@ class Process:
                     await self._force.wait()
             except TimeoutError:
                 continue
+
+
+def _makes_room(server: web.Server) -> bool:
+    """Whether the metrics port or the admin API may take one more connection. If not, the older
+    half is closed, so that silent ones keep nobody from asking for our health."""
+    connections = server.connections
+    if len(connections) < _OWN_CONNECTIONS:
+        return True
+    for connection in connections[: _OWN_CONNECTIONS // 2]:
+        connection.force_close()
+    return False
 
 
 async def _wait(event: asyncio.Event) -> None:

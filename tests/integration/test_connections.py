@@ -225,6 +225,25 @@ def test_more_clients_than_descriptors_wait_and_hurt_nobody(tmp_path: Path, trit
         balancer.close()
 
 
+def test_silent_connections_keep_nobody_from_asking_for_our_health(
+    tmp_path: Path, triton: Ports
+) -> None:
+    balancer = Balancer(tmp_path, triton)
+    silent: list[socket.socket] = []
+    try:
+        silent += [balancer.connect(balancer.metrics) for _ in range(50)]
+        for _ in range(3):
+            assert "ok" in balancer.ask_metrics("/readyz").lower()
+        good = balancer.connect()
+        good.sendall(_GET)
+        assert answer(good) == b"HTTP/1.1 200 OK"
+        good.close()
+    finally:
+        for client in silent:
+            client.close()
+        balancer.close()
+
+
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
