@@ -12,6 +12,7 @@ from typing import Any
 
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader, HeadCaches
+from lb.wire.http2.budget import Allowance, Spending
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.ledger import Ledger
@@ -21,6 +22,7 @@ BYTES = 2**20
 """What is taken apart per round, at most."""
 FRAMES = 4000
 STREAM = 1
+ALLOWANCES = {what: Allowance(burst=2**30, per_s=1.0) for what in Spending}
 
 
 class SilentCodec(Http2Codec):
@@ -28,7 +30,10 @@ class SilentCodec(Http2Codec):
 
     def __init__(self) -> None:
         super().__init__(
-            BlockReader(HeadCaches(), 2**15), frame_limit=fr.MAX_FRAME_SIZE, header_limit=2**16
+            BlockReader(HeadCaches(), 2**15),
+            frame_limit=fr.MAX_FRAME_SIZE,
+            header_limit=2**16,
+            allowances=ALLOWANCES,
         )
         pipe: Pipe[Any] = Pipe(None, Ledger(2**20), 2**62, 2**62)
         pipe.credit = -(2**62)
@@ -42,6 +47,10 @@ class SilentCodec(Http2Codec):
 
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """Nothing."""
+
+    def clock(self) -> float:
+        """As if all came at once."""
+        return 0.0
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

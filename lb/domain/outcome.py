@@ -65,6 +65,8 @@ class Reason(Enum):
     BODY_TIMEOUT = "body_timeout"
     CLIENT_STALLED = "client_stalled"
     """The client did not take its answer within the body progress limit."""
+    FLOOD = "flood"
+    """The client did something too often that costs us more than itself."""
     MEMORY = "memory"
     """The process-wide ceiling on bytes held was reached."""
     DRAINING = "draining"

@@ -32,6 +32,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.HEAD_TIMEOUT: (408, GrpcStatus.CANCELLED),
     Reason.BODY_TIMEOUT: (408, GrpcStatus.CANCELLED),
     Reason.CLIENT_STALLED: (499, GrpcStatus.CANCELLED),
+    Reason.FLOOD: (429, GrpcStatus.CANCELLED),
     Reason.MEMORY: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.DRAINING: (503, GrpcStatus.UNAVAILABLE),
     Reason.UNAUTHENTICATED: (401, GrpcStatus.UNAUTHENTICATED),

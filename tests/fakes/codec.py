@@ -29,6 +29,7 @@ class NotingCodec(Http2Codec):
             header_limit=HEADER_LIMIT,
         )
         self.events: list[Event] = []
+        self.now = 0.0
         self._window = window
         self._ledger = Ledger(2**20)
         self.receive(settings())
@@ -93,6 +94,9 @@ class NotingCodec(Http2Codec):
 
     def is_idle(self, stream_id: int) -> bool:
         return stream_id > self.last_peer_id or not stream_id & 1
+
+    def clock(self) -> float:
+        return self.now
 
     def _close(self, stream_id: int) -> None:
         pipe = self.streams.pop(stream_id, None)

@@ -25,6 +25,7 @@ from tests.fakes.frames import (
     NO_ERROR,
     OK_TRAILERS,
     PING,
+    PROTOCOL_ERROR,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
     RST_STREAM,
@@ -477,12 +478,21 @@ async def test_a_further_connection_before_stream_ids_run_out(path: bytes) -> No
         await eventually(lambda: backend.peers[0].closed)
 
 
-async def test_a_client_may_use_the_last_stream_id() -> None:
+async def test_a_client_that_runs_out_of_stream_ids_is_told_and_served() -> None:
     async with raw_backend() as backend, one_client(backend) as (_, client):
-        client.send(request(2**31 - 1))
-        assert await statuses(client, 2**31 - 1) == [0]
+        last = (2**31 - 5, 2**31 - 3, 2**31 - 1)
+        client.send(*map(request, last))
+        assert await statuses(client, *last) == [0, 0, 0]
+        first, *_ = [frame for frame in client.seen if frame.kind == GOAWAY]
+        assert (first.code, first.last_stream) == (NO_ERROR, 2**31 - 1)
+
+
+async def test_stream_ids_do_not_go_back() -> None:
+    async with raw_backend() as backend, one_client(backend) as (_, client):
+        client.send(request(3))
+        assert await statuses(client, 3) == [0]
         client.send(request(1))
-        assert (await client.until_kind(GOAWAY)).code == 5
+        assert (await client.until_kind(GOAWAY)).code == PROTOCOL_ERROR
         await client.until_closed()
 
 

@@ -260,6 +260,11 @@ class Call(JoinedStreams):
         text = upstream_detail(name, _GRPC, outcome)
         self.fail(OUTCOME_REASONS[outcome], f"{text}: {detail}" if detail else text)
 
+    def backend_stalled(self) -> None:
+        """The backend has taken nothing of the request that waits for it."""
+        self._detach(ErrorCode.CANCEL)
+        self.attempt_failed(Outcome.STALLED)
+
     def upstream_reset(self, code: int) -> None:
         """The backend reset the stream; it is off its connection already."""
         if code == ErrorCode.REFUSED_STREAM and not self.begun:

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
+from lb.net.timers import Timer
 from lb.proxy.http2.link import Link
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import (
     ErrorCode,
     Http2Error,
     StreamError,
+    TooLate,
     pack_header,
     unpack_header,
 )
+from lb.wire.http2.states import AS_CLIENT, stream_table
 
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
@@ -35,13 +39,20 @@ _STREAM_CAP: Final = 1024
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
-    __slots__ = ("greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit")
+    __slots__ = (
+        "_timer", "greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit",
+    )  # fmt: skip
+
+    table = stream_table(AS_CLIENT)
+    may_enable_push = False
 
     def __init__(self, pool: UpstreamPool) -> None:
-        super().__init__(pool.relay)
+        super().__init__(pool.relay, BACKEND_ALLOWANCES)
         self.pool = pool
         self.greeted: asyncio.Future[bool] = pool.relay.loop.create_future()
         """True when the backend's SETTINGS have come; False when it was lost before."""
+        self._timer: Timer | None = None
+        """Until the backend acknowledges our SETTINGS."""
         self.next_id = 1
         self.last_byte_at = 0.0
         self.stream_limit = 0
@@ -70,6 +81,7 @@ class ClientLink(Link):
         self.relay.now = self.relay.clock()
         self.pool.port.connections -= 1
         self.transport = None
+        self.end_timers()
         if not self.greeted.done():
             self.greeted.set_result(False)
         elif not self.streams and not self.retired:
@@ -88,6 +100,12 @@ class ClientLink(Link):
                 continue  # it had to give way to the replay of another one
             stale = outcome is Outcome.LOST and self._was_closing(call)
             call.attempt_failed(Outcome.STALE if stale else outcome)
+
+    def end_timers(self) -> None:
+        """The connection is over."""
+        super().end_timers()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _was_closing(self, call: Call) -> bool:
         """Whether `call` met a connection that was closing: reused, and silent since."""
@@ -198,6 +216,8 @@ class ClientLink(Link):
     def close_stream(self, stream_id: int) -> None:
         """A call is over here."""
         self.streams.pop(stream_id, None)
+        if self._stalls is not None and not self.streams:
+            self._stalls.end()
         if self.retired:
             self.close_if_over()
         elif self.pool.waiting:
@@ -214,9 +234,7 @@ class ClientLink(Link):
         # HOT PATH (benchmarks/load). Twice per call; heads are shared and decided once.
         pipe = self.streams.get(stream_id)
         if pipe is None or pipe.ended:
-            if pipe is None and self.is_idle(stream_id):
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "HEADERS on an idle stream")
-            # Triton repeats the trailers of a call that failed early; the stream is over.
+            self.may_pass(fr.HEADERS, stream_id)
             self.blocks.skip(block)
             return
         head = self.blocks.known_response(block) or self.blocks.response(block)
@@ -276,6 +294,8 @@ class ClientLink(Link):
         if pipe is None:
             return
         self.write_reset(stream_id, error.code)
+        # Who breaks one answer may break others on the way; those that run may finish.
+        self.retire()
         self.close_stream(stream_id)
         pipe.owner.attempt_failed(Outcome.PROTOCOL_ERROR, error.detail)
 
@@ -292,11 +312,51 @@ class ClientLink(Link):
     def on_settings(self) -> None:
         """The backend's limits are known now."""
         self.stream_limit = min(self.peer_max_streams, _STREAM_CAP)
+        if not self.acked and self._timer is None:
+            timeout_s = self.relay.options.head_timeout_s
+            self._timer = self.relay.timers.after(timeout_s, self._check_acknowledged)
         super().on_settings()
         if not self.greeted.done():
             self.greeted.set_result(True)
         else:
             self.pool.serve_waiting()
+
+    def on_acknowledged(self) -> None:
+        """The backend has applied our SETTINGS."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check_acknowledged(self) -> None:
+        """It has not (RFC 9113 6.5.3)."""
+        if self.transport is not None and not self.parted:
+            self.pool.port.connect_failures += 1
+            self.relay.now = self.relay.clock()
+            self._abandon(TooLate(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS are not acknowledged"))
+
+    def traffic(self) -> Traffic:
+        """What the connection has seen so far."""
+        opened = self.next_id // 2
+        seen = super().traffic()
+        return seen._replace(streams=opened, sent=seen.sent + 2 * opened)
+
+    # What is stalled
+
+    def bytes_of(self, pipe: Pipe[Any]) -> int:
+        """Payload of a request."""
+        size: int = pipe.owner.bytes_in
+        return size
+
+    def on_stream_stalled(self, pipe: Pipe[Any]) -> None:
+        """The backend takes nothing of a request."""
+        pipe.owner.backend_stalled()
+
+    def on_stalled(self) -> None:
+        """The backend reads nothing at all."""
+        _log.warning("backend does not read", extra={"backend": self.pool.backend.name})
+        self.parted = True
+        self.retire()
+        self._drop_calls(Outcome.STALLED)
+        self.abort()
 
     def abort(self) -> None:
         """Close now; calls fail."""

@@ -75,13 +75,17 @@ class JoinedStreams(Exchange):
         self.request = request
         self.response = response
 
-    def client_gone(self) -> None:
+    def client_gone(self, reason: Reason = Reason.CLIENT_GONE) -> None:
         """The client reset the stream, or its connection is lost."""
-        self._close(Outcome.CANCELLED, Reason.CLIENT_GONE, ErrorCode.CANCEL)
+        self._close(Outcome.CANCELLED, reason, ErrorCode.CANCEL)
 
     def client_broke_stream(self, error: StreamError) -> None:
         """The client broke the rules on this stream; it was reset."""
         self._close(Outcome.CANCELLED, Reason.BAD_REQUEST, ErrorCode.CANCEL)
+
+    def client_stalled(self) -> None:
+        """The client has taken nothing of the answer that waits for it."""
+        self.fail(Reason.CLIENT_STALLED, "the client stopped reading")
 
     def evict(self) -> None:
         """The ledger wants this call's bytes back."""

@@ -12,14 +12,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from lb.net.timers import Timer
 from lb.proxy.http2.farewell import Farewell
+from lb.proxy.http2.stalls import StallWatch
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.budget import Allowances
 from lb.wire.http2.codec import COPY_BELOW, Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import (
     ErrorCode,
     Http2Error,
     StreamError,
+    TooLate,
     frame_header,
     pack_header,
 )
@@ -47,15 +51,17 @@ class Link(Http2Codec, asyncio.Protocol):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "bulky", "congested", "dirty", "fresh", "parted", "relay", "transport", "waiting",
+        "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "parted", "relay",
+        "transport", "waiting",
     )  # fmt: skip
 
-    def __init__(self, relay: Http2Relay) -> None:
+    def __init__(self, relay: Http2Relay, allowances: Allowances) -> None:
         options = relay.options
         super().__init__(
             relay.new_block_reader(),
             frame_limit=options.frame_size,
             header_limit=2 * options.head_size,
+            allowances=allowances,
         )
         self.frames_at_once = _FRAMES_AT_ONCE
         self.relay = relay
@@ -72,6 +78,9 @@ class Link(Http2Codec, asyncio.Protocol):
         """We have said all."""
         self.waiting: dict[Pipe[Any], None] = {}
         """Outbound pipes that wait for the connection's credit or its transport."""
+        self._stalls: StallWatch | None = None
+        self._begun_timer: Timer | None = None
+        """Runs while a header block is not complete."""
 
     # Transport
 
@@ -111,6 +120,13 @@ class Link(Http2Codec, asyncio.Protocol):
         self.fail(error)
         self.part()
         self.on_abandoned(error)
+
+    def end_timers(self) -> None:
+        """The connection is over."""
+        if self._begun_timer is not None:
+            self._begun_timer.cancel()
+        if self._stalls is not None:
+            self._stalls.end()
 
     def part(self) -> None:
         """Write what is collected and close, so that the peer hears it."""
@@ -213,6 +229,7 @@ class Link(Http2Codec, asyncio.Protocol):
             return
         pipe.credit -= size
         self.credit -= size
+        self.data_sent += 1
         if not self.dirty:
             self.mark()
         header = pack_header(size << 8, 1 if ended else 0, pipe.sink_id)
@@ -247,6 +264,7 @@ class Link(Http2Codec, asyncio.Protocol):
             limit = min(self.credit, self.peer_frame_size, burst)
             if self.congested or limit <= 0:
                 self.waiting[pipe] = None
+                self._watch_stalls()
                 return
             limit = min(limit, pipe.credit)
             if limit <= 0:
@@ -256,6 +274,7 @@ class Link(Http2Codec, asyncio.Protocol):
             burst -= size
             pipe.credit -= size
             self.credit -= size
+            self.data_sent += 1
             last = pipe.ended and not pipe.queue and not pipe.trailers
             self.out.append(frame_header(size, fr.DATA, 1 if last else 0, pipe.sink_id))
             self.out.append(payload)
@@ -270,8 +289,17 @@ class Link(Http2Codec, asyncio.Protocol):
                     return
                 self.mark()
         self.waiting.pop(pipe, None)
-        if not pipe.queue and pipe.ended:
+        if pipe.queue:
+            self._watch_stalls()
+        elif pipe.ended:
             self._finish(pipe)
+
+    def _watch_stalls(self) -> None:
+        limit_s = self.relay.options.stream_stalled_s
+        if limit_s:
+            if self._stalls is None:
+                self._stalls = StallWatch(self, limit_s)
+            self._stalls.begin()
 
     def _finish(self, pipe: Pipe[Any]) -> None:
         if not pipe.finished:
@@ -305,7 +333,42 @@ class Link(Http2Codec, asyncio.Protocol):
         self.write_reset(stream_id, code)
         self.mark()
 
+    # What is stalled
+
+    def bytes_of(self, pipe: Pipe[Any]) -> int:
+        """All payload that has come for an outbound pipe, sent or not."""
+        raise NotImplementedError
+
+    def on_stream_stalled(self, pipe: Pipe[Any]) -> None:
+        """The peer has taken nothing of a stream for too long."""
+        raise NotImplementedError
+
+    def on_stalled(self) -> None:
+        """The peer has read nothing for too long."""
+        raise NotImplementedError
+
     # What the codec reports, alike on both sides
+
+    def clock(self) -> float:
+        """The time of the read under way."""
+        return self.relay.now
+
+    def on_unfinished(self) -> None:
+        """A header block is begun: nothing else may come before its end."""
+        if self._begun_timer is None:
+            begun = self.begun()
+            self._begun_timer = self.relay.timers.after(
+                self.relay.options.head_timeout_s, lambda: self._check_begun(*begun)
+            )
+
+    def _check_begun(self, tail: bytes, block: list[bytes]) -> None:
+        self._begun_timer = None
+        if self.transport is None or self.parted:
+            return
+        if self.is_still_begun(tail, block):
+            self._abandon(TooLate(ErrorCode.ENHANCE_YOUR_CALM, "header block is not complete"))
+        elif self.is_within_block:
+            self.on_unfinished()
 
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """Credit came: for one outbound pipe, or for the connection."""

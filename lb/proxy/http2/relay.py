@@ -26,6 +26,7 @@ from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.blocks import BlockReader, HeadCaches
+from lb.wire.http2.budget import client_allowances
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Pipe
 from lb.wire.http2.heads import RequestHead
@@ -63,6 +64,8 @@ class Http2Options:
     """Longest gRPC message of a request; 0 is no limit."""
     handshake_timeout_s: float = 10.0
     """TLS with a backend."""
+    stream_stalled_s: float = 300.0
+    """How long payload may wait for a peer that takes none of it; 0 is no limit."""
     request_timeout_s: float = 0.0
     """From a request's head to the end of its answer; 0 is no limit."""
     x_forwarded: bool = False
@@ -116,6 +119,8 @@ class Http2Relay:
         self._caches = HeadCaches(private | claims, *seams)
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
         """What trusted proxies claim of their clients is passed on."""
+        self.client_allowances = client_allowances(options.concurrent_streams)
+        """What each client's connection may do how often."""
         self._pools: dict[Backend, UpstreamPool] = {}
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {

@@ -18,6 +18,7 @@ BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"
 
 RESET_CODES: Final = {
     Reason.DEADLINE: ErrorCode.CANCEL,
+    Reason.CLIENT_STALLED: ErrorCode.CANCEL,
     Reason.MEMORY: ErrorCode.ENHANCE_YOUR_CALM,
 }
 """How a stream ends whose response has begun; others are INTERNAL_ERROR."""

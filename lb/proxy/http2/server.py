@@ -19,11 +19,13 @@ from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.screened import ScreenedCall
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, unpack_header
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, TooLate, unpack_header
 from lb.wire.http2.heads import RequestHead
+from lb.wire.http2.states import StreamState
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -34,19 +36,34 @@ _DRAIN_PING: Final = b"tlbdrain"
 _DRAIN_WAIT_S: Final = 1.0
 """How long the client may take to answer the PING of the two-step shutdown."""
 _MAX_STREAM_ID: Final = 2**31 - 1
+_YOUNG_S: Final = 1.0
+"""A request that is reset younger than this counts as never meant, as with Envoy."""
+_OVERDUE: Final = 0.9
+_LEAST_DEADLINE_S: Final = 0.1
+"""A client whose deadline passes resets its request; that is no flood, unless the deadline is
+chosen for it. Its clock began before ours, so a part of it is enough."""
 
 
 class ServerLink(Link):
     """One downstream HTTP/2 connection."""
 
-    __slots__ = ("_drain_step", "_idle_since", "_preface", "_timer", "client", "extra_fields")
+    __slots__ = (
+        "_drain_step", "_ended", "_idle_since", "_preface", "_timer", "_unanswered", "_unopened",
+        "client", "extra_fields",
+    )  # fmt: skip
 
     def __init__(self, relay: Http2Relay) -> None:
-        super().__init__(relay)
+        super().__init__(relay, relay.client_allowances)
         self._preface = fr.PREFACE
         """What is still to come of the preface."""
         self._drain_step = 0
         self._idle_since = 0.0
+        self._ended = 0
+        """Streams that were calls and are over."""
+        self._unanswered = 0
+        """Those of them that the client, or we for its faults, reset."""
+        self._unopened = 0
+        """Streams that never became calls."""
         self._timer: Timer | None = None
         self.client: Client = NOBODY
         self.extra_fields = b""
@@ -103,25 +120,30 @@ class ServerLink(Link):
         self.relay.crowd.leave(self.client.address)
         if self._timer is not None:
             self._timer.cancel()
+        self.end_timers()
         self._drop_calls()
         self.transport = None
 
-    def _drop_calls(self) -> None:
+    def _drop_calls(self, reason: Reason = Reason.CLIENT_GONE) -> None:
         for pipe in tuple(self.streams.values()):
-            pipe.owner.client_gone()
+            pipe.owner.client_gone(reason)
         self.streams.clear()
         self.waiting.clear()
 
     def on_abandoned(self, error: Http2Error) -> None:
-        """The client broke the protocol, or never began to speak it."""
-        _log.info(
-            "client broke HTTP/2",
-            extra={"client": self.client.name, "code": error.code.name, "detail": error.detail},
-        )
-        is_late = error.code is ErrorCode.SETTINGS_TIMEOUT
-        reason = Reason.HEAD_TIMEOUT if is_late else Reason.BAD_REQUEST
+        """The client broke the protocol, or does too much or too little of it."""
+        reason = Reason.BAD_REQUEST
+        if isinstance(error, TooLate):
+            reason = Reason.HEAD_TIMEOUT
+        elif error.code is ErrorCode.ENHANCE_YOUR_CALM:
+            reason = Reason.FLOOD
+        self._log_end("client broke HTTP/2", reason, error.code.name, error.detail)
         self.relay.traffic.connection_failed(reason)
-        self._drop_calls()
+        self._drop_calls(Reason.FLOOD if reason is Reason.FLOOD else Reason.CLIENT_GONE)
+
+    def _log_end(self, message: str, reason: Reason, code: str, detail: str) -> None:
+        extra = {"client": self.client.name, "reason": reason.value, "code": code, "detail": detail}
+        _log.info(message, extra=extra)
 
     def _check_time(self) -> None:
         """The one timer of a connection: preface, first SETTINGS, idle time-out."""
@@ -133,7 +155,7 @@ class ServerLink(Link):
         if idle < limit:
             self._timer = self.relay.timers.after(limit - idle, self._check_time)
         elif not self.peer_ready:
-            self._abandon(Http2Error(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
+            self._abandon(TooLate(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"))
         elif limit:
             self.begin_drain()
             self._finish_drain()
@@ -147,25 +169,21 @@ class ServerLink(Link):
     def on_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         """A request begins, or its trailers came."""
         # HOT PATH (benchmarks/load). One call per request; the head is shared and decided once.
-        pipe = self.streams.get(stream_id)
-        if pipe is not None:
-            self._trailers(pipe, block, end_stream)
-            return
         if stream_id <= self.last_peer_id or not stream_id & 1:
-            self._stray_head(stream_id, block)
+            self._later_head(stream_id, block, end_stream)
             return
         self.last_peer_id = stream_id
-        if self._drain_step == 2:
-            self.blocks.skip(block)
-            return
         relay = self.relay
-        if len(self.streams) >= relay.options.concurrent_streams:
-            self.blocks.skip(block)
-            self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
+        if len(self.streams) >= relay.options.concurrent_streams or self._drain_step == 2:
+            self._refuse(stream_id, block)
             return
-        head = self.blocks.known_request(block) or self.blocks.request(block)
-        if end_stream and head.content_length > 0:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "content-length without a body")
+        try:
+            head = self.blocks.known_request(block) or self.blocks.request(block)
+            if end_stream and head.content_length > 0:
+                raise StreamError(ErrorCode.PROTOCOL_ERROR, "content-length without a body")
+        except StreamError:
+            self._unopened += 1
+            raise
         if head.route is None:
             relay.decide(head)
         make = ScreenedCall if head.is_screened else Call
@@ -220,16 +238,22 @@ class ServerLink(Link):
             self.relay.decide(head)
         return head
 
-    def _stray_head(self, stream_id: int, block: bytes) -> None:
+    def _refuse(self, stream_id: int, block: bytes) -> None:
+        """A stream that is too many, or too late."""
+        self._unopened += 1
+        self.blocks.skip(block)
+        if self._drain_step != 2:
+            self.spend(Spending.REFUSAL)
+            self.write_reset(stream_id, ErrorCode.REFUSED_STREAM)
+
+    def _later_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
+        """Trailers, or a head where none may be."""
         if not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "even stream id from a client")
-        if not self.was_reset(stream_id):
-            raise Http2Error(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
-        self.blocks.skip(block)
-
-    def _trailers(self, pipe: Pipe[Any], block: bytes, end_stream: bool) -> None:
-        if pipe.ended:
-            raise StreamError(ErrorCode.STREAM_CLOSED, "HEADERS after the end")
+        pipe = self.streams.get(stream_id)
+        if not self.may_pass(fr.HEADERS, stream_id) or pipe is None:
+            self.blocks.skip(block)
+            return
         trailers = self.blocks.trailers(block)
         if not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
@@ -241,21 +265,81 @@ class ServerLink(Link):
 
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The client cancelled."""
-        pipe.owner.client_gone()
+        self._unanswered += 1
+        call = pipe.owner
+        if _is_rapid(call, self.relay.now):
+            self.spend(Spending.RESET)
+        call.client_gone()
 
     def on_stream_error(self, stream_id: int, error: StreamError) -> None:
         """The client broke the rules on one stream."""
+        self.spend(Spending.FAULT)
         self.relay.traffic.connection_failed(Reason.BAD_REQUEST)
         self.write_reset(stream_id, error.code)
         pipe = self.streams.get(stream_id)
         if pipe is not None:
+            self._unanswered += 1
             pipe.owner.client_broke_stream(error)
+
+    def on_last_ids(self) -> None:
+        """The client runs out of stream ids: it needs a new connection soon."""
+        self.begin_drain()
+
+    def state(self, stream_id: int) -> StreamState:
+        """The state of a stream."""
+        state = super().state(stream_id)
+        if state is StreamState.CLOSED and 2 * self._used <= self.last_peer_id:
+            return StreamState.SKIPPED
+        return state
+
+    @property
+    def _used(self) -> int:
+        """How many stream ids the client has used."""
+        return self._ended + self._unopened + len(self.streams)
+
+    def traffic(self) -> Traffic:
+        """What the connection has seen so far."""
+        ended = self._ended
+        return (
+            super()
+            .traffic()
+            ._replace(
+                streams=self._used,
+                answers=ended - self._unanswered,
+                sent=self.data_sent + 2 * ended,
+            )
+        )
+
+    # What is stalled
+
+    def bytes_of(self, pipe: Pipe[Any]) -> int:
+        """Payload of an answer."""
+        size: int = pipe.owner.bytes_out
+        return size
+
+    def on_stream_stalled(self, pipe: Pipe[Any]) -> None:
+        """The client takes nothing of an answer."""
+        pipe.owner.client_stalled()
+
+    def on_stalled(self) -> None:
+        """The client reads nothing at all."""
+        reason = Reason.CLIENT_STALLED
+        self._log_end("client does not read", reason, "-", "its socket is full")
+        self.relay.traffic.connection_failed(reason)
+        self.parted = True
+        self._drop_calls(reason)
+        self.abort()
+
+    # Ends
 
     def close_stream(self, stream_id: int) -> None:
         """A call is over on this side."""
         streams = self.streams
         streams.pop(stream_id, None)
+        self._ended += 1
         if not streams:
+            if self._stalls is not None:
+                self._stalls.end()
             self._idle_since = self.relay.clock()
             if self._drain_step == 2 or self.going_away:
                 self._close_soon()
@@ -301,3 +385,12 @@ class ServerLink(Link):
         """Close now; calls end as if the client had gone."""
         if self.transport is not None:
             self.transport.abort()
+
+
+def _is_rapid(call: Call, now: float) -> bool:
+    """Whether a request that its client resets was only made to be reset (CVE-2023-44487)."""
+    age_s = now - call.started_at
+    if call.begun or age_s >= _YOUNG_S:
+        return False
+    timeout_s = call.head.timeout_s
+    return timeout_s is None or age_s < max(_OVERDUE * timeout_s, _LEAST_DEADLINE_S)

@@ -149,6 +149,11 @@ class Pipe(Generic[S]):
         self.retained = None
 
     @property
+    def waiting(self) -> int:
+        """Bytes that wait to go out."""
+        return self.held - self._retained_counted
+
+    @property
     def _retained_counted(self) -> int:
         """Retained bytes that are on the ledger."""
         return self.retained_size if self.retained_size > UNCOUNTED else 0
@@ -159,7 +164,7 @@ class Pipe(Generic[S]):
         False when the ledger made the owner give way.
         """
         assert self.retained is not None
-        waiting = self.held - self._retained_counted
+        waiting = self.waiting
         if self.queue:
             self.queue.clear()
             self.ledger.release(self, waiting)

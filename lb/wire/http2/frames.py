@@ -20,6 +20,11 @@ PING: Final = 0x6
 GOAWAY: Final = 0x7
 WINDOW_UPDATE: Final = 0x8
 CONTINUATION: Final = 0x9
+NAMES: Final = (
+    "DATA", "HEADERS", "PRIORITY", "RST_STREAM", "SETTINGS", "PUSH_PROMISE", "PING", "GOAWAY",
+    "WINDOW_UPDATE", "CONTINUATION",
+)  # fmt: skip
+"""By number, for messages."""
 
 END_STREAM: Final = 0x1
 ACK: Final = 0x1
@@ -68,6 +73,10 @@ class Http2Error(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
+
+
+class TooLate(Http2Error):
+    """The peer did not do in time what it owes."""
 
 
 class StreamError(Exception):
@@ -143,8 +152,12 @@ def read_u32(data: bytes, offset: int = 0) -> int:
     return value
 
 
-def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+def parse_settings(payload: bytes, may_enable_push: bool = True) -> list[tuple[int, int]]:
     """The parameters of a SETTINGS frame in order (RFC 9113 6.5).
+
+    Args:
+        payload: of the frame.
+        may_enable_push: its sender is a client.
 
     Raises:
         Http2Error: bad length, or a value out of range (6.5.2).
@@ -153,7 +166,7 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS length is not a multiple of six")
     pairs: list[tuple[int, int]] = [*_SETTING.iter_unpack(payload)]
     for key, value in pairs:
-        if key == SETTINGS_ENABLE_PUSH and value > 1:
+        if key == SETTINGS_ENABLE_PUSH and value > may_enable_push:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH out of range")
         if key == SETTINGS_INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
             raise Http2Error(

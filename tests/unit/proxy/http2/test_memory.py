@@ -124,25 +124,28 @@ async def test_many_answers_at_once_to_a_client_that_does_not_read_are_no_flood(
     assert relay.is_clean()
 
 
-async def test_a_thousand_pings_without_reading_the_answers_are_a_flood() -> None:
+async def test_a_thousand_pings_without_reading_the_answers_are_too_many() -> None:
     relay = PaperRelay()
     client = relay.client()
     client.link.pause_writing()
-    client.sends(900 * ping())
+    for _ in range(50):
+        client.sends(20 * ping())
+        relay.loop.advance(1.0)
     assert not client.transport.aborted
-    client.sends(200 * ping())
+    client.sends(ping())
     assert client.transport.aborted
 
 
 async def test_pings_are_forgotten_once_the_client_reads() -> None:
     relay = PaperRelay()
     client = relay.client()
-    for _ in range(5):
+    for _ in range(60):
         client.link.pause_writing()
-        client.sends(900 * ping())
+        client.sends(20 * ping())
         client.link.resume_writing()
+        relay.loop.advance(1.0)
     assert not client.transport.aborted
-    assert len([frame for frame in client.gets() if frame.kind == PING]) == 4500
+    assert len([frame for frame in client.gets() if frame.kind == PING]) == 1200
 
 
 async def test_stalled_holders_give_way_when_memory_stays_short() -> None:

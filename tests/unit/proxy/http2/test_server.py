@@ -16,7 +16,6 @@ from tests.fakes.frames import (
     REFUSED_STREAM,
     RST_STREAM,
     SETTINGS,
-    STREAM_CLOSED,
     WINDOW_UPDATE,
     answer,
     call,
@@ -104,7 +103,7 @@ async def test_streams_above_the_limit_are_refused() -> None:
     [
         (headers(2, request_fields()), PROTOCOL_ERROR),
         (headers(1, b"\xbe"), COMPRESSION_ERROR),
-        (call(3) + headers(1, request_fields()), STREAM_CLOSED),
+        (call(3) + headers(1, request_fields()), PROTOCOL_ERROR),
         (data(2, b"x"), PROTOCOL_ERROR),
         (rst(2), PROTOCOL_ERROR),
     ],

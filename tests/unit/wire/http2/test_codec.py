@@ -7,6 +7,7 @@ import pytest
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.codec import CONNECTION_WINDOW, COPY_BELOW
 from lb.wire.http2.frames import ErrorCode
+from lb.wire.http2.states import StreamState
 from tests.fakes.codec import FRAME_LIMIT, HEADER_LIMIT, WINDOW, NotingCodec
 from tests.fakes.frames import continuation, data, frame, headers, ping, rst, window_update
 
@@ -172,7 +173,7 @@ def test_what_still_comes_for_a_stream_that_was_reset_is_ignored() -> None:
     codec = noted(open_stream=1)
     codec.write_reset(1, ErrorCode.CANCEL)
     del codec.streams[1]
-    assert codec.was_reset(1)
+    assert codec.state(1) is StreamState.RESET_BY_US
     assert codec.feed(data(1, b"late") + window_update(1, 5) + rst(1)) is None
     assert codec.events == []
 
@@ -215,7 +216,8 @@ BROKEN = {
     "short ping": (frame(PING, 0, 0, bytes(7)), S),
     "short reset": (frame(3, 0, 1, bytes(3)), S),
     "long credit": (frame(8, 0, 0, bytes(5)), S),
-    "short priority": (frame(PRIORITY, 0, 1, bytes(4)), S),
+    "short priority on an idle stream": (frame(PRIORITY, 0, 3, bytes(4)), S),
+    "many settings": (fr.settings(dict.fromkeys(range(9, 42), 0)), E),
     "short goaway": (frame(GOAWAY, 0, 0, bytes(7)), S),
     "settings length": (frame(SETTINGS, 0, 0, bytes(5)), S),
     "acknowledgement with payload": (frame(SETTINGS, 1, 0, bytes(6)), S),
@@ -233,7 +235,7 @@ BROKEN = {
     "padding longer than data": (frame(DATA, 8, 1, b"\5abcd"), P),
     "headers without a pad length": (frame(1, 12, 1), S),
     "padding longer than headers": (frame(1, 12, 1, b"\5abcd"), P),
-    "priority cut off": (frame(1, 0x24, 1, bytes(4)), P),
+    "priority cut off": (frame(1, 0x24, 1, bytes(4)), S),
 }
 
 

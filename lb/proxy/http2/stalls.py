@@ -1,0 +1,107 @@
+"""Payload that waits for the peer of one connection, and does not move.
+
+A stream may be silent for ever; one that has payload for a peer which takes none of it holds
+memory, and work of somebody else's. What counts as movement: bytes of the stream that went out;
+for streams that wait for the connection itself, its window or its socket, anything that moved
+there, since among very many streams the turn of one may come late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lb.net.timers import Timer
+from lb.wire.http2.flow import Pipe
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.link import Link
+
+_LOOKS: Final = 10
+"""Looks within the limit: a stall is found at most two of them late."""
+
+
+class StallWatch:
+    """Looks at a connection now and then, while anything waits there."""
+
+    __slots__ = ("_buffered", "_credited", "_limit_s", "_link", "_marks", "_moved_at", "_timer")
+
+    def __init__(self, link: Link, limit_s: float) -> None:
+        """
+        Args:
+            link: the connection.
+            limit_s: seconds without movement after which a stream ends.
+        """
+        self._link = link
+        self._limit_s = limit_s
+        self._timer: Timer | None = None
+        self._marks: dict[Pipe[Any], tuple[int, float]] = {}
+        """Of pipes that wait for their own windows: bytes that had gone out, and since when."""
+        self._moved_at = 0.0
+        """When the connection was last seen to move."""
+        self._buffered = 0
+        self._credited = 0
+
+    def begin(self) -> None:
+        """Something waits."""
+        if self._timer is None:
+            self._note_connection(self._link.relay.now)
+            self._arm()
+
+    def end(self) -> None:
+        """The connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._marks.clear()
+
+    def _arm(self) -> None:
+        self._timer = self._link.relay.timers.after(self._limit_s / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        link = self._link
+        now = link.relay.now = link.relay.clock()
+        waiting = [pipe.opposite for pipe in link.streams.values() if pipe.opposite.queue]
+        if not waiting or link.transport is None:
+            self._marks.clear()
+            return
+        is_stuck = self._is_stuck(now)
+        if is_stuck and link.congested:
+            link.on_stalled()
+            return
+        stalled = []
+        marks, self._marks = self._marks, {}
+        for pipe in waiting:
+            if pipe in link.waiting:
+                if is_stuck:
+                    stalled.append(pipe)
+                continue
+            out = link.bytes_of(pipe) - pipe.waiting
+            before, since = marks.get(pipe, (out, now))
+            if out > before:
+                since = now
+            elif now - since >= self._limit_s:
+                stalled.append(pipe)
+            self._marks[pipe] = (out, since)
+        for pipe in stalled:
+            if pipe.owner is not None:  # else the end of another one took it along
+                link.on_stream_stalled(pipe)
+        self._arm()
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether nothing at all has moved on the connection for so long."""
+        link = self._link
+        transport = link.transport
+        buffered = transport.get_write_buffer_size() if transport is not None else 0
+        is_blocked = link.congested or link.credit <= 0
+        if not is_blocked or buffered < self._buffered or link.credited != self._credited:
+            self._note_connection(now)
+            return False
+        return now - self._moved_at >= self._limit_s
+
+    def _note_connection(self, now: float) -> None:
+        link = self._link
+        self._moved_at = now
+        self._credited = link.credited
+        if link.transport is not None:
+            self._buffered = link.transport.get_write_buffer_size()
