@@ -64,7 +64,7 @@ class Reason(Enum):
     HEAD_TIMEOUT = "head_timeout"
     BODY_TIMEOUT = "body_timeout"
     CLIENT_STALLED = "client_stalled"
-    """The client did not take its answer within the body progress limit."""
+    """The client took nothing of its answer for too long."""
     FLOOD = "flood"
     """The client did something too often that costs us more than itself."""
     MEMORY = "memory"

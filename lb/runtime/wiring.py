@@ -112,6 +112,7 @@ def http2_options(settings: Settings) -> Http2Options:
         connect_timeout_s=timeouts.connect,
         head_timeout_s=timeouts.head,
         client_idle_s=timeouts.client_idle,
+        stream_stalled_s=timeouts.stream_stalled,
         request_timeout_s=timeouts.request,
         handshake_timeout_s=timeouts.handshake,
         private_fields=private_fields(settings) | credential_fields(settings),

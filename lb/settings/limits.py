@@ -21,6 +21,10 @@ class TimeoutSettings(Section):
     body_progress: PositiveDuration = 30.0
     """The longest pause in which a client neither sends a byte of a body that it owes nor takes
     one of an answer that waits; then the exchange is cut."""
+    stream_stalled: Duration = 300.0
+    """How long payload of a gRPC stream may wait for a client, or a backend, that takes none of it;
+    then the stream is reset, or the connection closed if nothing at all is read there. Slow
+    readers are not stalled. 0 is no limit."""
     client_idle: PositiveDuration = 620.0
     """A client's connection without requests is closed after this. Longer than the idle time of
     the load balancers in front of us (600 s at GCP), so that they close first."""

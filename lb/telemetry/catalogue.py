@@ -242,7 +242,8 @@ _INTRODUCTION: Final = """\
 - Units are seconds and bytes. `protocol` is `http` or `grpc`; `code` is the HTTP status or the gRPC
   status name, `none` where the client got neither, `other` for codes that no standard knows.
 - `reason` says why triton-lb answered with an error of its own; a code without a reason is the
-  backend's. The access log has the same words.
+  backend's. The access log has the same words. `flood`: the client did something so often that it
+  cost us more than itself (docs/protocols.md); each such connection counts once.
 - `kind` of an operation is `read`, `inference`, `stream`, `control` or `other`, so that neither
   health checks nor long streams hide the latency of inferences.
 - Series of a backend, its counters included, end when it leaves the pool and start at 0 when it

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "connect": 1.0,
         "head": 10.0,
         "body_progress": 30.0,
+        "stream_stalled": 300.0,
         "client_idle": 620.0,
         "upstream_idle": 30.0,
         "request": 0.0,
