@@ -117,6 +117,7 @@ BODIES = [
     passed("G-9b", "an empty message", message()),
     passed("G-10", "a thousand messages in one frame", THOUSAND),
     passed("G-10a", "a message in a thousand frames", SPLIT, *(data(1, SPLIT[at : at + 1]) for at in range(len(SPLIT))), data(1, end=True)),
+    passed("G-10g", "5,000 small messages, a frame each", 5000 * named(), *(5000 * [data(1, named())]), data(1, end=True)),
     passed("G-10b", "two messages in three frames", 2 * named(), data(1, named()[:5]), data(1, named()[5:] + named()[:3]), data(1, named()[3:], end=True)),
     passed("G-10c", "a message of 300 kB in padded frames", message(b"\x0a\x01m" + bytes(300_000)), data(1, b"\0" + (300_003).to_bytes(4, "big") + b"\x0a\x01m", pad=255), *(data(1, bytes(10_000), pad=7) for _ in range(30)), data(1, pad=1, end=True)),
     passed("G-10d", "not protobuf", message(b"\xff" * 64)),

@@ -126,6 +126,8 @@ STATUSES = [
     BackendRow("U-4b", "INADEQUATE_SECURITY", rst(1, 12), Status(PERMISSION), PROTOCOL, keeps=True),
     BackendRow("U-5", "the end on DATA", HEAD + data(1, message(), end=True), Status(None), PROTOCOL, keeps=True),
     BackendRow("U-5a", "nothing but a head", headers(1, RESPONSE_FIELDS, end=True), Status(None), PROTOCOL, keeps=True),
+    BackendRow("U-5c", "an answer in 3,000 frames of one byte", HEAD + 3000 * data(1, b"\0") + TRAILERS, Status(), PROTOCOL, keeps=True),
+    BackendRow("U-5d", "an answer of 3,000 small messages", HEAD + 3000 * data(1, message(b"token")) + TRAILERS, Status(), PROTOCOL, keeps=True),
     BackendRow("U-5b", "trailers without a status", HEAD + headers(1, [(b"x", b"y")], end=True), Status(None), PROTOCOL, keeps=True),
 ]  # fmt: skip
 
@@ -218,6 +220,7 @@ CONNECTIONS = [
     BackendRow("U-17A", "the connection ends within an answer", HEAD + data(1, message()), CUT, PROTOCOL, hangs_up=True),
     BackendRow("U-17B", "the connection ends at once", b"", Status(), PROTOCOL, retried=True, greeting=b"", hangs_up=True),
     BackendRow("U-18", "no SETTINGS", b"", Status(), "RFC 9113 3.4", retried=True, greeting=None),
+    BackendRow("U-18d", "SETTINGS are never acknowledged", WHOLE, Status(), "RFC 9113 6.5.3", acknowledges=False),
     BackendRow("U-18a", "PING in place of SETTINGS", b"", Status(), "RFC 9113 3.4", retried=True, greeting=ping() + settings()),
     BackendRow("U-18b", "an acknowledgement in place of SETTINGS", b"", Status(), "RFC 9113 3.4", retried=True, greeting=SETTINGS_ACK + settings()),
     BackendRow("U-18c", "HTTP/1.1 at once", b"", Status(), "RFC 9113 3.4", retried=True, greeting=b"HTTP/1.1 400 Bad Request\r\n\r\n"),
@@ -232,6 +235,8 @@ FLOODS = [
         ("U-17F4", "WINDOW_UPDATE", window_update(0, 1)),
         ("U-17F5", "empty DATA", data(1)),
         ("U-17F6", "unknown frames", frame(0x77, 0, 0, b"?")),
+        ("U-17F7", "SETTINGS that move windows", settings({INITIAL_WINDOW_SIZE: 65_535})),
+        ("U-17F8", "empty padded DATA", data(1, pad=0)),
     )
 ]
 

@@ -71,6 +71,7 @@ from tests.fakes.frames import (
     window_update,
 )
 
+SETTINGS_TIMEOUT = 4
 UNDONE = headers(1, HEAD, done=False)
 """A header block that goes on."""
 ON_NONE = b"\0\0\0\0\x10"
@@ -206,8 +207,8 @@ STREAM_FRAMES = [
     Row("F-33e", "RST_STREAM of a complete request", HANG + data(1, end=True) + rst(1) + call(3), Status(stream=3), "6.4", Reach(1, 2, begun=True)),
     Row("F-33f", "RST_STREAM on a closed stream", OPEN + rst(1) + rst(1) + call(3), Status(stream=3), "5.1", ONE),
     Row("F-34", "PRIORITY on stream 0", frame(PRIORITY, 0, 0, ON_NONE), GoAway(PROTOCOL_ERROR), "6.3"),
-    Row("F-35", "PRIORITY of 4 bytes", OPEN + frame(PRIORITY, 0, 1, bytes(4)), GoAway(FRAME_SIZE_ERROR), "6.3"),
-    Row("F-35a", "PRIORITY of 6 bytes", OPEN + frame(PRIORITY, 0, 1, bytes(6)), GoAway(FRAME_SIZE_ERROR), "6.3"),
+    Row("F-35", "PRIORITY of 4 bytes", OPEN + frame(PRIORITY, 0, 1, bytes(4)), Reset(FRAME_SIZE_ERROR), "6.3"),
+    Row("F-35a", "PRIORITY of 6 bytes", OPEN + frame(PRIORITY, 0, 1, bytes(6)), Reset(FRAME_SIZE_ERROR), "6.3"),
     Row("F-35b", "PRIORITY of 4 bytes on an idle stream", frame(PRIORITY, 0, 7, bytes(4)), GoAway(FRAME_SIZE_ERROR), "6.3"),
     Row("F-36", "PRIORITY on itself", OPEN + frame(PRIORITY, 0, 1, ON_ONE) + END, Status(), "5.3.2", ONE),
     Row("F-36a", "HEADERS whose priority is on itself", headers(1, HEAD, priority=ON_ONE) + END, Status(), "5.3.2", ONE),
@@ -240,7 +241,7 @@ ENDS = [
     Row("F-39g", "DATA on a stream that we reset", STOPPED + data(1, b"x") + call(3), Status(stream=3), "5.1", ONE),
     Row("F-40", "HEADERS after END_STREAM", ENDED + OPEN, Reset(STREAM_CLOSED), "5.1", MAYBE),
     Row("F-40a", "HEADERS after END_STREAM, ending again", ENDED + headers(1, HEAD, end=True), Reset(STREAM_CLOSED), "5.1", MAYBE),
-    Row("F-40b", "HEADERS after RST_STREAM", OPEN + rst(1) + OPEN, GoAway(STREAM_CLOSED), "5.1"),
+    Row("F-40b", "HEADERS after RST_STREAM", OPEN + rst(1) + OPEN, Reset(STREAM_CLOSED), "5.1"),
     Row("F-40c", "HEADERS on a closed stream", OPEN, GoAway(STREAM_CLOSED), "5.1", before=(CLOSED, Status(None, http=b"415"))),
     Row("F-40d", "trailers on a stream that we reset", STOPPED + headers(1, [(b"x", b"y")], end=True) + call(3), Status(stream=3), "5.1", ONE),
     Row("F-40e", "CONTINUATION after END_STREAM", ENDED + continuation(1, b""), GoAway(PROTOCOL_ERROR), "6.10", MAYBE),
@@ -286,5 +287,19 @@ BEGINNINGS = [
     Row("P-11", "bad SETTINGS at the beginning", PREFACE + settings({ENABLE_PUSH: 2}), GoAway(PROTOCOL_ERROR), "3.4", greets=False),
 ]  # fmt: skip
 """A GOAWAY follows our SETTINGS, which are sent unasked."""
+
+NO_SETTINGS = GoAway(SETTINGS_TIMEOUT)
+CUT_SHORT = headers(1, HEAD)[:40]
+LATE = [
+    Row("P-20", "nothing at all", b"", NO_SETTINGS, "3.4", greets=False, acknowledges=False),
+    Row("P-21", "half a preface", PREFACE[:10], NO_SETTINGS, "3.4", greets=False, acknowledges=False),
+    Row("P-22", "a preface and no SETTINGS", PREFACE, NO_SETTINGS, "3.4", greets=False, acknowledges=False),
+    Row("P-23", "half of the first SETTINGS", PREFACE + settings({ENABLE_PUSH: 0})[:12], NO_SETTINGS, "3.4", greets=False, acknowledges=False),
+    Row("F-44", "a header block that does not end", UNDONE, GoAway(ENHANCE_YOUR_CALM), "10.5"),
+    Row("F-44a", "CONTINUATIONs that do not end", UNDONE + continuation(1, b"", done=False), GoAway(ENHANCE_YOUR_CALM), "10.5"),
+    Row("F-44b", "half of a HEADERS frame", CUT_SHORT, GoAway(ENHANCE_YOUR_CALM), "10.5"),
+    Row("F-44c", "half of trailers", HANG + headers(1, [(b"x", b"y")], end=True)[:11], GoAway(ENHANCE_YOUR_CALM), "10.5", BEGUN),
+]  # fmt: skip
+"""What does not come, for a process that waits a second for it."""
 
 ROWS = [*MISPLACED, *PADDING, *CONTROL, *WINDOWS, *STREAM_FRAMES, *ENDS, *SIZES, *BEGINNINGS]
