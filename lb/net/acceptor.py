@@ -27,6 +27,8 @@ _WATCH_S: Final = 0.5
 descriptors or memory)."""
 _LOG_S: Final = 10.0
 """No listener says more often than this that it paused."""
+_CREDIT: Final = 16
+"""Connections that come between two looks for room at most."""
 _BATCH: Final = 4
 """Connections accepted in one turn of the loop, where we accept ourselves. It takes three turns
 until they count."""
@@ -44,7 +46,7 @@ class Acceptor:
         name: str,
         listener: socket.socket,
         factory: ProtocolFactory,
-        has_room: Callable[[], bool],
+        room: Callable[[], int],
         tasks: TaskOwner,
     ) -> None:
         """
@@ -52,18 +54,20 @@ class Acceptor:
             name: of the listener, for logs.
             listener: bound and listening; closed by `close`.
             factory: makes the protocol of each connection.
-            has_room: whether one more connection may be accepted. Asked once per connection; a
-                few more may come before accepting stops.
+            room: how many more connections may be accepted. Asked now and then; a few more may
+                come before accepting stops.
             tasks: owns the tasks that accept.
         """
         self._name = name
         self._listener = listener
         self._factory = factory
-        self._has_room = has_room
+        self._room = room
         self._tasks = tasks
         self._loop = loop = asyncio.get_running_loop()
         is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
         self._door: _Door = (_ReadDoor if is_asyncio else _ServerDoor)(listener, self._make, tasks)
+        self._credit = 0
+        """Connections to accept before there is a look for room."""
         self._is_full = False
         """A pause is due."""
         self._closed = False
@@ -100,10 +104,15 @@ class Acceptor:
         self._listener.close()
 
     def _make(self) -> asyncio.BaseProtocol:
-        if not self._is_full and not self._has_room():
-            self._is_full = True
-            # Not at once: the loop is about to use the server for the connection in hand.
-            self._loop.call_soon(self._pause)
+        if self._credit:
+            self._credit -= 1
+        elif not self._is_full:
+            room = self._room()
+            self._credit = max(min(room, _CREDIT) - 1, 0)
+            if room <= 0:
+                self._is_full = True
+                # Not at once: the loop is about to use the server for the connection in hand.
+                self._loop.call_soon(self._pause)
         return self._factory()
 
     def _pause(self) -> None:
@@ -129,7 +138,7 @@ class Acceptor:
     def _look(self) -> None:
         if self._door.is_open:
             self._look_in(_WATCH_S)
-        elif self._has_room():
+        elif self._room() > 0:
             self._tasks.spawn(self._reopen(), name=f"accept:{self._name}")
         else:
             self._look_in(_PAUSE_S)

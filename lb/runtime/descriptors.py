@@ -28,9 +28,9 @@ class Budget:
     all: int
     """Of clients and to backends."""
 
-    def has_room(self, clients: int, upstream: int) -> bool:
-        """Whether one more client may come."""
-        return clients < self.clients and clients + upstream < self.all
+    def room(self, clients: int, upstream: int) -> int:
+        """How many more clients may come; not above 0 when none may."""
+        return min(self.clients - clients, self.all - clients - upstream)
 
 
 def plan_budget(*, limit: int, in_use: int, backends: int, wanted: int) -> Budget:

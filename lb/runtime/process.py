@@ -169,7 +169,7 @@ class Process:
         server = runner.server
         if server is None:
             return
-        acceptor = Acceptor(name, bound, server, lambda: _makes_room(server), product.tasks)
+        acceptor = Acceptor(name, bound, server, lambda: _make_room(server), product.tasks)
         self._own_acceptors.append(acceptor)
         await acceptor.open()
 
@@ -180,19 +180,19 @@ class Process:
             backends=len(settings.backends), wanted=settings.limits.connections
         )
 
-        def has_room() -> bool:
+        def room() -> int:
             clients = product.connections + sum(map(len, self._fronts))
-            if budget.has_room(clients, product.upstream_connections):
-                return True
-            if clients < budget.clients:  # what is missing is held by connections to backends
+            found = budget.room(clients, product.upstream_connections)
+            if found <= 0 and clients < budget.clients:
+                # What is missing is held by connections to backends.
                 product.http1.upstreams.close_idle(_IDLE_CLOSED)
-            return False
+            return found
 
         for endpoint in self._listeners.endpoints:
             door = Front(product, endpoint)
             self._fronts.append(door)
             bound = self._listeners.sockets[endpoint.name]
-            acceptor = Acceptor(endpoint.name, bound, door.factory, has_room, product.tasks)
+            acceptor = Acceptor(endpoint.name, bound, door.factory, room, product.tasks)
             self._acceptors.append(acceptor)
             await acceptor.open()
         _quiet_the_collector()
@@ -247,15 +247,14 @@ class Process:
                 continue
 
 
-def _makes_room(server: web.Server) -> bool:
-    """Whether the metrics port or the admin API may take one more connection. If not, the older
+def _make_room(server: web.Server) -> int:
+    """How many more connections the metrics port or the admin API may take. With none, the older
     half is closed, so that silent ones keep nobody from asking for our health."""
     connections = server.connections
-    if len(connections) < _OWN_CONNECTIONS:
-        return True
-    for connection in connections[: _OWN_CONNECTIONS // 2]:
+    room = _OWN_CONNECTIONS - len(connections)
+    for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
         connection.force_close()
-    return False
+    return room
 
 
 async def _wait(event: asyncio.Event) -> None:

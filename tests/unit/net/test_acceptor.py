@@ -62,12 +62,10 @@ class House:
         self.listener = bind("test", address or Address("127.0.0.1", 0))
         self.address = bound_address(self.listener, address or Address("127.0.0.1", 0))
         self.tasks = TaskOwner()
-        self.acceptor = Acceptor(
-            "test", self.listener, lambda: Guest(self), self._has_room, self.tasks
-        )
+        self.acceptor = Acceptor("test", self.listener, lambda: Guest(self), self._room, self.tasks)
 
-    def _has_room(self) -> bool:
-        return len(self.guests) < self.rooms
+    def _room(self) -> int:
+        return self.rooms - len(self.guests)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.address.path:

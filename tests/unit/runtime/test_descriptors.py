@@ -29,11 +29,11 @@ def test_some_are_served_with_however_few_descriptors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "upstream", "has_room"),
-    [(0, 0, True), (4, 0, True), (5, 0, False), (4, 5, True), (4, 6, False), (1, 9, False)],
+    ("clients", "upstream", "room"),
+    [(0, 0, 5), (4, 0, 1), (5, 0, 0), (4, 5, 1), (4, 6, 0), (1, 8, 1), (7, 7, -4)],
 )
-def test_clients_come_while_both_bounds_hold(clients: int, upstream: int, has_room: bool) -> None:
-    assert Budget(clients=5, all=10).has_room(clients, upstream) is has_room
+def test_clients_come_while_both_bounds_hold(clients: int, upstream: int, room: int) -> None:
+    assert Budget(clients=5, all=10).room(clients, upstream) == room
 
 
 @pytest.fixture
