@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lb.wire.http2 import frames as fr
 from tests.fakes.codec import NotingCodec
 from tests.fakes.frames import frame as raw_frame
+from tests.reference.http2_receive import receive_plainly
 
 STREAM = st.sampled_from([1, 3, 5])
 CUTS = st.lists(st.integers(0, 4000), max_size=12) | st.just(range(4000))
@@ -76,9 +77,18 @@ RAW = st.builds(
 MANGLED = st.lists(RAW | st.binary(max_size=20), max_size=10).map(b"".join)
 
 
-def outcome(data: bytes, cuts: list[int]) -> tuple[object, ...]:
+class PlainCodec(NotingCodec):
+    """Knows no short way."""
+
+    def receive(self, data: bytes) -> None:
+        receive_plainly(self, data)
+
+
+def outcome(
+    data: bytes, cuts: list[int], make: type[NotingCodec] = NotingCodec
+) -> tuple[object, ...]:
     """Everything that shows of a codec which received `data`."""
-    codec = NotingCodec()
+    codec = make()
     error = codec.feed(data, *(cut for cut in cuts if cut < len(data)))
     windows = {number: pipe.window for number, pipe in codec.streams.items()}
     credits = {number: pipe.opposite.credit for number, pipe in codec.streams.items()}
@@ -90,6 +100,11 @@ def outcome(data: bytes, cuts: list[int]) -> tuple[object, ...]:
 @given(TRAFFIC, CUTS)
 def test_frames_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int]) -> None:
     assert outcome(data, cuts) == outcome(data, [])
+
+
+@given(TRAFFIC | MANGLED, CUTS)
+def test_common_frames_are_judged_as_the_tables_say(data: bytes, cuts: list[int]) -> None:
+    assert outcome(data, cuts) == outcome(data, cuts, PlainCodec)
 
 
 @given(MANGLED, CUTS)

@@ -15,12 +15,16 @@ from lb.proxy.http2.server import ServerLink
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as ff
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
+from tests.reference.http2_receive import receive_plainly
 
 
 class PlainServer(ServerLink):
     """Knows no short way."""
 
     __slots__ = ()
+
+    def receive(self, data: bytes) -> None:
+        receive_plainly(self, data)
 
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         return 0
@@ -30,6 +34,9 @@ class PlainClient(ClientLink):
     """Knows no short way."""
 
     __slots__ = ()
+
+    def receive(self, data: bytes) -> None:
+        receive_plainly(self, data)
 
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         return 0
@@ -88,6 +95,14 @@ EVENTS = st.sampled_from(
         ("client", fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: 3})),
         ("client", fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: 100_000})),
         ("client", fr.rst_stream(1, 8)),
+        ("client", fr.rst_stream(5, 8)),
+        ("client", ff.data(1, b"late")),
+        ("client", ff.data(3, b"more", end=True)),
+        ("client", ff.data(5)),
+        ("client", ff.headers(1, [(b"checksum", b"1")], end=True)),
+        ("client", ff.headers(3, [(b"checksum", b"1")])),
+        ("client", fr.window_update(3, 0)),
+        ("client", ff.frame(ff.PRIORITY, 0, 3, bytes(4))),
         ("client", fr.goaway(0, 0)),
         ("backend", fr.window_update(0, 2000)),
         ("backend", fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: 3})),
