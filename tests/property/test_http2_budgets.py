@@ -268,7 +268,7 @@ async def test_floods_are_cut_within_their_budget(name: str, at_once: int, warm_
     first = 2 * warm_up + 1
     units = (unit(first + 2 * number) for number in range(10_000))
     sent = until_cut(client, units, at_once)
-    worth = warm_up * {"PRIORITY": 10, "WINDOW_UPDATE": 45}.get(name, 3)  # what calls earned
+    worth = warm_up * {"PRIORITY": 10, "WINDOW_UPDATE": 65}.get(name, 3)  # what calls earned
     assert sent <= budget + worth + at_once
     last = client.gets()[-1]
     assert (last.kind, last.code) == (f.GOAWAY, f.ENHANCE_YOUR_CALM)
