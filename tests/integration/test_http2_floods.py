@@ -1,6 +1,6 @@
-"""Floods as frames over sockets: the attacker is cut within its budget and told why, its work at the
-backend ends at once, one line is logged and one connection counted; a good client beside it sees
-nothing of it."""
+"""Floods as frames over sockets: the attacker is cut within its budget and told why, its work at
+the backend ends at once, one line is logged and one connection counted; a good client beside it
+sees nothing of it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ FLOODS = {
     "DATA of one byte": Flood(lambda _: f.data(1, b"x"), 2200, begin(1)),
     "unknown frames": Flood(lambda s: f.frame(0x77, 0, s, b"?"), 100),
     "CONTINUATION": Flood(
-        lambda _: f.continuation(1, f.literal(b"x", b"y"), done=False), 9, f.headers(1, b"", done=False)
+        lambda _: f.continuation(1, f.literal(b"x", b"y"), done=False),
+        9,
+        f.headers(1, b"", done=False),
     ),
     "CONTINUATION of 16 kB": Flood(
         lambda _: f.continuation(1, f.literal(b"x", bytes(16_000)), done=False),
