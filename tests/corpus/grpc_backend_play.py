@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from tests.fakes.frames import (
 HEAD_TIMEOUT_S = 1
 """How long the process waits for a backend's SETTINGS."""
 
+_PROCESSES = 4
+"""Rows are about one backend's connection each, so they cannot share a process at a time."""
+
 Verdicts = Mapping[tuple[str, str], BaseException | None]
 """What was wrong, by row and pace; None where all was right."""
 
@@ -36,6 +39,8 @@ class BadBackend(Ledger):
         super().__init__()
         self.row: BackendRow | None = None
         self.piecewise = False
+        self.speaks = False
+        """The reply of a row is being sent; the client may have heard enough of it already."""
         self.live: dict[Peer, BackendRow | None] = {}
         """Open connections, and the row that is still to be played on them."""
         self.played: Peer | None = None
@@ -67,10 +72,14 @@ class BadBackend(Ledger):
             await super().reply(peer, stream)
             return
         self.live[peer] = None
-        if self.piecewise:
-            await send_in_pieces(peer, row.reply, PAUSE_S)
-        else:
-            peer.send(row.reply)
+        self.speaks = True
+        try:
+            if self.piecewise:
+                await send_in_pieces(peer, row.reply, PAUSE_S)
+            else:
+                peer.send(row.reply)
+        finally:
+            self.speaks = False
         if row.hangs_up:
             raise ConnectionOver(str(row))
 
@@ -92,6 +101,7 @@ class BadBackend(Ledger):
     async def still_listens(self, peer: Peer) -> bool:
         """Whether the process answers a PING on a connection to here."""
         token = b"backend?"
+        await eventually(lambda: not self.speaks)
         peer.send(fr.ping(token))
         await eventually(lambda: peer not in self.live or any(f[3] == token for f in peer.seen))
         return peer in self.live
@@ -163,8 +173,8 @@ class Round:
         assert self.bad.arrivals[after], "the backend was taken out"
 
 
-async def play_all(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
-    """Play every row at both paces."""
+async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
+    """Play rows at both paces, one after the other against one process."""
     verdicts: dict[tuple[str, str], BaseException | None] = {}
     bad, good = BadBackend(), Ledger()
     async with AsyncExitStack() as stack:
@@ -193,6 +203,16 @@ async def play_all(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
     return verdicts
 
 
-def play_all_now(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
+async def play_all(folder: Path, rows: Sequence[BackendRow]) -> Verdicts:
+    """Play every row at both paces, spread over some processes."""
+    parts = [rows[number::_PROCESSES] for number in range(min(_PROCESSES, len(rows)))]
+    folders = [folder / str(number) for number, _ in enumerate(parts)]
+    for one in folders:
+        one.mkdir()
+    found = await asyncio.gather(*map(_play_some, folders, parts))
+    return {key: flaw for part in found for key, flaw in part.items()}
+
+
+def play_all_now(folder: Path, rows: Sequence[BackendRow]) -> Verdicts:
     """The same from outside of an event loop."""
     return asyncio.run(play_all(folder, rows))

@@ -217,13 +217,24 @@ async def play(
         peer.credits = False
     if row.greets:
         await fr.greet(peer)
-    for step in row.steps:
-        if not isinstance(step, bytes):
+    sending: asyncio.Task[None] | None = None
+    try:
+        for step in row.steps:
+            if isinstance(step, bytes):
+                sent = step.replace(TOKEN, token)
+                if piecewise:
+                    sending = asyncio.create_task(send_in_pieces(peer, sent, pause_s))
+                else:
+                    peer.send(sent)
+                continue
+            if sending is not None and not isinstance(step, GoAway):
+                await sending
             await hear(step, peer)
-        elif piecewise:
-            await send_in_pieces(peer, step.replace(TOKEN, token), pause_s)
-        else:
-            peer.send(step.replace(TOKEN, token))
+    finally:
+        # After GOAWAY nobody reads the rest, and writing on would lose what was heard.
+        if sending is not None:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
 
 @asynccontextmanager
