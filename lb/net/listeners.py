@@ -12,6 +12,9 @@ from lb.domain.errors import LoadBalancerError
 
 BACKLOG: Final = 4096
 """Connections that wait for accept; the kernel caps it at `net.core.somaxconn`."""
+_UNSENT_BYTES: Final = 128 * 1024
+"""What the kernel takes of an answer beyond what is on its way to the client. Without a limit it
+takes megabytes for each slow reader, which nobody counts and no pause upstream can prevent."""
 
 
 class ListenError(LoadBalancerError):
@@ -45,6 +48,9 @@ def _bind_tcp(address: Address) -> socket.socket:
         if family == socket.AF_INET6:
             # `[::]` is every interface of both families, as with Triton.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            # Accepted sockets inherit it.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         listener.setblocking(False)
         listener.bind(target)
         listener.listen(BACKLOG)

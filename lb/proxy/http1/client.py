@@ -50,9 +50,9 @@ class ClientConnection(asyncio.Protocol):
     """One upstream connection."""
 
     __slots__ = (
-        "_answering", "_collector", "_decoder", "_interim", "_is_reading", "_known_head",
-        "_stall_timer", "_unsent", "backend",
-        "exchange", "idle_since", "is_full", "is_reused", "port", "relay", "transport",
+        "_answering", "_collector", "_decoder", "_interim", "_known_head", "_stall_timer",
+        "_unsent", "backend", "exchange", "idle_since", "is_full", "is_reading", "is_reused",
+        "port", "relay", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay, backend: Backend, port: Port) -> None:
@@ -76,7 +76,8 @@ class ClientConnection(asyncio.Protocol):
         """Of the answer's body, once its head is complete."""
         self._interim = 0
         """1xx answers to the request under way."""
-        self._is_reading = True
+        self.is_reading = True
+        """The client has room for more of the answer."""
         self._stall_timer: Timer | None = None
         """Runs while more of a request waits to be written than should."""
         self._unsent = 0
@@ -91,8 +92,8 @@ class ClientConnection(asyncio.Protocol):
 
     def set_reading(self, wanted: bool) -> None:
         """Read on, or let the backend wait until the client has caught up."""
-        if self.transport is not None and wanted is not self._is_reading:
-            self._is_reading = wanted
+        if self.transport is not None and wanted is not self.is_reading:
+            self.is_reading = wanted
             if wanted:
                 self.transport.resume_reading()
             else:
@@ -109,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
         self._answering = False
         self._interim = 0
         self.is_reused = True
-        if not self._is_reading:
+        if not self.is_reading:
             self.set_reading(True)
         self.relay.upstreams.put(self)
 

@@ -139,6 +139,13 @@ class Downstream(asyncio.Protocol, ABC):
         if self.transport is not None:
             self.transport.abort()
 
+    def discard(self) -> None:
+        """Close now, and drop what the client has not taken: otherwise the kernel keeps it for
+        minutes, for a reader that does not come."""
+        if self.transport is not None:
+            reset_on_close(self.transport)
+            self.transport.abort()
+
     def truncate(self, *, reset: bool) -> None:
         """End an answer that cannot be completed, so that the client notices.
 
@@ -146,9 +153,8 @@ class Downstream(asyncio.Protocol, ABC):
             reset: the end of the connection would look like the end of the answer.
         """
         self.exchange = None
-        if reset and self.transport is not None:
-            reset_on_close(self.transport)
-            self.transport.abort()
+        if reset:
+            self.discard()
         else:
             self.close()
 
@@ -237,7 +243,7 @@ class Downstream(asyncio.Protocol, ABC):
         self.exchange = None
         if exchange is not None:
             exchange.client_gone(Reason.CLIENT_STALLED)
-        self.abort()
+        self.discard()
 
     def _end_late_exchange(self) -> None:
         if self.exchange is not None:

@@ -362,7 +362,8 @@ class Http1Exchange(Upload):
         """There is nobody left to answer.
 
         A plain inference on a Triton runs on: it cannot be stopped, so it stays in flight until
-        its answer, which is dropped, and the connection is used again.
+        its answer, which is dropped, and the connection is used again. An answer for which the
+        client was too slow is long computed, and too long to be read for nobody.
         """
         self._leave_client(reason)
         upstream = self.upstream
@@ -373,6 +374,7 @@ class Http1Exchange(Upload):
             and self.request_ended
             and self.plan.is_unstoppable
             and backend.spec.kind is BackendKind.TRITON
+            and (upstream.is_reading or not self.response_begun)
         ):
             upstream.set_reading(True)
         else:

@@ -42,8 +42,8 @@ class ServerConnection(Downstream):
     """A client's connection with its requests."""
 
     __slots__ = (
-        "_at", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan", "_pending",
-        "held",
+        "_at", "_backlog", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan",
+        "_pending", "held",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -56,6 +56,8 @@ class ServerConnection(Downstream):
         self._at = 0
         self._charged = 0
         """Bytes of it on the ledger."""
+        self._backlog = 0
+        """Bytes of answers on the ledger that the client does not take."""
         self._collector = HeadCollector(relay.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
@@ -71,6 +73,7 @@ class ServerConnection(Downstream):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone."""
         self.relay.servers.discard(self)
+        self._drop_backlog()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -107,8 +110,16 @@ class ServerConnection(Downstream):
         self._look_at_eof()
         return True
 
+    def pause_writing(self) -> None:
+        """asyncio: more waits to be written than should."""
+        super().pause_writing()
+        if not self._backlog:
+            # Not at once: whoever is writing must not find itself evicted.
+            self.relay.loop.call_soon(self._charge_backlog)
+
     def resume_writing(self) -> None:
         """asyncio: the client has caught up."""
+        self._drop_backlog()
         super().resume_writing()
         if self.exchange is None and self._pending:
             self._process()
@@ -348,12 +359,28 @@ class ServerConnection(Downstream):
     def evict(self) -> None:
         """The ledger needs the memory: end what is under way and close."""
         exchange = self.exchange
+        is_slow = self._backlog > 0
         self.drop_pending()
+        self._drop_backlog()
         if exchange is None:
             self.close()
+        else:
+            self.state = _BODY  # pipelined requests were dropped, so nothing can follow
+            exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")
+        if is_slow:
+            self.discard()
+
+    def _charge_backlog(self) -> None:
+        if self.transport is None or not self.is_full or self._backlog:
             return
-        self.state = _BODY  # pipelined requests were dropped, so nothing can follow
-        exchange.cut(Outcome.CANCELLED, Reason.MEMORY, "out of memory for requests")
+        size = self.transport.get_write_buffer_size()
+        if size and self.charge(size):
+            self._backlog = size
+
+    def _drop_backlog(self) -> None:
+        if self._backlog:
+            self.charge(-self._backlog)
+            self._backlog = 0
 
     def _charge_pending(self) -> None:
         owed = len(self._pending) - self._at

@@ -95,6 +95,18 @@ async def test_client_that_leaves_an_inference_keeps_it_in_flight_until_its_answ
     assert _clean(sides)
 
 
+async def test_answer_that_was_too_fast_for_its_client_is_not_read_for_nobody() -> None:
+    sides = Sides()
+    connection, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST)
+    connection.data_received(_STREAM + b"1\r\na\r\n")
+    server.pause_writing()
+    client.lose()
+    assert backend.ended == "abort"
+    assert _clean(sides)
+
+
 async def test_failure_after_the_client_left_is_only_counted() -> None:
     sides = Sides(backends=2)
     _, backend = sides.upstream()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from lb.domain.outcome import Reason
@@ -187,6 +189,37 @@ async def test_eviction_ends_the_request_and_what_is_pipelined_behind_it() -> No
     idle, transport = sides.client()
     idle.evict()
     assert transport.ended == "close"
+
+
+async def test_what_a_client_does_not_take_is_on_the_ledger_until_it_does() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    client.waiting = 70_000
+    server.pause_writing()
+    await asyncio.sleep(0)
+    assert sides.ledger.held == 70_000
+    client.waiting = 10_000
+    server.resume_writing()
+    assert sides.ledger.held == 0
+    client.waiting = 80_000
+    server.pause_writing()
+    await asyncio.sleep(0)
+    client.lose()
+    assert sides.ledger.held == 0
+
+
+async def test_eviction_of_a_slow_reader_drops_what_it_did_not_take() -> None:
+    sides = Sides()
+    _, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST)
+    client.waiting = 70_000
+    server.pause_writing()
+    await asyncio.sleep(0)
+    server.evict()
+    assert (client.ended, backend.ended) == ("abort", "abort")
+    assert sides.ledger.held == 0
+    assert sides.finished.records[0].reason is Reason.MEMORY
 
 
 async def test_draining_leaves_requests_alone() -> None:
