@@ -7,7 +7,7 @@ a connection or has one; a call that we answer ourselves never has a backend. Ho
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -81,8 +81,11 @@ class Call(JoinedStreams):
         """The request is complete, small and plain."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `begin` and `request_data` in one for the
         # common unary call; those are the reference.
-        self.begin(False)
-        self.held_back = False
+        relay = self.relay
+        relay.dispatcher.begin(self)
+        timeout_s = self.head.timeout_s or relay.options.request_timeout_s
+        if timeout_s:
+            self.timer = relay.timers.after(timeout_s, self._expire)
         self._place_whole(payload, size)
 
     def _place_whole(self, payload: bytes, size: int) -> None:
@@ -100,7 +103,10 @@ class Call(JoinedStreams):
         except RequestRefused as refusal:
             self.fail(refusal.reason, refusal.detail)
             return
-        relay.pool(backend).start_whole(self, payload, size)
+        pool = relay.pools.get(backend)
+        if pool is None:
+            pool = relay.pool(backend)
+        pool.start_whole(self, payload, size)
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
@@ -116,7 +122,7 @@ class Call(JoinedStreams):
             and self.head.content_length in (NO_LENGTH, size)
         ):
             self.held_back = False
-            self._place_whole(cast("bytes", payload), size)
+            self._place_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
             return
         self.bytes_in += size
         retained = request.retained
@@ -359,7 +365,13 @@ class Call(JoinedStreams):
             last,
         )
         self._answered(trailers.grpc_status)
-        self.pipe_finished(response)
+        request = self.request
+        if not request.held:
+            request.retained = None
+        if request.ended:
+            self._leave(None, self.first_byte_at)
+        else:
+            self.pipe_finished(response)
         return True
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:

@@ -3,10 +3,9 @@ connection, in timers and in the ledger."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
-from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status
@@ -42,8 +41,8 @@ class JoinedStreams(Exchange):
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
         # HOT PATH (benchmarks/load). One object and two pipes per call.
-        operation = head.route or relay.decide(head)
-        super().__init__(_GRPC, cast("Operation", operation), server.client.name, relay.now)
+        operation: Any = head.route or relay.decide(head)
+        super().__init__(_GRPC, operation, server.client.name, relay.now)
         options = relay.options
         self.relay = relay
         self.server = server

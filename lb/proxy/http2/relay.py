@@ -121,7 +121,8 @@ class Http2Relay:
         """What trusted proxies claim of their clients is passed on."""
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
-        self._pools: dict[Backend, UpstreamPool] = {}
+        self.pools: dict[Backend, UpstreamPool] = {}
+        """Those that were asked for; see `pool`."""
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
             fr.SETTINGS_HEADER_TABLE_SIZE: 0,
@@ -175,9 +176,9 @@ class Http2Relay:
 
     def pool(self, backend: Backend) -> UpstreamPool:
         """The connections to a backend."""
-        pool = self._pools.get(backend)
+        pool = self.pools.get(backend)
         if pool is None:
-            pool = self._pools[backend] = UpstreamPool(self, backend)
+            pool = self.pools[backend] = UpstreamPool(self, backend)
         return pool
 
     def forwarded_fields(self, client: Client) -> bytes:
@@ -246,16 +247,16 @@ class Http2Relay:
         """Close idle connections to backends that get nothing new, so that they can exit."""
         eligible = set(snapshot.placement(AppProtocol.GRPC).eligible)
         present = set(snapshot.backends)
-        for backend, pool in tuple(self._pools.items()):
+        for backend, pool in tuple(self.pools.items()):
             if backend not in eligible:
                 pool.retire_all()
             if backend not in present and pool.is_empty:
-                del self._pools[backend]
+                del self.pools[backend]
 
     @property
     def upstream_connections(self) -> int:
         """Open connections to backends."""
-        return sum(len(pool) for pool in self._pools.values())
+        return sum(len(pool) for pool in self.pools.values())
 
     def begin_drain(self) -> None:
         """Ask every client to open no new streams; those that run finish."""
@@ -268,7 +269,7 @@ class Http2Relay:
         self._unsubscribe()
         for server in tuple(self.servers):
             server.abort()
-        for pool in self._pools.values():
+        for pool in self.pools.values():
             pool.close()
         # connection_lost comes in the next turns of the loop.
         for _ in range(_CLOSING_TURNS):
