@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.fakes.process import ChildProcess, free_ports
+from tests.fakes.process import ChildProcess
 from tests.fakes.tls import World
 
 _REPOSITORY: Final = Path(__file__).parents[2]
@@ -22,7 +23,7 @@ _START_S: Final = 30.0
 
 @dataclass
 class Serving:
-    """A running balancer."""
+    """A running balancer, and its ports; 0 where it does not listen."""
 
     process: ChildProcess
     http: int
@@ -74,10 +75,7 @@ async def serving(
         sections: more of the configuration.
     """
     names = ("http", "https", "grpc", "grpcs", "metrics", "admin")
-    ports = free_ports(len(names))
-    listen: dict[str, Any] = {
-        name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
-    }
+    listen: dict[str, Any] = dict.fromkeys(names, "127.0.0.1:0")
     for name in ("https", "grpcs"):
         if world is None:
             del listen[name]
@@ -95,10 +93,12 @@ async def serving(
     )
     try:
         async with asyncio.timeout(_START_S):
-            while " serving " not in process.log.read_text():
+            while not re.search(r" serving .*\n", process.log.read_text()):
                 assert process.is_running, process.log.read_text()
                 await asyncio.sleep(0.02)
-        running = Serving(process, *ports)
+        line = next(line for line in process.log.read_text().splitlines() if " serving " in line)
+        ports = dict(re.findall(r" (\w+)=127\.0\.0\.1:(\d+)", line))
+        running = Serving(process, *(int(ports.get(name, 0)) for name in names))
         yield running
         running.check_log()
     finally:
