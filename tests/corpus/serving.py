@@ -6,24 +6,25 @@ import asyncio
 import http.client
 import json
 import os
-import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.fakes.process import ChildProcess
+from tests.fakes.process import ChildProcess, free_ports
 from tests.fakes.tls import World
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _START_S: Final = 30.0
+_TRIES: Final = 5
+_LISTENERS: Final = ("http", "https", "grpc", "grpcs", "metrics", "admin")
 
 
 @dataclass
 class Serving:
-    """A running balancer, and its ports; 0 where it does not listen."""
+    """A running balancer, and the ports that it was given."""
 
     process: ChildProcess
     http: int
@@ -62,6 +63,46 @@ def _read(port: int, path: str) -> str:
         connection.close()
 
 
+def _listen(ports: Mapping[str, int], world: World | None) -> dict[str, Any]:
+    listen: dict[str, Any] = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    for name in ("https", "grpcs"):
+        if world is None:
+            del listen[name]
+        else:
+            certificate, key = world.server
+            pair = {"certificate": certificate, "key": key}
+            listen[name] = {"address": listen[name], "tls": {"certificates": [pair]}}
+    return listen
+
+
+async def _start(folder: Path, world: World | None, sections: Mapping[str, Any]) -> Serving | None:
+    """Start it on free ports; None when somebody took one of them first.
+
+    Port 0 would be the same address for all listeners, and they would share it.
+    """
+    ports = dict(zip(_LISTENERS, free_ports(len(_LISTENERS)), strict=True))
+    path, log = folder / "serve.yaml", folder / "serve.log"
+    # JSON is YAML, without the aliases that a section used twice would become.
+    path.write_text(json.dumps({"listen": _listen(ports, world), **sections}))
+    log.unlink(missing_ok=True)
+    process = ChildProcess(
+        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
+        log=log,
+        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+    )
+    try:
+        async with asyncio.timeout(_START_S):
+            while " serving " not in (said := log.read_text()):
+                if not process.is_running and "Address already in use" in said:
+                    return None
+                assert process.is_running, said
+                await asyncio.sleep(0.02)
+    except BaseException:
+        process.close()
+        raise
+    return Serving(process, **ports)
+
+
 @asynccontextmanager
 async def serving(
     folder: Path, backends: list[dict[str, Any]], world: World | None = None, **sections: Any
@@ -74,32 +115,14 @@ async def serving(
         world: whose certificate the listeners with TLS show; without it there are none.
         sections: more of the configuration.
     """
-    names = ("http", "https", "grpc", "grpcs", "metrics", "admin")
-    listen: dict[str, Any] = dict.fromkeys(names, "127.0.0.1:0")
-    for name in ("https", "grpcs"):
-        if world is None:
-            del listen[name]
-        else:
-            certificate, key = world.server
-            pair = {"certificate": certificate, "key": key}
-            listen[name] = {"address": listen[name], "tls": {"certificates": [pair]}}
-    path = folder / "serve.yaml"
-    # JSON is YAML, without the aliases that a section used twice would become.
-    path.write_text(json.dumps({"listen": listen, "backends": backends, **sections}))
-    process = ChildProcess(
-        (sys.executable, "-m", "lb", "serve", "--config", str(path)),
-        log=folder / "serve.log",
-        env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
-    )
+    running = None
+    for _ in range(_TRIES):
+        running = await _start(folder, world, {"backends": backends, **sections})
+        if running is not None:
+            break
+    assert running is not None, "no free ports"
     try:
-        async with asyncio.timeout(_START_S):
-            while not re.search(r" serving .*\n", process.log.read_text()):
-                assert process.is_running, process.log.read_text()
-                await asyncio.sleep(0.02)
-        line = next(line for line in process.log.read_text().splitlines() if " serving " in line)
-        ports = dict(re.findall(r" (\w+)=127\.0\.0\.1:(\d+)", line))
-        running = Serving(process, *(int(ports.get(name, 0)) for name in names))
         yield running
         running.check_log()
     finally:
-        process.close()
+        running.process.close()
