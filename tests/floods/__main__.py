@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from tests.floods.catalogue import CASES, Flood, case_name
-from tests.floods.judge import Verdict, cancelled_late_s
+from tests.floods.judge import Verdict, cancelled_late_s, lag_within
 from tests.floods.play import Size
 from tests.floods.slow_floods import warm_up
 from tests.floods.stage import Stage
@@ -51,13 +51,14 @@ def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
         time.sleep(_WATCH_S)
     stage.observer.clear()
     before, lines, cpu_s = stage.rss(), stage.log_lines(), stage.cpu_s()
-    counted = stage.metrics()
+    counted, lag = stage.metrics(), stage.lag()
     peak = before
     while attack.is_running:
         peak = max(peak, stage.rss())
         time.sleep(_WATCH_S)
     played = read()
     cpu_s = stage.cpu_s() - cpu_s
+    late = stage.lag()
     samples = stop_good()
     left = stage.until_quiet(_AFTERWARDS_S)
     seen = stage.observer.look()
@@ -78,6 +79,7 @@ def _play(stage: Stage, flood: Flood, is_tls: bool, size: Size) -> Verdict:
         left=left,
         log_lines=(after[0] - lines[0], after[1] - lines[1]),
         tracebacks=stage.log.count("Traceback"),
+        lag_s=(lag_within(lag, late, 0.99), lag_within(lag, late, 1.0)),
         finished_requests=int(counts["requests_total"] - counted["requests_total"]),
         state_changes=counts["backend_state_changes_total"]
         - counted["backend_state_changes_total"],

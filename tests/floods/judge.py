@@ -39,6 +39,16 @@ def cancelled_late_s(played: Played, handled: tuple[Handled, ...]) -> float:
     return latest
 
 
+Lag = list[tuple[float, int]]
+"""Upper bounds in seconds, and how many ticks of the event loop were no later."""
+
+
+def lag_within(before: Lag, after: Lag, share: float) -> float:
+    """The upper bound of how late such a share of ticks was between two looks."""
+    grown = [(bound, late - was) for (bound, late), (_, was) in zip(after, before, strict=True)]
+    return next(bound for bound, count in grown if count >= share * grown[-1][1])
+
+
 @dataclass
 class Verdict:
     """A row of the table."""
@@ -58,6 +68,8 @@ class Verdict:
     log_lines: tuple[int, int] = (0, 0)
     """Of the application log and of the access log."""
     tracebacks: int = 0
+    lag_s: tuple[float, float] = (0.0, 0.0)
+    """How late the event loop was at most: 99 % of its ticks, and all of them."""
     finished_requests: int = 0
     """By the balancer's own count, the good client's included."""
     state_changes: float = 0.0
@@ -80,7 +92,7 @@ class Verdict:
             faults.append(f"ended with {', '.join(sorted(wrong))}")
         if flood.is_timed and played.lives_s:
             low, high = min(played.lives_s), max(played.lives_s)
-            longest = self.timeout_s * (2 if flood.is_sampled else 1) + late_s
+            longest = self.timeout_s * (3 if flood.is_sampled else 1) + late_s
             if low < 0.9 * self.timeout_s or high > longest:
                 faults.append(f"lived {low:.1f} to {high:.1f} s, not {self.timeout_s} s")
         return faults

@@ -95,7 +95,6 @@ class Line(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.opened_at = time.monotonic()
         if not self.reads:
             transport.pause_reading()
 
@@ -114,6 +113,8 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.received += len(data)
+        if not self.reads and self.transport is not None:
+            self.transport.pause_reading()
         if self.http2:
             self._parse(self._buffer + data)
         elif not self.code:
@@ -167,6 +168,11 @@ class Line(asyncio.Protocol):
         # A turn of the loop, so that what has come is seen.
         await asyncio.sleep(0)
         return not self.is_over
+
+    def sip(self) -> None:
+        """Take what one read takes."""
+        if self.transport is not None:
+            self.transport.resume_reading()
 
     async def pong(self, within_s: float = 5.0) -> bool:
         """PING, and wait for its answer; False when the connection ends instead."""
@@ -247,6 +253,7 @@ async def dial(
     if receive_buffer:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     loop = asyncio.get_running_loop()
+    began = time.monotonic()
     try:
         raw.bind((target.source, 0))
         await loop.sock_connect(raw, ("127.0.0.1", port))
@@ -257,6 +264,7 @@ async def dial(
     _, line = await loop.create_connection(
         lambda: Line(http2=http2, reads=reads), sock=raw, ssl=tls, server_hostname=name
     )
+    line.opened_at = began
     return line
 
 

@@ -33,7 +33,7 @@ class Size(NamedTuple):
     """Connections at once, where they are slow."""
     lasts_s: float = 6.0
     """How long it goes on: who is cut comes again until then."""
-    patience_s: float = 5.0
+    patience_s: float = 8.0
     """How long the end of a slow connection is waited for."""
 
 
@@ -214,8 +214,5 @@ class Slow:
                 return
             if self.drip:
                 await line.send(self.drip)
-            if self.reads_a_little and line.transport is not None:
-                line.transport.resume_reading()
-                await asyncio.sleep(0.001)
-                if line.transport is not None:
-                    line.transport.pause_reading()
+            if self.reads_a_little:
+                line.sip()

@@ -18,6 +18,8 @@ _PIPELINED = (
 _LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n"
 CLIENT_LIMIT = 1024
 """Connections of one address that the balancer under test allows."""
+_RECEIVE = 32 * 1024
+"""Bytes that the kernel of a slow reader takes for it; with less, loopback's packets do not fit."""
 _READERS = 100
 """Slow readers of 4 MiB: as many as there are streams in the flood of zero windows."""
 _HALF_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
@@ -79,12 +81,15 @@ SLOW_FLOODS = {
     "no SETTINGS, gRPC": _grpc(fr.PREFACE),
     "body stops, HTTP": _http(_body(100_000)),
     "body of a byte now and then, HTTP": Slow(_opener(_body(100_000)), drip=b"x"),
-    "body stops, gRPC": Slow(_stalled_call),
+    "request stream that stops, gRPC": Slow(_stalled_call),
     "answer not read, HTTP": Slow(
-        _opener(_BIG, reads=False, receive_buffer=4096), at_most=_READERS
+        _opener(_BIG, reads=False, receive_buffer=_RECEIVE), at_most=_READERS
     ),
     "answer read slowly, HTTP": Slow(
-        _opener(_BIG, reads=False, receive_buffer=4096), reads_a_little=True, at_most=_READERS
+        _opener(_BIG, reads=False, receive_buffer=_RECEIVE),
+        every_s=0.7,
+        reads_a_little=True,
+        at_most=_READERS,
     ),
     "idle, HTTP": _http(b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\n\r\n"),
 }

@@ -27,7 +27,7 @@ from tests.floods.slow_floods import CLIENT_LIMIT
 REPOSITORY = Path(__file__).parents[2]
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 _START_S = 30.0
-TIMEOUTS = ("head", "body_progress", "handshake")
+TIMEOUTS = ("head", "body_progress", "handshake", "stream_stalled")
 GAUGES = ("open_requests", "backend_in_flight", "held_bytes", "connections")
 """What must be 0 when everybody has gone."""
 
@@ -86,7 +86,15 @@ class Stage:
             "backends": [
                 {"name": "only", "http": f"127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}"}
             ],
-            "timeouts": dict.fromkeys(TIMEOUTS, f"{self._timeout_s}s"),
+            "timeouts": dict.fromkeys(
+                [
+                    t
+                    for t in TIMEOUTS
+                    if t
+                    in __import__("lb.settings.limits").settings.limits.TimeoutSettings.model_fields
+                ],
+                f"{self._timeout_s}s",
+            ),
             "limits": {"connections_per_client": CLIENT_LIMIT},
             "access_log": {"path": str(self.access_log)},
         }
@@ -136,13 +144,21 @@ class Stage:
 
     def metrics(self) -> dict[str, float]:
         """Our own metrics, summed over labels, by name without prefix."""
-        url = f"http://127.0.0.1:{self._metrics_port}/metrics/own"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            text = answer.read().decode()
         sums: dict[str, float] = {}
-        for name, value in re.findall(r"(?m)^triton_lb_(\w+)(?:\{.*\})? (\S+)", text):
+        found = re.findall(r"(?m)^triton_lb_(\w+)(?:\{.*\})? (\S+)", self._scrape())
+        for name, value in found:
             sums[name] = sums.get(name, 0.0) + float(value)
         return sums
+
+    def _scrape(self) -> str:
+        url = f"http://127.0.0.1:{self._metrics_port}/metrics/own"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return bytes(answer.read()).decode()
+
+    def lag(self) -> list[tuple[float, int]]:
+        """How late the event loop was: upper bounds in seconds, and ticks up to each."""
+        pattern = r'event_loop_lag_seconds_bucket\{le="(\S+)"\} (\S+)'
+        return [(float(le), int(float(n))) for le, n in re.findall(pattern, self._scrape())]
 
     def until_quiet(self, timeout_s: float) -> dict[str, float]:
         """Wait until nothing is open any more; gauges that are not 0 by then."""

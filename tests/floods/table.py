@@ -7,8 +7,8 @@ from tests.floods.judge import Verdict, quantile
 
 _COLUMNS = (
     "flood", "connections", "cut", "accepted", "after s", "code", "RSS MiB", "CPU", "upstream",
-    "peak", "cancelled ms", "quiet p50/p99 ms", "beside p50/p99 ms", "good n", "errors",
-    "log app/access", "broken",
+    "peak", "cancelled ms", "quiet p50/p99 ms", "beside p50/p99 ms", "loop late p99/max ms",
+    "good n", "errors", "log app/access", "broken",
 )  # fmt: skip
 HEADER = ("| " + " | ".join(_COLUMNS) + " |", "|" + "---|" * len(_COLUMNS))
 
@@ -41,6 +41,7 @@ def row(verdict: Verdict) -> str:
         f"{1000 * verdict.late_s:.0f}" if played.cuts else "",
         _times(verdict.quiet),
         _times(verdict.beside),
+        " / ".join(f"{1000 * bound:.0f}" for bound in verdict.lag_s),
         str(len(verdict.beside)),
         str(len(verdict.errors)),
         f"{verdict.log_lines[0]} / {verdict.log_lines[1]}",
