@@ -9,11 +9,14 @@ from lb.proxy.http2.relay import Http2Options
 from lb.wire.http2.frames import PREFACE
 from tests.fakes.frames import (
     COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
     GOAWAY,
+    HANG_PATH,
     NO_ERROR,
     PING,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
+    RESPONSE_FIELDS,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -206,3 +209,63 @@ async def test_client_is_named_by_its_address() -> None:
     relay.client().sends(settings({}))
     (server, _) = sorted(relay.relay.servers, key=lambda link: -len(link.streams))
     assert server.client.name == "127.0.0.1:4711"
+
+
+# Floods
+
+
+@pytest.mark.parametrize(
+    ("deadline", "age_s", "begun", "counts"),
+    [
+        (b"", 0.0, False, True),
+        (b"", 0.99, False, True),
+        (b"", 1.0, False, False),
+        (b"", 0.0, True, False),
+        (b"500m", 0.44, False, True),
+        (b"500m", 0.46, False, False),
+        (b"50m", 0.04, False, True),
+        (b"100m", 0.095, False, True),
+    ],
+    ids=["at once", "young", "old", "answered", "early", "due", "tiny deadline", "just under"],
+)
+async def test_only_resets_that_were_meant_from_the_start_are_a_flood(
+    deadline: bytes, age_s: float, begun: bool, counts: bool
+) -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    head = request_fields(*([(b"grpc-timeout", deadline)] if deadline else []), path=HANG_PATH)
+    streams = range(1, 601, 2)
+    client.sends(*(headers(stream, head) for stream in streams))
+    if begun:
+        backend.sends(*(headers(stream, RESPONSE_FIELDS) for stream in streams))
+    relay.loop.advance(age_s)
+    client.sends(*map(rst, streams))
+    last = client.gets()[-1:]
+    cut = [(frame.kind, frame.code) for frame in last if frame.kind == GOAWAY]
+    assert cut == ([(GOAWAY, ENHANCE_YOUR_CALM)] if counts else [])
+    assert relay.is_clean()
+
+
+async def test_a_flood_is_counted_once_and_its_calls_are_named_after_it() -> None:
+    relay = PaperRelay()
+    relay.backend()
+    client = relay.client()
+    client.sends(call(1), call(3), ping() * 201)
+    assert ended(client)
+    traffic = relay.finished.meter.traffic[1]
+    assert traffic.connection_errors == {Reason.FLOOD: 1}
+    assert traffic.reasons == {Reason.FLOOD: 2}
+    assert relay.is_clean()
+
+
+async def test_a_client_near_the_last_stream_id_is_told_to_come_anew() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(2**31 - 2**20 + 1))
+    assert [(f.kind, f.code) for f in client.gets() if f.kind == GOAWAY] == [(GOAWAY, NO_ERROR)]
+    backend.sends(answer(1))
+    client.sends(call(2**31 - 1), ping(b"tlbdrain", ack=True))
+    backend.sends(answer(3))
+    last = [frame for frame in client.gets() if frame.kind == GOAWAY][-1]
+    assert (last.last_stream, last.code) == (2**31 - 1, NO_ERROR)
+    assert relay.is_clean()
