@@ -16,6 +16,9 @@ from typing import Any, Final, cast
 
 _RECORD: Final = 16 * 1024
 """The library never gives more at once."""
+_SLICE: Final = 32 * 1024
+"""What passes through the library's buffers at once. They never shrink: after one read or write of
+256 KiB in one piece, each would keep as much for as long as its connection stands."""
 
 Payload = bytes | bytearray | memoryview
 
@@ -130,8 +133,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         if self._is_open:
-            self._incoming.write(data)
-            self._deliver()
+            self._deliver(data)
         elif self._closing:
             return
         elif self._object is None:
@@ -140,25 +142,20 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
             self._incoming.write(data)
             self._shake()
 
-    def _deliver(self) -> None:
-        """Hand over everything that can be decrypted, in one piece."""
-        secure, incoming, protocol = self._object, self._incoming, self._protocol
-        if secure is None or protocol is None or self._peer_ended or self._failure:
+    def _deliver(self, data: bytes = b"") -> None:
+        """Take what came, and hand over everything that can be decrypted, in one piece."""
+        protocol = self._protocol
+        if self._object is None or protocol is None or self._peer_ended or self._failure:
             return
         pieces: list[bytes] = []
         failure: ssl.SSLError | None = None
         ended = False
         try:
-            while piece := secure.read(_RECORD):
-                pieces.append(piece)
-                if not incoming.pending and not secure.pending():
+            for at in range(0, len(data) or 1, _SLICE):
+                self._incoming.write(data[at : at + _SLICE])
+                ended = self._decrypt(self._object, pieces)
+                if ended:
                     break
-            else:
-                ended = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            ended = True
         except ssl.SSLError as error:
             failure = error
         if self._outgoing.pending:
@@ -169,6 +166,19 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
             self.give_up(failure)
         elif ended:
             self._end_reading()
+
+    def _decrypt(self, secure: ssl.SSLObject, pieces: list[bytes]) -> bool:
+        """Take out what is complete. Returns whether the peer has said goodbye."""
+        try:
+            while piece := secure.read(_RECORD):
+                pieces.append(piece)
+                if not self._incoming.pending and not secure.pending():
+                    return False
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLZeroReturnError:
+            pass
+        return True
 
     def _end_reading(self) -> None:
         """The peer said goodbye."""
@@ -240,12 +250,21 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         raw, secure = self._raw, self._object
         if raw is None or secure is None or self._closing or self._eof_sent or not data:
             return
+        view = memoryview(data)
+        sealed: list[bytes] = []
+        failure: ssl.SSLError | None = None
         try:
-            secure.write(data)
+            for at in range(0, len(view), _SLICE):
+                secure.write(view[at : at + _SLICE])
+                sealed.append(self._outgoing.read())
         except ssl.SSLError as error:
-            self.give_up(error)
-            return
-        raw.write(self._outgoing.read())
+            failure = error
+        if len(sealed) == 1:
+            raw.write(sealed[0])
+        elif sealed:
+            raw.writelines(sealed)
+        if failure is not None:
+            self.give_up(failure)
 
     def writelines(self, list_of_data: Iterable[Payload]) -> None:
         """Encrypt and send, in as few records as it takes."""

@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lb.net.tls.transport import TlsTransport
@@ -165,6 +166,19 @@ def test_what_one_read_brings_is_handed_over_in_one_piece(both: Both) -> None:
     both.client.write(bytes(100_000))
     both.carry()
     assert [len(piece) for piece in both.server.app.data] == [100_000]
+
+
+def test_a_connection_keeps_little_memory_after_much_has_passed(world: World) -> None:
+    pairs = [Both(world) for _ in range(60)]
+    for pair in pairs:
+        pair.carry()
+    before = psutil.Process().memory_info().rss
+    for pair in pairs:
+        pair.client.write(bytes(256_000))
+        pair.carry()
+        pair.server.app.data.clear()
+    each = (psutil.Process().memory_info().rss - before) / len(pairs)
+    assert each < 300_000  # both ends; the library's buffers alone would keep 500,000
 
 
 def test_facts_of_tls_are_told_and_others_asked_below(both: Both) -> None:
