@@ -11,6 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+"""For processes of the product, wherever they run."""
+
 
 class ChildProcess:
     """A process in a group of its own; `close` kills the group, so that nothing is left behind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import sys
@@ -17,15 +16,13 @@ import psutil
 import yaml
 
 from tests.fakes.certificates import Authority
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.floods.good import Sample
 from tests.floods.line import Target
 from tests.floods.observation import Observation, Observer
 from tests.floods.play import Played, Size
 from tests.floods.slow_floods import CLIENT_LIMIT
 
-REPOSITORY = Path(__file__).parents[2]
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 _START_S = 30.0
 TIMEOUTS = ("head", "body_progress", "handshake", "stream_stalled")
 GAUGES = ("open_requests", "backend_in_flight", "held_bytes", "connections")
@@ -33,7 +30,7 @@ GAUGES = ("open_requests", "backend_in_flight", "held_bytes", "connections")
 
 
 def _python(*arguments: str, log: Path) -> ChildProcess:
-    return ChildProcess((sys.executable, "-m", *arguments), log=log, env=_ENVIRONMENT)
+    return ChildProcess((sys.executable, "-m", *arguments), log=log, env=ENVIRONMENT)
 
 
 class Stage:

@@ -4,10 +4,14 @@ transports differ between them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvloop
+
+from lb.simulator.process import Ports
+from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
 
 def pytest_asyncio_loop_factories(
@@ -21,3 +25,15 @@ def pytest_asyncio_loop_factories(
     if getattr(module, "BOTH_LOOPS", False):
         factories["uvloop"] = uvloop.new_event_loop
     return factories
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """One simulated Triton."""
+    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
+    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
+    try:
+        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
+        yield Ports.from_json(log.read_text().splitlines()[0])
+    finally:
+        process.close()

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from lb.simulator.process import Ports
-from tests.fakes.process import ChildProcess, wait_until
-from tests.integration.test_process import ENVIRONMENT, Serving
+from tests.fakes.process import ENVIRONMENT, wait_until
+from tests.integration.test_process import Serving
 
 GIVEN, HASHED, OLD, NEW, OPERATOR = (
     f"{name}-secret-0123456789" for name in ("given", "hashed", "old", "new", "operator")
@@ -49,18 +49,6 @@ class Guarded(NamedTuple):
             return response.status, response.read().decode()
         finally:
             connection.close()
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """One simulated Triton."""
-    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
-    try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
-        yield Ports.from_json(log.read_text().splitlines()[0])
-    finally:
-        process.close()
 
 
 def listeners(triton: Ports) -> dict[str, Any]:

@@ -11,33 +11,17 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from lb.simulator.process import Ports
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.proxy_headers import binary_header, text_header
 from tests.fakes.tls import World
 
-REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 _GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """One simulated Triton."""
-    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
-    try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
-        yield Ports.from_json(log.read_text().splitlines()[0])
-    finally:
-        process.close()
 
 
 class Balancer:

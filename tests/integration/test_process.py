@@ -20,10 +20,7 @@ import yaml
 
 from lb.kserve import messages
 from lb.simulator.process import Ports
-from tests.fakes.process import ChildProcess, wait_until
-
-REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
 
 
 class Serving:
@@ -52,18 +49,6 @@ class Serving:
         line = next((line for line in self.log.splitlines() if " serving " in line), "")
         assert line, self.log
         return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """One simulated Triton."""
-    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
-    try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
-        yield Ports.from_json(log.read_text().splitlines()[0])
-    finally:
-        process.close()
 
 
 @pytest.fixture

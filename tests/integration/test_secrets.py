@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import socket
 import sys
@@ -19,10 +18,8 @@ import yaml
 from lb.settings.problems import SettingsError
 from lb.settings.reading import read_settings
 from lb.simulator.process import Ports
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 
-REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 CLIENT_TOKEN = "client-5f0c2d9b7a1e4c3d"
 ADMIN_TOKEN = "admin-0a9b8c7d6e5f4a3b2c1d"
 PROBE_SECRET = "probe-77aa66bb55cc44dd"
@@ -47,18 +44,6 @@ class Balancer:
             return response.status, response.read().decode()
         finally:
             connection.close()
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """One simulated Triton."""
-    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
-    try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
-        yield Ports.from_json(log.read_text().splitlines()[0])
-    finally:
-        process.close()
 
 
 @pytest.fixture

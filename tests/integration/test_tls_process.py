@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import socket
 import ssl
@@ -28,23 +27,8 @@ import yaml
 from lb.kserve import messages
 from lb.simulator.process import Ports
 from tests.fakes.certificates import Pair
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.tls import World
-
-REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """One simulated Triton."""
-    log = tmp_path_factory.mktemp("simulator") / "simulator.log"
-    process = ChildProcess((sys.executable, "-m", "lb.simulator"), log=log, env=ENVIRONMENT)
-    try:
-        wait_until(lambda: log.read_text().endswith("\n"), timeout_s=20, what="the simulator")
-        yield Ports.from_json(log.read_text().splitlines()[0])
-    finally:
-        process.close()
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
 from tests.fakes.tls import World
 
-REPOSITORY = Path(__file__).parents[2]
 _LISTENERS = ("http", "https", "grpc", "grpcs", "metrics")
 _ACCEPTED = "triton_lb_connections_accepted_total"
 _OPEN = "triton_lb_connections"
@@ -31,16 +30,15 @@ class Balancer:
         grpc_port, http_port = free_ports(2)
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(self._settings(grpc_port, http_port)))
-        env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self._backend = ChildProcess(
             (sys.executable, "-m", "tests.peers.backend", str(grpc_port), str(http_port)),
             log=folder / "backend.log",
-            env=env,
+            env=ENVIRONMENT,
         )
         self._process = ChildProcess(
             (sys.executable, "-m", "lb", "serve", "--config", str(path)),
             log=folder / "serve.log",
-            env=env,
+            env=ENVIRONMENT,
         )
 
     def _settings(self, grpc_port: int, http_port: int) -> dict[str, object]:
