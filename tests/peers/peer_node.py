@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.peers.balancer import REPOSITORY, Balancer, run
+from tests.fakes.process import REPOSITORY
+from tests.peers.balancer import Balancer, run
 
 SCRIPT = Path(__file__).parent / "node" / "peer.js"
 MODULES = REPOSITORY / "build" / "peers" / "node_modules"
