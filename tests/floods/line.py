@@ -38,6 +38,18 @@ class Target(NamedTuple):
         return context
 
 
+CODES = {
+    code: name
+    for name, code in vars(fr).items()
+    if isinstance(code, int)
+    and name.isupper()
+    and (
+        name.endswith("_ERROR")
+        or name in ("STREAM_CLOSED", "REFUSED_STREAM", "CANCEL", "ENHANCE_YOUR_CALM")
+    )
+} | {4: "SETTINGS_TIMEOUT"}
+
+
 class _Kernel:
     """Which connections the balancer still holds: what a client that does not read cannot see."""
 
@@ -205,6 +217,10 @@ class Line(asyncio.Protocol):
         """Wait until something came."""
         return await self.until(lambda: self.received > 0, within_s)
 
+    async def until_reset(self, count: int, within_s: float) -> bool:
+        """Wait until so many streams were reset."""
+        return await self.until(lambda: len(self.reset_at) >= count, within_s)
+
     async def until_cut(self, within_s: float) -> bool:
         """Wait until the other side has ended it."""
         return await self.until(lambda: self.is_over, within_s)
@@ -214,15 +230,6 @@ class Line(asyncio.Protocol):
         self.left = True
         if self.transport is not None:
             self.transport.abort()
-
-
-CODES = {
-    code: name
-    for name, code in vars(fr).items()
-    if isinstance(code, int)
-    and name.isupper()
-    and (name.endswith("_ERROR") or name in ("STREAM_CLOSED", "CANCEL", "ENHANCE_YOUR_CALM"))
-} | {4: "SETTINGS_TIMEOUT"}
 
 
 async def dial(

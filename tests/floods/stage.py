@@ -83,15 +83,7 @@ class Stage:
             "backends": [
                 {"name": "only", "http": f"127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}"}
             ],
-            "timeouts": dict.fromkeys(
-                [
-                    t
-                    for t in TIMEOUTS
-                    if t
-                    in __import__("lb.settings.limits").settings.limits.TimeoutSettings.model_fields
-                ],
-                f"{self._timeout_s}s",
-            ),
+            "timeouts": dict.fromkeys(TIMEOUTS, f"{self._timeout_s}s"),
             "limits": {"connections_per_client": CLIENT_LIMIT},
             "access_log": {"path": str(self.access_log)},
         }
