@@ -69,9 +69,10 @@ class LimitSettings(Section):
     concurrent_streams: Annotated[PositiveCount, Field(le=(1 << 31) - 1)] = 1024
     """gRPC calls at once on one connection of a client; the client queues the rest itself."""
     stream_window_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 1 << 20
-    """How far the sender of one gRPC stream may run ahead of its reader at first."""
+    """How far a client may run ahead on one gRPC stream at first. A backend may by 65,535 bytes,
+    until the client has shown that it reads."""
     stream_window_max_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 4 << 20
-    """How far that window may grow while the reader keeps up."""
+    """How far either may, as long as the other side keeps up."""
     frame_bytes: Annotated[Size, Field(ge=1 << 14, le=(1 << 24) - 1)] = 1 << 20
     """Largest HTTP/2 frame that we accept."""
     http_buffer_bytes: Annotated[Size, Field(ge=4 << 10, le=1 << 30)] = 64 << 10

@@ -40,6 +40,8 @@ BOTH_LOOPS = True
 KIB, MIB = 1024, 1024 * 1024
 STALLED, FLOWING = 8, 92
 RESOURCE_EXHAUSTED = 8
+WIDE = Http2Options(answer_window=MIB)
+"""Answers may run far ahead from their start, so that few streams hold much."""
 
 
 def pour(stream: int, size: int) -> bytes:
@@ -71,7 +73,7 @@ async def read_all(client: Peer, count: int, size: int) -> float:
 async def test_stalled_streams_hold_up_nobody_on_their_connection() -> None:
     async with (
         raw_backend(pours) as backend,
-        running_relay(backend.target) as relay,
+        running_relay(backend.target, options=WIDE) as relay,
         raw_client(relay.port) as stalled,
         raw_client(relay.port, {INITIAL_WINDOW_SIZE: 2**30}) as flowing,
     ):
@@ -79,7 +81,7 @@ async def test_stalled_streams_hold_up_nobody_on_their_connection() -> None:
         alone = await read_all(flowing, FLOWING, 256 * KIB)
         stalled.credits = False
         stalled.send(*(pour(stream, 64 * MIB) for stream in streams(STALLED)))
-        window = relay.relay.options.stream_window
+        window = relay.relay.options.answer_window
         most = STALLED * window
         await eventually(lambda: relay.ledger.held >= most - 65_535)
         beside = await read_all(flowing, FLOWING, 256 * KIB)
@@ -144,7 +146,9 @@ async def slow_uploads(relay: RunningRelay, count: int, size: int) -> AsyncItera
 
 async def test_slow_readers_and_uploaders_hold_one_window_each() -> None:
     window = 64 * KIB
-    options = Http2Options(stream_window=window, stream_window_max=16 * window)
+    options = Http2Options(
+        stream_window=window, stream_window_max=16 * window, answer_window=window
+    )
     async with (
         raw_backend(pours) as reading,
         raw_backend(plays(listens), {INITIAL_WINDOW_SIZE: 0}) as stuck,
@@ -168,7 +172,7 @@ async def test_at_the_ceiling_new_calls_are_refused_and_the_largest_gives_way() 
     ceiling = 2 * MIB
     async with (
         raw_backend(pours) as backend,
-        running_relay(backend.target, ceiling=ceiling) as relay,
+        running_relay(backend.target, ceiling=ceiling, options=WIDE) as relay,
         raw_client(relay.port) as client,
         raw_client(relay.port) as other,
     ):
@@ -214,7 +218,7 @@ async def test_near_the_ceiling_new_calls_are_refused_until_there_is_room() -> N
 
 async def test_many_streams_that_wait_do_not_move_into_the_transport() -> None:
     """What a transport holds is on nobody's account, so it must be little."""
-    options = Http2Options(concurrent_streams=200)
+    options = Http2Options(concurrent_streams=200, answer_window=MIB)
     async with (
         raw_backend(pours) as backend,
         running_relay(backend.target, options=options) as relay,
@@ -246,7 +250,7 @@ async def test_a_client_that_does_not_read_its_socket_holds_one_window_per_strea
 ) -> None:
     """Windows wide open, TCP full: what the transport does not take waits in the pipes."""
     window = 256 * KIB
-    options = Http2Options(stream_window=window, stream_window_max=window)
+    options = Http2Options(stream_window_max=window, answer_window=window)
     async with (
         raw_backend(pours) as backend,
         running_relay(backend.target, options=options) as relay,

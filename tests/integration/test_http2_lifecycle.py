@@ -317,13 +317,13 @@ async def test_losing_an_idle_connection_is_reported() -> None:
 
 async def test_losing_the_client_with_bytes_that_wait_leaves_nothing() -> None:
     def reply(stream: int, _: bytes) -> bytes:
-        return headers(stream, RESPONSE_FIELDS) + 8 * data(stream, bytes(100_000))
+        return headers(stream, RESPONSE_FIELDS) + 5 * data(stream, bytes(13_000))
 
     async with raw_backend(replies(reply)) as backend, running_relay(backend.target) as relay:
         async with raw_client(relay.port, {INITIAL_WINDOW_SIZE: 1000}) as client:
             client.credits = False
             client.send(request(1))
-            await eventually(lambda: relay.ledger.held >= 799_000)
+            await eventually(lambda: relay.ledger.held >= 64_000)
             client.abort()
         await relay.until_clean()
         assert relay.finished.records[0].reason is Reason.CLIENT_GONE
@@ -583,7 +583,7 @@ async def test_an_answered_call_leaves_no_timer() -> None:
 
 async def test_the_deadline_while_bytes_wait_resets_the_stream() -> None:
     def reply(stream: int, _: bytes) -> bytes:
-        return headers(stream, RESPONSE_FIELDS) + data(stream, bytes(100_000))
+        return headers(stream, RESPONSE_FIELDS) + data(stream, bytes(60_000))
 
     async with (
         raw_backend(replies(reply)) as backend,

@@ -157,7 +157,7 @@ class ClientLink(Link):
         response = call.response
         response.source = self
         response.source_id = stream_id
-        response.window = response.window_size = relay.options.stream_window
+        response.window = response.window_size = relay.options.answer_window
         response.owed = 0
         response.ended = False
         self.streams[stream_id] = response

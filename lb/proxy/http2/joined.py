@@ -62,9 +62,9 @@ class JoinedStreams(Exchange):
         self.watch: Any = None
         """Ends the subscription of a health watch."""
         ledger = relay.ledger
-        window = options.stream_window
-        request: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
-        response: Pipe[Any] = Pipe(self, ledger, window, options.stream_window_max)
+        window_max = options.stream_window_max
+        request: Pipe[Any] = Pipe(self, ledger, options.stream_window, window_max)
+        response: Pipe[Any] = Pipe(self, ledger, options.answer_window, window_max)
         request.opposite = response
         response.opposite = request
         request.source = response.sink = server

@@ -50,6 +50,9 @@ class Http2Options:
     concurrent_streams: int = 1024
     stream_window: int = 2**20
     stream_window_max: int = 4 * 2**20
+    answer_window: int = fr.DEFAULT_WINDOW
+    """Of an answer, until its reader has taken half of it. Small, so that a hundred streams whose
+    windows never open hold 6 MiB and not 100."""
     frame_size: int = 2**20
     head_size: int = 32 * 1024
     """Decoded size of a request head; larger ones are answered RESOURCE_EXHAUSTED."""
@@ -126,15 +129,19 @@ class Http2Relay:
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
         common = {
             fr.SETTINGS_HEADER_TABLE_SIZE: 0,
-            fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
             fr.SETTINGS_MAX_FRAME_SIZE: options.frame_size,
             fr.SETTINGS_MAX_HEADER_LIST_SIZE: options.head_size,
         }
         self.server_settings = {
             **common,
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
             fr.SETTINGS_MAX_CONCURRENT_STREAMS: options.concurrent_streams,
         }
-        self.client_settings = {**common, fr.SETTINGS_ENABLE_PUSH: 0}
+        self.client_settings = {
+            **common,
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: options.answer_window,
+            fr.SETTINGS_ENABLE_PUSH: 0,
+        }
 
     # What connections ask for
 

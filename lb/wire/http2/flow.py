@@ -190,8 +190,10 @@ class Pipe(Generic[S]):
             if self.ledger.is_short:
                 return 0
         elif self.window_size < self.window_limit and not self.ledger.is_short:
-            # All of it went out: the reader keeps up, so the window is what limits it.
-            growth = min(self.window_size, self.window_limit - self.window_size)
+            # All of it went out: the reader keeps up, so the window is what limits it. A very small
+            # one comes to size in one step: each costs a round trip.
+            wanted = max(self.window_size, self.window_limit // 4 - self.window_size)
+            growth = min(wanted, self.window_limit - self.window_size)
             self.window_size += growth
             increment += growth
         self.owed = 0

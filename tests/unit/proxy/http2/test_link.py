@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-from lb.proxy.http2.link import WRITE_HIGH_WATER
 from tests.fakes.frames import (
     DATA,
     GOAWAY,
@@ -159,10 +158,10 @@ async def test_the_sender_is_credited_for_what_went_out(credited: bool) -> None:
     relay = PaperRelay()
     client = relay.client(NO_WINDOW)
     client.sends(window_update(0, 2**22))
-    backend = start_answers(relay, client, bytes(600_000))
+    backend = start_answers(relay, client, bytes(40_000))
     backend.gets()
     if credited:
-        client.sends(window_update(1, 600_000))
+        client.sends(window_update(1, 40_000))
     updates = [f for f in backend.gets() if f.kind == 8 and f.stream == 1]
     assert bool(updates) is credited
 
@@ -197,7 +196,7 @@ async def test_a_cancelled_call_waits_for_nothing() -> None:
     relay = PaperRelay()
     client = relay.client()
     client.link.pause_writing()
-    backend = start_answers(relay, client, bytes(WRITE_HIGH_WATER))
+    backend = start_answers(relay, client, bytes(60_000))
     assert client.link.waiting
     client.sends(rst(1))
     assert not client.link.waiting

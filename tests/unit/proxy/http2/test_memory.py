@@ -173,7 +173,7 @@ async def test_stalled_holders_give_way_when_memory_stays_short() -> None:
 
 
 async def test_nobody_gives_way_when_memory_was_short_for_moments() -> None:
-    relay = PaperRelay(ceiling=80_000)
+    relay = PaperRelay(ceiling=80_000, options=Http2Options(answer_window=100_000))
     slow = relay.client(settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK)
     client, backend = relay.client(), relay.backend()
     slow.sends(call(1))

@@ -64,6 +64,18 @@ def test_no_credit_for_a_sender_that_has_ended() -> None:
     assert pipe.went_out(WINDOW) == 0
 
 
+def test_a_small_window_comes_to_size_in_one_step() -> None:
+    pipe: Pipe[object] = Pipe(None, Ledger(10**9), 65_535, 4 * 2**20)
+    sizes = []
+    while pipe.window_size < 4 * 2**20:
+        half = (pipe.window_size + 1) // 2
+        pipe.window -= half
+        assert pipe.went_out(half) > half
+        sizes.append(pipe.window_size)
+        assert pipe.window == pipe.window_size
+    assert sizes == [2**20, 2 * 2**20, 4 * 2**20]
+
+
 def test_window_doubles_up_to_its_limit_while_everything_goes_out() -> None:
     pipe = make_pipe(limit=3 * WINDOW)
     pipe.window -= WINDOW
