@@ -277,8 +277,9 @@ def test_grpc_metadata_of_all_kinds_is_let_through(reference: Target, compared: 
     assert answer == expected
 
 
+# A stream without a request is not among them: Triton 2.51 dies of one now and then, whoever sends
+# it (its handler takes the end for a cancellation). tests/corpus/grpc.py has it, with other servers.
 STREAMS = {
-    "no request": [],
     "three requests": [
         infer_request("simple", pair(grpcclient, numbers(seed)), id=str(seed)) for seed in range(3)
     ],

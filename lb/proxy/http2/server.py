@@ -41,8 +41,8 @@ _YOUNG_S: Final = 1.0
 _OVERDUE: Final = 0.5
 _LEAST_DEADLINE_S: Final = 0.1
 """A client whose deadline passes resets its request; that is no flood, unless the deadline is
-chosen for it. Its clock began before ours, by all the time that a thousand requests at once wait for
-their turn here, so half of it is enough."""
+chosen for it. Its clock began before ours, by all the time that a thousand requests at once wait
+for their turn here, so half of it is enough."""
 
 
 class ServerLink(Link):
