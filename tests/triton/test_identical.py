@@ -278,7 +278,7 @@ def test_grpc_metadata_of_all_kinds_is_let_through(reference: Target, compared: 
 
 
 # A stream without a request is not among them: Triton 2.51 dies of one now and then, whoever sends
-# it (its handler takes the end for a cancellation). tests/corpus/grpc.py has it, with other servers.
+# it (its handler takes the end for a cancellation). Row G-9a of tests/corpus/grpc.py is one.
 STREAMS = {
     "three requests": [
         infer_request("simple", pair(grpcclient, numbers(seed)), id=str(seed)) for seed in range(3)
