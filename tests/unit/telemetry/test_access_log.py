@@ -66,14 +66,15 @@ def test_a_sample_of_nothing_has_only_errors() -> None:
     assert logged(AccessLogMode.SAMPLED, *ALL, sample=0.0) == ["/ours", "/cut", "/ours-5xx"]
 
 
-def test_a_flood_of_bad_requests_does_not_fill_the_log() -> None:
+@pytest.mark.parametrize("reason", [Reason.BAD_REQUEST, Reason.CLIENT_GONE, Reason.FLOOD])
+def test_a_flood_of_bad_requests_does_not_fill_the_log(reason: Reason) -> None:
     log, kept = make_log(mode=AccessLogMode.ERRORS)
     for number in range(3 * LINES_AT_ONCE):
-        log.finished(PlainRecord(reason=Reason.BAD_REQUEST, ended_at=100.0 + number / 1e6))
+        log.finished(PlainRecord(reason=reason, ended_at=100.0 + number / 1e6))
     assert len(kept.lines) == LINES_AT_ONCE
     log.finished(PlainRecord(reason=Reason.UPSTREAM_LOST, ended_at=101.5))
     last = json.loads(kept.lines[-1])
-    assert (last["reason"], last["left_out"]) == ("bad_request", 2 * LINES_AT_ONCE)
+    assert (last["reason"], last["left_out"]) == (reason.value, 2 * LINES_AT_ONCE)
     assert len(kept.lines) == LINES_AT_ONCE + 2
 
 
