@@ -48,8 +48,10 @@ class Flood:
     is_timed: bool = False
     """The connections live as long as the time-out, and at most `LATE_S` longer."""
     is_sampled: bool = False
-    """Who takes nothing is looked at once per time-out, and its kernel takes something at first:
-    three times as long is right."""
+    """Who takes nothing is looked at once per time-out, and its kernel takes a little more now and
+    then: four times as long is right."""
+    rss_limit: int = 10 << 20
+    """By how much the balancer's resident memory may grow, in bytes."""
     tls: bool = False
     """Also played over TLS."""
     only_tls: bool = False
@@ -105,6 +107,14 @@ def _slow_floods() -> list[Flood]:
             is_timed=True,
             is_sampled=True,
             tls=True,
+        ),
+        # Each holds one read of its backend, at most 256 kB, and what waited before it.
+        Flood(
+            "answer not read by 100, HTTP",
+            plays["answer not read by 100, HTTP"],
+            is_timed=True,
+            is_sampled=True,
+            rss_limit=45 << 20,
         ),
         Flood("answer read slowly, HTTP", plays["answer read slowly, HTTP"], False),
         *(

@@ -155,7 +155,7 @@ async def unread_answers(target: Target, size: Size) -> Played:
     played = Played(started=time.monotonic())
     wide = {fr.INITIAL_WINDOW_SIZE: 2**31 - 1}
     while True:
-        line = await greeted(target, wide, reads=False, receive_buffer=32 * 1024)
+        line = await greeted(target, wide, reads=False, receive_buffer=128 * 1024)
         await line.send(_ask_for_much(min(100, size.held)))
         await line.until_cut(size.patience_s)
         played.add((line,))

@@ -9,7 +9,6 @@ from tests.floods.good import Sample
 from tests.floods.observation import Handled
 from tests.floods.play import Played
 
-RSS_LIMIT = 10 << 20
 SLOWER = 3.0
 FLOOR_S = 0.005
 """A quiet p99 below this is taken as this: the machine has two cores for five processes."""
@@ -92,7 +91,7 @@ class Verdict:
             faults.append(f"ended with {', '.join(sorted(wrong))}")
         if flood.is_timed and played.lives_s:
             low, high = min(played.lives_s), max(played.lives_s)
-            longest = self.timeout_s * (3 if flood.is_sampled else 1) + late_s
+            longest = self.timeout_s * (4 if flood.is_sampled else 1) + late_s
             if low < 0.9 * self.timeout_s or high > longest:
                 faults.append(f"lived {low:.1f} to {high:.1f} s, not {self.timeout_s} s")
         return faults
@@ -122,7 +121,7 @@ class Verdict:
     def cost_faults(self) -> list[str]:
         """Memory and log."""
         faults = []
-        if self.rss_growth > RSS_LIMIT:
+        if self.rss_growth > self.flood.rss_limit:
             faults.append(f"RSS grew by {self.rss_growth / 2**20:.1f} MiB")
         lines, access_lines = self.log_lines
         if lines > LINES_PER_CONNECTION * self.played.lines + LINES_ANYWAY:

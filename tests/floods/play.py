@@ -33,7 +33,7 @@ class Size(NamedTuple):
     """Connections at once, where they are slow."""
     lasts_s: float = 6.0
     """How long it goes on: who is cut comes again until then."""
-    patience_s: float = 8.0
+    patience_s: float = 12.0
     """How long the end of a slow connection is waited for."""
 
 

@@ -18,10 +18,8 @@ _PIPELINED = (
 _LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n"
 CLIENT_LIMIT = 1024
 """Connections of one address that the balancer under test allows."""
-_RECEIVE = 32 * 1024
+_RECEIVE = 128 * 1024
 """Bytes that the kernel of a slow reader takes for it; with less, loopback's packets do not fit."""
-_READERS = 100
-"""Slow readers of 4 MiB: as many as there are streams in the flood of zero windows."""
 _HALF_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(20)
 
 
@@ -71,9 +69,10 @@ def _body(length: int) -> bytes:
     )
 
 
-HEAD = b"POST /v2/models/flood/infer HTTP/1.1\r\nHost: lb\r\nX: "
+_UNREAD = _opener(_BIG, reads=False, receive_buffer=_RECEIVE)
+_HEAD = b"POST /v2/models/flood/infer HTTP/1.1\r\nHost: lb\r\nX: "
 SLOW_FLOODS = {
-    "slow head, HTTP": Slow(_opener(HEAD), drip=b"x"),
+    "slow head, HTTP": Slow(_opener(_HEAD), drip=b"x"),
     "slow preface, gRPC": Slow(_grpc(fr.PREFACE[:3]).make, drip=b""),
     "open header block, gRPC": Slow(_open_block),
     "silent, HTTP": _http(b""),
@@ -82,15 +81,9 @@ SLOW_FLOODS = {
     "body stops, HTTP": _http(_body(100_000)),
     "body of a byte now and then, HTTP": Slow(_opener(_body(100_000)), drip=b"x"),
     "request stream that stops, gRPC": Slow(_stalled_call),
-    "answer not read, HTTP": Slow(
-        _opener(_BIG, reads=False, receive_buffer=_RECEIVE), at_most=_READERS
-    ),
-    "answer read slowly, HTTP": Slow(
-        _opener(_BIG, reads=False, receive_buffer=_RECEIVE),
-        every_s=0.7,
-        reads_a_little=True,
-        at_most=_READERS,
-    ),
+    "answer not read, HTTP": Slow(_UNREAD, at_most=20),
+    "answer not read by 100, HTTP": Slow(_UNREAD, at_most=100),
+    "answer read slowly, HTTP": Slow(_UNREAD, every_s=0.7, reads_a_little=True, at_most=20),
     "idle, HTTP": _http(b"GET /v2/health/live HTTP/1.1\r\nHost: lb\r\n\r\n"),
 }
 HANDSHAKE_FLOODS = {
@@ -176,16 +169,19 @@ async def pipeline_unread(target: Target, size: Size) -> Played:
 
 async def _pipeline(target: Target, size: Size, *, reads: bool) -> Played:
     played = Played(started=time.monotonic())
-    line = await dial(target, http2=False, reads=reads, receive_buffer=0 if reads else 4096)
-    try:
-        async with asyncio.timeout(size.lasts_s + size.patience_s):
-            for _ in range(size.units // 20):
-                if not await line.send(_PIPELINED * 20):
-                    break
-            await line.send(_LAST)
-            await line.until_cut(size.patience_s)
-    except TimeoutError:
-        pass
-    played.add((line,))
+    while True:
+        line = await dial(target, http2=False, reads=reads, receive_buffer=0 if reads else 4096)
+        try:
+            async with asyncio.timeout(size.lasts_s + size.patience_s):
+                for _ in range(size.units // 20):
+                    if not await line.send(_PIPELINED * 20):
+                        break
+                await line.send(_LAST)
+                await line.until_cut(size.patience_s)
+        except TimeoutError:
+            pass
+        played.add((line,))
+        if time.monotonic() - played.started > size.lasts_s:
+            break
     played.ended = time.monotonic()
     return played
