@@ -36,6 +36,8 @@ _DRAIN_PING: Final = b"tlbdrain"
 _DRAIN_WAIT_S: Final = 1.0
 """How long the client may take to answer the PING of the two-step shutdown."""
 _MAX_STREAM_ID: Final = 2**31 - 1
+_FRAMES_AT_ONCE: Final = 128
+"""As in `link`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""
 _YOUNG_S: Final = 1.0
 """A request that is reset younger than this counts as never meant, as with Envoy."""
 _OVERDUE: Final = 0.5
@@ -55,6 +57,7 @@ class ServerLink(Link):
 
     def __init__(self, relay: Http2Relay) -> None:
         super().__init__(relay, relay.client_allowances)
+        self.frames_at_once = _FRAMES_AT_ONCE
         self._preface = fr.PREFACE
         """What is still to come of the preface."""
         self._drain_step = 0

@@ -211,10 +211,10 @@ async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
     backend.gets()
     client.link.data_received(data(1, message()) * 1000)
     relay.relay.flush()
-    assert len(backend.gets()) == 256
+    assert len(backend.gets()) == 128
     assert not client.transport.reading
     client.sends()
-    assert len(backend.gets()) == 744
+    assert len(backend.gets()) == 872
     assert client.transport.reading
 
 
