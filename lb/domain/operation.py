@@ -25,7 +25,11 @@ class Treatment(Enum):
     """What the proxy does with an operation."""
 
     BALANCE = "balance"
-    """Send it to the least-loaded backend."""
+    """Send it to the least-loaded backend; a step of a sequence to the backend of that."""
+    BROADCAST = "broadcast"
+    """Send it to all backends that it concerns, and answer once."""
+    MERGE = "merge"
+    """Ask all backends, and make one answer of theirs."""
     ANSWER = "answer"
     """Answer it ourselves."""
 

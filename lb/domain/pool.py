@@ -7,12 +7,13 @@ half-updated state, and a reload is one assignment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 
 
@@ -53,14 +54,39 @@ class Placement:
     """Builds a picker over a part of `eligible`, for a retry elsewhere."""
 
 
+Placements = tuple[Placement, Placement]
+"""Indexed by `AppProtocol`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRoute:
+    """Where requests for one model go, and what is known of it."""
+
+    facts: ModelFacts
+    placements: Placements | None = None
+    """The backends that have it ready; None where those are the same as for everything else, or
+    where there is none, and any backend may say so."""
+    versions: Mapping[bytes, Placements] = field(default_factory=dict)
+    """Of versions for which it is others than `placements`."""
+    is_ready: bool = False
+    """Some eligible backend has a version of it ready."""
+    is_plain: bool = False
+    """It is certainly stateless, and nothing is special about its backends: requests for it
+    need no second look."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """Everything the data plane needs to place requests, consistent with itself."""
 
     generation: int
     backends: tuple[Backend, ...]
-    placements: tuple[Placement, Placement]
-    """Indexed by `AppProtocol`."""
+    placements: Placements
+    """Where requests go about whose model nothing special is known."""
+    routes: Mapping[bytes, ModelRoute] = field(default_factory=dict)
+    """By the name of the model, as it stands on the wire: every model that a backend lists."""
+    regions: Mapping[bytes, Placements] = field(default_factory=dict)
+    """By its name: where a region of shared memory is registered that not all have."""
 
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""

@@ -1,0 +1,26 @@
+"""What a model's configuration says that matters to a balancer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Facts about one ML model; None stands for what is not known yet."""
+
+    is_stateful: bool | None = None
+    """Its requests belong to sequences (`sequence_batching`, also that of an ensemble's step), so
+    that those of one sequence must reach the same backend."""
+    is_decoupled: bool | None = None
+    """A request may have any number of answers (`model_transaction_policy.decoupled`)."""
+    idle_s: float = 1.0
+    """Seconds after which Triton forgets a sequence that gets no request
+    (`max_sequence_idle_microseconds`)."""
+    slots: int = 0
+    """Sequences that one backend runs at once; 0 where it is not known."""
+
+
+NO_FACTS: Final = ModelFacts()
+"""Of a model whose configuration has not been read."""

@@ -1,0 +1,53 @@
+"""What a client asks of all backends, and the one answer that it gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lb.domain.backend import AppProtocol
+from lb.domain.operation import Operation
+from lb.domain.outcome import Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A complete request."""
+
+    protocol: AppProtocol
+    operation: Operation
+    model: bytes
+    """As it stands in the path; empty where the message names it, or nothing does."""
+    method: bytes
+    target: bytes
+    """Request target of HTTP with its query; `:path` of gRPC."""
+    fields: tuple[tuple[bytes, bytes], ...]
+    """End-to-end header fields of the client, names in lower case."""
+    body: bytes
+    """The body of HTTP as it came; the message of gRPC without its prefix, not compressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One answer for the client."""
+
+    status: int
+    """HTTP status, or gRPC status."""
+    body: bytes = b""
+    """Body of HTTP; message of gRPC without its prefix."""
+    detail: str = ""
+    """`grpc-message`."""
+    content_type: bytes = b"application/json"
+    """Of HTTP."""
+    reason: Reason | None = None
+    """Where the error is ours."""
+    backends: tuple[str, ...] = ()
+    """Those that were asked, by name."""
+
+
+class FanOut(Protocol):
+    """Asks the backends that a question concerns."""
+
+    async def ask(self, question: Question) -> Reply:
+        """Answer it; whatever backends do is in the reply, never an exception."""
+        ...
