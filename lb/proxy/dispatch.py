@@ -18,13 +18,14 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import Verdict, decide
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Exchange, Particulars
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
 
 _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
+_NO_PARTICULARS: Final = Particulars()
 _RACE_S: Final = 1.0
 """A connection that the backend was closing already is gone within a round trip."""
 
@@ -100,8 +101,10 @@ class Dispatcher:
         # Backend and Port: two calls fewer per request.
         if self._ledger.held >= self._ledger.short_at:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
-        placement = self._ref.current.placements[exchange.protocol]
-        picker = placement.picker if not exchange.tried else self._retry_picker(placement, exchange)
+        if exchange.particulars is None and not exchange.tried:
+            picker = self._ref.current.placements[exchange.protocol].picker
+        else:
+            picker = self._picker(exchange)
         if picker is None:
             raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
         backend = picker.pick()
@@ -121,7 +124,30 @@ class Dispatcher:
             exchange.placed_at = now
         return backend
 
-    def _retry_picker(self, placement: Placement, exchange: Exchange) -> Picker | None:
+    def placement(self, exchange: Exchange) -> Placement:
+        """The backends that may get a request, with all that is known of it."""
+        snapshot = self._ref.current
+        protocol = exchange.protocol
+        placement = snapshot.placements[protocol]
+        particulars = exchange.particulars or _NO_PARTICULARS
+        route = snapshot.routes.get(exchange.model)
+        if route is not None:
+            special = route.versions.get(particulars.version, route.placements)
+            if special is not None:
+                placement = special[protocol]
+        for region in particulars.regions:
+            owners = snapshot.regions.get(region)
+            if owners is not None:
+                both = tuple(b for b in placement.eligible if b in owners[protocol].eligible)
+                # With none left the backend's own word about the region is the answer.
+                if both:
+                    placement = Placement(both, placement.policy.build(both), placement.policy)
+        return placement
+
+    def _picker(self, exchange: Exchange) -> Picker | None:
+        placement = self.placement(exchange)
+        if not exchange.tried:
+            return placement.picker
         rest = tuple(b for b in placement.eligible if b not in exchange.tried)
         if not rest:
             # `may_retry` let it through: the same backend will do on a fresh connection.
@@ -191,7 +217,7 @@ class Dispatcher:
             return False
         if outcome in _SAME_BACKEND_WILL_DO:
             return True
-        eligible = self._ref.current.placements[exchange.protocol].eligible
+        eligible = self.placement(exchange).eligible
         return any(backend not in exchange.tried for backend in eligible)
 
     # Requests

@@ -7,17 +7,31 @@ from lb.access.gate import Permit
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
+from lb.domain.sequence import SequenceStep
 from lb.telemetry.record import RequestRecord
+
+
+class Particulars:
+    """What beside its protocol and model decides where a request may go. Most have none."""
+
+    __slots__ = ("regions", "step", "version")
+
+    def __init__(self) -> None:
+        self.version = b""
+        """The model's version that it asks for; empty leaves it to the backend."""
+        self.step: SequenceStep | None = None
+        self.regions: tuple[bytes, ...] = ()
+        """Regions of shared memory that it names, as far as not all backends have them."""
 
 
 class Exchange(RequestRecord):
     """A request from its head to its end. Protocol relays extend it.
 
     `Dispatcher` owns `backend`, `port`, `attempts`, `tried`, `attempt_at`, `finished`, `token` and
-    `permit`.
+    `permit`; the relay sets `particulars` before it has the exchange placed.
     """
 
-    __slots__ = ("attempt_at", "finished", "permit", "port", "tried")
+    __slots__ = ("attempt_at", "finished", "particulars", "permit", "port", "tried")
 
     def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
@@ -34,6 +48,7 @@ class Exchange(RequestRecord):
         self.attempt_at = 0.0
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
+        self.particulars: Particulars | None = None
         self.placed_at = self.connected_at = self.first_byte_at = self.ended_at = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
