@@ -12,7 +12,6 @@ a parser would make of repeated keys, unknown fields or trailing text.
 from __future__ import annotations
 
 import re
-import zlib
 from typing import Final
 
 from lb.domain.operation import Operation
@@ -154,39 +153,3 @@ class RegistrationWatch:
         self._before = text[-_ESCAPE_BYTES * len(RESERVED) :]
         self._size += len(piece)
         return self._size > REGISTER_BYTES or _ESCAPED.search(text) is not None
-
-
-class MessageWatch:
-    """Holds a gRPC registration back until its message is complete and may be passed on."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self) -> None:
-        self._data = b""
-
-    def feed(self, payload: bytes | memoryview) -> bool | None:
-        """Take the next bytes of the request, its length prefix first.
-
-        Returns:
-            Whether it may be passed on; None while that cannot be told.
-        """
-        self._data += payload
-        size = len(self._data)
-        if size < _PREFIX_SIZE:
-            return None
-        announced = int.from_bytes(self._data[1:_PREFIX_SIZE], "big")
-        if announced > REGISTER_BYTES or RESERVED in self._data:
-            return False
-        if size < announced + _PREFIX_SIZE:
-            return None
-        message = self._data[_PREFIX_SIZE : announced + _PREFIX_SIZE]
-        return not self._data[0] or _is_harmless_when_inflated(message)
-
-
-def _is_harmless_when_inflated(data: bytes) -> bool:
-    inflater = zlib.decompressobj(wbits=47)  # gzip, and zlib, which gRPC calls deflate
-    try:
-        message = inflater.decompress(data, REGISTER_BYTES)
-    except zlib.error:
-        return False
-    return inflater.eof and not inflater.unused_data and RESERVED not in message

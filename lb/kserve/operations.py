@@ -15,13 +15,15 @@ from lb.kserve.gate import REFUSED, is_registration, names_reserved_region
 _READ: Final = OperationKind.READ
 _CONTROL: Final = OperationKind.CONTROL
 
+_ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
+
 UNKNOWN: Final = Operation("Unknown", OperationKind.OTHER)
 """Relayed like any other request: the backend knows what it means."""
 SERVER_LIVE: Final = Operation("ServerLive", _READ, Treatment.ANSWER)
 SERVER_READY: Final = Operation("ServerReady", _READ, Treatment.ANSWER)
 HEALTH_CHECK: Final = Operation("HealthCheck", _READ, Treatment.ANSWER)
 HEALTH_WATCH: Final = Operation("HealthWatch", _READ, Treatment.ANSWER)
-SERVER_METADATA: Final = Operation("ServerMetadata", _READ)
+SERVER_METADATA: Final = Operation("ServerMetadata", _READ, Treatment.MERGE)
 SERVER_OPTIONS: Final = Operation("ServerOptions", _READ, Treatment.ANSWER)
 """`OPTIONS *`: asks the server that is spoken to, which is us (RFC 9110 9.3.7)."""
 MODEL_INFER: Final = Operation("ModelInfer", OperationKind.INFERENCE, model_in=ModelIn.MESSAGE)
@@ -38,21 +40,22 @@ GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
         SERVER_METADATA,
         MODEL_INFER,
         MODEL_STREAM_INFER,
-        Operation("ModelReady", _READ),
-        Operation("ModelMetadata", _READ),
-        Operation("ModelConfig", _READ),
-        Operation("ModelStatistics", _READ),
-        Operation("RepositoryIndex", _READ),
-        Operation("RepositoryModelLoad", _CONTROL),
-        Operation("RepositoryModelUnload", _CONTROL),
-        Operation("SystemSharedMemoryStatus", _READ),
-        Operation("SystemSharedMemoryRegister", _CONTROL),
-        Operation("SystemSharedMemoryUnregister", _CONTROL),
-        Operation("CudaSharedMemoryStatus", _READ),
-        Operation("CudaSharedMemoryRegister", _CONTROL),
-        Operation("CudaSharedMemoryUnregister", _CONTROL),
-        Operation("TraceSetting", _CONTROL),
-        Operation("LogSettings", _CONTROL),
+        Operation("ModelReady", _READ, model_in=ModelIn.MESSAGE),
+        Operation("ModelMetadata", _READ, model_in=ModelIn.MESSAGE),
+        Operation("ModelConfig", _READ, model_in=ModelIn.MESSAGE),
+        Operation("ModelStatistics", _READ, Treatment.MERGE),
+        Operation("RepositoryIndex", _READ, Treatment.MERGE),
+        Operation("RepositoryModelLoad", _CONTROL, Treatment.BROADCAST),
+        Operation("RepositoryModelUnload", _CONTROL, Treatment.BROADCAST),
+        Operation("SystemSharedMemoryStatus", _READ, Treatment.MERGE),
+        Operation("SystemSharedMemoryRegister", _CONTROL, Treatment.BROADCAST),
+        Operation("SystemSharedMemoryUnregister", _CONTROL, Treatment.BROADCAST),
+        Operation("CudaSharedMemoryStatus", _READ, Treatment.MERGE),
+        Operation("CudaSharedMemoryRegister", _CONTROL, Treatment.BROADCAST),
+        Operation("CudaSharedMemoryUnregister", _CONTROL, Treatment.BROADCAST),
+        # These two read when the message names no settings.
+        Operation("TraceSetting", _CONTROL, Treatment.BROADCAST),
+        Operation("LogSettings", _CONTROL, Treatment.BROADCAST),
     )
 }
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Check"] = HEALTH_CHECK
@@ -73,16 +76,24 @@ _SEPARATOR: Final = re.compile(rb"%2f|%5c|\\", re.IGNORECASE)
 class Route:
     """What an HTTP request asks for."""
 
-    __slots__ = ("fault", "is_ours", "is_registration", "model", "operation")
+    __slots__ = (
+        "fault", "is_asked", "is_ours", "is_registration", "model", "operation", "version"
+    )  # fmt: skip
 
-    def __init__(self, operation: Operation, model: bytes = b"", fault: str = "") -> None:
+    def __init__(
+        self, operation: Operation, model: bytes = b"", fault: str = "", version: bytes = b""
+    ) -> None:
         self.operation = operation
         self.model = model
         """The raw path segment that names it."""
+        self.version = version
+        """The model's version; empty where the path names none."""
         self.fault = fault
         """Why no server should see such a request; empty for all but a few."""
         self.is_ours = fault != "" or operation.treatment is Treatment.ANSWER
         """We answer it."""
+        self.is_asked = operation.treatment in _ASKED
+        """It concerns all backends."""
         self.is_registration = is_registration(operation)
         """It names shared memory that the server is to open."""
 
@@ -97,8 +108,8 @@ _SHARED_MEMORY: Final = re.compile(
 )
 
 
-def _in_path(name: str, kind: OperationKind) -> Operation:
-    return Operation(name, kind, model_in=ModelIn.PATH)
+def _in_path(name: str, kind: OperationKind, treatment: Treatment = Treatment.BALANCE) -> Operation:
+    return Operation(name, kind, treatment, ModelIn.PATH)
 
 
 _INFERENCE: Final = OperationKind.INFERENCE
@@ -109,17 +120,19 @@ _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"generate_stream"): MODEL_GENERATE_STREAM,
     (b"GET", b"ready"): _in_path("ModelReady", _READ),
     (b"GET", b"config"): _in_path("ModelConfig", _READ),
-    (b"GET", b"stats"): _in_path("ModelStatistics", _READ),
-    (b"GET", b"trace/setting"): _in_path("TraceSetting", _READ),
-    (b"POST", b"trace/setting"): _in_path("TraceSetting", _CONTROL),
+    (b"GET", b"stats"): _in_path("ModelStatistics", _READ, Treatment.MERGE),
+    (b"GET", b"trace/setting"): _in_path("TraceSetting", _READ, Treatment.MERGE),
+    (b"POST", b"trace/setting"): _in_path("TraceSetting", _CONTROL, Treatment.BROADCAST),
     (b"GET", None): _in_path("ModelMetadata", _READ),
 }
-REPOSITORY_INDEX: Final = Operation("RepositoryIndex", _READ)
-_LOAD: Final = Operation("RepositoryModelLoad", _CONTROL)
-_UNLOAD: Final = Operation("RepositoryModelUnload", _CONTROL)
+REPOSITORY_INDEX: Final = Operation("RepositoryIndex", _READ, Treatment.MERGE)
+_LOAD: Final = Operation("RepositoryModelLoad", _CONTROL, Treatment.BROADCAST)
+_UNLOAD: Final = Operation("RepositoryModelUnload", _CONTROL, Treatment.BROADCAST)
 _SHARED_MEMORY_ACTIONS: Final[dict[tuple[bytes, ...], Operation]] = {
-    (area.lower().encode(), action.lower().encode()): Operation(
-        f"{area}SharedMemory{action}", _READ if action == "Status" else _CONTROL
+    (area.lower().encode(), action.lower().encode()): (
+        Operation(f"{area}SharedMemory{action}", _READ, Treatment.MERGE)
+        if action == "Status"
+        else Operation(f"{area}SharedMemory{action}", _CONTROL, Treatment.BROADCAST)
     )
     for area in ("System", "Cuda")
     for action in ("Status", "Register", "Unregister")
@@ -129,11 +142,11 @@ _FIXED: Final[dict[tuple[bytes, bytes], Operation]] = {
     (b"GET", b"/v2"): SERVER_METADATA,
     (b"GET", b"/v2/health/live"): SERVER_LIVE,
     (b"GET", b"/v2/health/ready"): SERVER_READY,
-    (b"GET", b"/v2/models/stats"): Operation("ModelStatistics", _READ),
-    (b"GET", b"/v2/logging"): Operation("LogSettings", _READ),
-    (b"POST", b"/v2/logging"): Operation("LogSettings", _CONTROL),
-    (b"GET", b"/v2/trace/setting"): Operation("TraceSetting", _READ),
-    (b"POST", b"/v2/trace/setting"): Operation("TraceSetting", _CONTROL),
+    (b"GET", b"/v2/models/stats"): Operation("ModelStatistics", _READ, Treatment.MERGE),
+    (b"GET", b"/v2/logging"): Operation("LogSettings", _READ, Treatment.MERGE),
+    (b"POST", b"/v2/logging"): Operation("LogSettings", _CONTROL, Treatment.BROADCAST),
+    (b"GET", b"/v2/trace/setting"): Operation("TraceSetting", _READ, Treatment.MERGE),
+    (b"POST", b"/v2/trace/setting"): Operation("TraceSetting", _CONTROL, Treatment.BROADCAST),
 }
 
 
@@ -151,7 +164,8 @@ def http_route(method: bytes, target: bytes) -> Route:
     match = _MODEL_ROUTE.fullmatch(path)
     if match is not None:
         operation = _MODEL_ACTIONS.get((method, match[3]), UNKNOWN)
-        return Route(operation, match[1], _model_fault(match[1], match[2] or b"1"))
+        fault = _model_fault(match[1], match[2] or b"1")
+        return Route(operation, match[1], fault, match[2] or b"")
     match = _REPOSITORY.fullmatch(path)
     if match is not None and method == b"POST":
         if match[2] is None:

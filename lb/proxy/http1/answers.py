@@ -15,8 +15,6 @@ from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
 from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 
-_JSON: Final = b"Content-Type: application/json\r\n"
-_PLAIN: Final = b"Content-Type: text/plain\r\n"
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 REASONS: Final = {
@@ -32,7 +30,7 @@ REASONS: Final = {
 class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
-    __slots__ = ("body", "reason", "retry_after_s", "says_methods", "status")
+    __slots__ = ("body", "content_type", "reason", "retry_after_s", "says_methods", "status")
 
     def __init__(
         self,
@@ -42,10 +40,13 @@ class Answer:
         *,
         says_methods: bool = False,
         retry_after_s: float = 0.0,
+        content_type: bytes = b"",
     ) -> None:
         self.status = status
         self.body = body
-        """JSON; empty for the answers about health, as Triton gives them."""
+        """Empty for the answers about health, as Triton gives them."""
+        # What Triton's server writes when it is not told, as with its answers about health.
+        self.content_type = content_type or (b"application/json" if body else b"text/plain")
         self.reason = reason
         self.says_methods = says_methods
         self.retry_after_s = retry_after_s
@@ -55,8 +56,7 @@ class Answer:
         """The whole message, without a body when it answers HEAD."""
         parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, _PHRASES.get(self.status, b""))]
         parts.append(b"Content-Length: %d\r\n" % len(self.body))
-        # What Triton's server writes when it is not told, as with its answers about health.
-        parts.append(_JSON if self.body else _PLAIN)
+        parts.append(b"Content-Type: %b\r\n" % self.content_type)
         if self.says_methods or self.status == 405:
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:

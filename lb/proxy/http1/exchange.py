@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.kserve.gate import REFUSED, NameMask, RegistrationWatch
+from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.proxy.failure import http_status, upstream_detail
@@ -43,7 +43,7 @@ class Http1Exchange(Upload):
     """A request between a client's connection and a backend's."""
 
     __slots__ = (
-        "_backend_keeps", "_client_keeps", "_mask", "_sends_chunks", "_was_continued", "_watch",
+        "_backend_keeps", "_client_keeps", "_mask", "_sends_chunks", "_was_continued",
         "response_begun",
     )  # fmt: skip
 
@@ -62,14 +62,9 @@ class Http1Exchange(Upload):
         """Relay a request whose head is complete, with what there is of its body."""
         self.response_begun = False
         self._was_continued = False
-        self._watch = RegistrationWatch() if self.plan.route.is_registration else None
         self.relay.dispatcher.begin(self)
-        if self._is_refused(pieces) or not self.keep_first(head, pieces, ended=ended):
-            return
-        if self._watch is None or ended:
+        if not self._is_too_large(pieces) and self.keep_first(head, pieces, ended=ended):
             self._place()
-        elif self.server is not None:
-            self._invite_body(self.server)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -80,26 +75,19 @@ class Http1Exchange(Upload):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a further part of the body."""
-        if not self._is_refused(pieces):
+        if not self._is_too_large(pieces):
             self.add_body(pieces, ended=ended)
-            if ended and self._watch is not None and self.server is not None:
-                self._place()
 
     @property
     def wants_body(self) -> bool:
-        """Whether the client should send more now: to a backend, or to be looked at first."""
-        upstream = self.upstream
-        return self._watch is not None if upstream is None else not upstream.is_full
+        """Whether the client should send more now."""
+        return self.upstream is not None and not self.upstream.is_full
 
-    def _is_refused(self, pieces: list[Payload]) -> bool:
-        """Whether the body must not go on with `pieces`; the exchange is over then."""
+    def _is_too_large(self, pieces: list[Payload]) -> bool:
+        """Whether the body passes the limit with `pieces`; the exchange is over then."""
         limit = self.relay.options.body_size
         if limit and self.bytes_in + sum(map(len, pieces)) > limit:
             self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
-            return True
-        watch = self._watch
-        if watch is not None and any(watch.refuses(bytes(piece)) for piece in pieces):
-            self.cut(Outcome.CANCELLED, Reason.BAD_REQUEST, REFUSED)
             return True
         return False
 

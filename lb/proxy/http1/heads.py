@@ -61,7 +61,7 @@ class RequestPlan:
             and fits
             and claim is None
             and not route.is_ours
-            and not route.is_registration
+            and not route.is_asked
         )
         """Nothing about it needs a second look."""
         self.is_unstoppable = route.operation.name == _INFER

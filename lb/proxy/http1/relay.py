@@ -11,6 +11,7 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.pool import UpstreamPool
@@ -54,6 +55,8 @@ class Http1Relay:
         if options.x_forwarded or options.forwarded or options.private_fields:
             # The backend's head differs by client, so none is ready to be sent.
             self.known_plan = self.plan = _know_nothing
+        self.fan_out: FanOut | None = None
+        """For requests that concern all backends; without one they are balanced like others."""
         self.servers: set[ServerConnection] = set()
         self.upstreams = UpstreamPool(
             dispatcher.pool.current, timers, self.clock, options.upstream_idle_s

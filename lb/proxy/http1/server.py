@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http1.answers import REASONS, Answer, error, own, refusal
+from lb.proxy.http1.asked import AskedExchange
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
@@ -195,7 +196,7 @@ class ServerConnection(Downstream):
             self._advance(decoder.decode(self._pending, self._at, pieces))
         self.since = now = relay.clock()
         self.served = True
-        exchange = Http1Exchange(relay, self, plan, now)
+        exchange = self._new_exchange(plan, now)
         self.exchange = exchange
         if decoder.ended:
             self.state = _BUSY
@@ -210,6 +211,12 @@ class ServerConnection(Downstream):
             exchange.answer_only(answer, ended=decoder.ended)
         else:
             exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
+
+    def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
+        relay = self.relay
+        if plan.route.is_asked and relay.fan_out is not None:
+            return AskedExchange(relay, self, plan, now, relay.fan_out)
+        return Http1Exchange(relay, self, plan, now)
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
         """What we say to a request ourselves; None where it is for a backend."""

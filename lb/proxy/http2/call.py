@@ -67,8 +67,12 @@ class Call(JoinedStreams):
             self.timer = relay.timers.after(head.timeout_s, self._expire)
         elif relay.options.request_timeout_s:
             self.timer = relay.timers.after(relay.options.request_timeout_s, self._expire)
-        if is_refused(self):
-            return
+        if not is_refused(self):
+            self._proceed(end_stream)
+
+    def _proceed(self, end_stream: bool) -> None:
+        """The head may pass."""
+        relay = self.relay
         if self.operation.treatment is _ANSWER:
             if end_stream:
                 relay.answer(self)

@@ -121,7 +121,7 @@ class JoinedStreams(Exchange):
         self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
 
-    def answer_whole(self, block: bytes, reason: Reason) -> None:
+    def answer_whole(self, block: bytes, reason: Reason | None) -> None:
         """Send a whole answer in one head."""
         self.begun = True
         self.server.send_head(self.client_id, block, end_stream=True)

@@ -12,15 +12,18 @@ from lb.domain.client import NO_PROXIES, Client, TrustedProxies
 from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.control import grpc_control
-from lb.kserve.gate import is_registration, masked
+from lb.kserve.gate import masked
 from lb.kserve.operations import MODEL_STREAM_INFER, grpc_operation
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
+from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.pool import UpstreamPool
+from lb.proxy.http2.screened import ScreenedCall
 from lb.proxy.http2.server import ServerLink
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
     from lb.proxy.http2.link import Link
 
+_ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
 progress of HTTP/1.1 bodies."""
@@ -79,6 +83,14 @@ class Http2Options:
     trusted_proxies: TrustedProxies = NO_PROXIES
 
 
+def _common_settings(options: Http2Options) -> dict[int, int]:
+    return {
+        fr.SETTINGS_HEADER_TABLE_SIZE: 0,
+        fr.SETTINGS_MAX_FRAME_SIZE: options.frame_size,
+        fr.SETTINGS_MAX_HEADER_LIST_SIZE: options.head_size,
+    }
+
+
 class Http2Relay:
     """Owns downstream connections, upstream pools, and the list of connections to flush."""
 
@@ -107,6 +119,9 @@ class Http2Relay:
         self.clock: Callable[[], float] = dispatcher.clock
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""
+        self.fan_out: FanOut | None = None
+        """For calls that concern all backends; without one they are balanced like others. To be
+        set before the first connection."""
         self.servers: set[ServerLink] = set()
         self._dirty: list[Link] = []
         """Connections to flush at the end of this turn of the event loop."""
@@ -127,18 +142,13 @@ class Http2Relay:
         self.pools: dict[Backend, UpstreamPool] = {}
         """Those that were asked for; see `pool`."""
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
-        common = {
-            fr.SETTINGS_HEADER_TABLE_SIZE: 0,
-            fr.SETTINGS_MAX_FRAME_SIZE: options.frame_size,
-            fr.SETTINGS_MAX_HEADER_LIST_SIZE: options.head_size,
-        }
         self.server_settings = {
-            **common,
+            **_common_settings(options),
             fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
             fr.SETTINGS_MAX_CONCURRENT_STREAMS: options.concurrent_streams,
         }
         self.client_settings = {
-            **common,
+            **_common_settings(options),
             fr.SETTINGS_INITIAL_WINDOW_SIZE: options.answer_window,
             fr.SETTINGS_ENABLE_PUSH: 0,
         }
@@ -160,10 +170,10 @@ class Http2Relay:
             is_control = control is not None
             head.claim = gate.claim(control or operation, head.noted, is_control=is_control)
         options = self.options
-        head.is_screened = is_registration(operation) or operation is MODEL_STREAM_INFER
+        head.handler = self._handler(operation)
         head.is_plain = (
             head.claim is None
-            and not head.is_screened
+            and head.handler is None
             and head.is_grpc
             and head.method == b"POST"
             and head.size <= options.head_size
@@ -176,6 +186,13 @@ class Http2Relay:
             and not options.message_size
         )
         return operation
+
+    def _handler(self, operation: Operation) -> type[Call] | None:
+        if operation is MODEL_STREAM_INFER:
+            return ScreenedCall
+        if operation.treatment in _ASKED and self.fan_out is not None:
+            return AskedCall
+        return None
 
     def answer(self, call: Call) -> None:
         """Answer a call ourselves."""

@@ -17,7 +17,6 @@ from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.link import Link
-from lb.proxy.http2.screened import ScreenedCall
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -190,8 +189,7 @@ class ServerLink(Link):
             raise
         if head.route is None:
             relay.decide(head)
-        make = ScreenedCall if head.is_screened else Call
-        call = make(relay, self, stream_id, head)
+        call = (head.handler or Call)(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin(end_stream)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.grpc.timeout import parse_timeout
@@ -39,8 +39,8 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "count", "is_grpc",
-        "is_plain", "is_screened", "method", "noted", "path", "request_id", "route", "size",
+        "authority", "block", "cacheable", "claim", "content_length", "count", "handler",
+        "is_grpc", "is_plain", "method", "noted", "path", "request_id", "route", "size",
         "timeout_bad", "timeout_s",
     )  # fmt: skip
 
@@ -63,8 +63,8 @@ class RequestHead:
         """Name and value of the fields that the owner of the cache wants to see."""
         self.claim: object = None
         """Also the owner's: what it asks of such requests before they may pass."""
-        self.is_screened = False
-        """Also the owner's: the messages of such requests are looked into."""
+        self.handler: Any = None
+        """Also the owner's: what serves such requests; None for the common way."""
         self.is_plain = False
         """Also the owner's: nothing about such a request needs a second look."""
 

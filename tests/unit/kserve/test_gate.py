@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-
 import pytest
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import (
     REGISTER_BYTES,
     RESERVED,
-    MessageWatch,
     NameMask,
     RegistrationWatch,
     StreamMask,
@@ -99,52 +95,6 @@ def test_ordinary_registrations_pass_and_endless_ones_do_not() -> None:
     assert not watch.refuses(b'{"key":"/k","offset":0,"byte_size":64}')
     assert not watch.refuses(b" " * (REGISTER_BYTES - 100))
     assert watch.refuses(b" " * 100)
-
-
-def _system(name: str, key: str) -> bytes:
-    message = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=64)
-    return message.SerializeToString()
-
-
-def _verdict(wire: bytes, step: int) -> bool | None:
-    watch = MessageWatch()
-    verdict = None
-    for at in range(0, len(wire), step):
-        assert verdict is None, "asked on after it was told"
-        verdict = watch.feed(memoryview(wire)[at : at + step])
-        if verdict is False:
-            break
-    return verdict
-
-
-@pytest.mark.parametrize("step", [1, 5, 1000])
-@pytest.mark.parametrize(
-    ("message", "passes"),
-    [
-        (_system("mine", "/mine"), True),
-        (b"", True),
-        (_system(RESERVED.decode() + "1", "/mine"), False),
-        (_system("mine", "/" + RESERVED.decode() + "1"), False),
-        (_system("mine", "/mine") + _system("", RESERVED.decode()), False),
-        (pb.CudaSharedMemoryRegisterRequest(name=RESERVED.decode()).SerializeToString(), False),
-    ],
-)
-def test_messages_of_registrations(message: bytes, passes: bool, step: int) -> None:
-    assert _verdict(frame_message(message), step) is passes
-    for compress in (gzip.compress, zlib.compress):
-        packed = compress(message)
-        assert _verdict(b"\1" + len(packed).to_bytes(4, "big") + packed, step) is passes
-
-
-def test_compressed_messages_that_cannot_be_looked_into_are_refused() -> None:
-    bomb = zlib.compress(bytes(10_000_000))
-    for packed in (b"no zlib", bomb, zlib.compress(b"ok")[:-1], zlib.compress(b"ok") + b"more"):
-        assert _verdict(b"\1" + len(packed).to_bytes(4, "big") + packed, 1 << 20) is False
-
-
-def test_message_that_is_too_long_is_refused_by_its_prefix() -> None:
-    assert MessageWatch().feed(b"\0" + (REGISTER_BYTES + 1).to_bytes(4, "big")) is False
-    assert MessageWatch().feed(b"\0\0\0\0\5abc") is None
 
 
 def test_both_kinds_of_registration_are_meant() -> None:

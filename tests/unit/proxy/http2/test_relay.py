@@ -42,7 +42,7 @@ async def test_a_usual_inference_is_plain() -> None:
         head_of((b"grpc-timeout", b"x")),
         head_of((b"x", b"y" * 5000)),
         head_of(path=b"/inference.GRPCInferenceService/ServerLive"),
-        head_of(path=b"/inference.GRPCInferenceService/ModelMetadata"),
+        head_of(path=b"/inference.GRPCInferenceService/RepositoryIndex"),
     ],
 )
 async def test_what_needs_a_second_look_is_not(head: RequestHead) -> None:

@@ -1,0 +1,120 @@
+"""Requests that concern all backends: collected whole, put to the fan-out, answered once."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.outcome import Outcome, Reason
+from lb.kserve.gate import REFUSED, RegistrationWatch, masked
+from lb.proxy.fan_out.question import FanOut, Question
+from lb.proxy.http1.answers import Answer
+from lb.proxy.http1.exchange import Http1Exchange
+from lb.wire.http1.body import Payload
+from lb.wire.http1.grammar import CRLF, trimmed
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.heads import RequestPlan
+    from lb.proxy.http1.relay import Http1Relay
+    from lb.proxy.http1.server import ServerConnection
+
+_HOP_BY_HOP: Final = frozenset({
+    b"connection", b"content-length", b"expect", b"host", b"te", b"trailer", b"transfer-encoding",
+})  # fmt: skip
+"""Fields that each of our own requests has anew."""
+_COMPACT_PIECES: Final = 64
+
+
+class AskedExchange(Http1Exchange):
+    """A request that goes to no backend of its own."""
+
+    __slots__ = ("_fan_out", "_head", "_watch")
+
+    def __init__(
+        self,
+        relay: Http1Relay,
+        server: ServerConnection,
+        plan: RequestPlan,
+        now: float,
+        fan_out: FanOut,
+    ) -> None:
+        super().__init__(relay, server, plan, now)
+        self._fan_out = fan_out
+        self._head = b""
+        self._watch = RegistrationWatch() if plan.route.is_registration else None
+
+    def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """Take a request whose head is complete, with what there is of its body."""
+        self.response_begun = False
+        self._was_continued = False
+        self._head = head
+        self._kept = []
+        self.relay.dispatcher.begin(self)
+        if ended or self.server is None:
+            self._collect(pieces, ended=ended)
+            return
+        if self._collect(pieces, ended=False):
+            self._invite_body(self.server)
+
+    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+        """Take a further part of the body."""
+        self._collect(pieces, ended=ended)
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether the client should send more now."""
+        return True
+
+    def _collect(self, pieces: list[Payload], *, ended: bool) -> bool:
+        """Keep a part of the body. False when the exchange is over, or will be."""
+        if self._is_too_large(pieces):
+            return False
+        watch = self._watch
+        if watch is not None and any(watch.refuses(bytes(piece)) for piece in pieces):
+            self.cut(Outcome.CANCELLED, Reason.BAD_REQUEST, REFUSED)
+            return False
+        kept = self._kept
+        if kept is None:
+            return False
+        size = sum(map(len, pieces))
+        self.request_ended = ended
+        self.bytes_in += size
+        self._kept_size += size
+        kept += map(bytes, pieces)
+        if len(kept) > _COMPACT_PIECES:
+            kept[:] = [b"".join(kept)]
+        if not self._settle():
+            return False
+        if ended:
+            self.relay.tasks.spawn(self._ask(b"".join(kept)), name=f"ask:{self.operation.name}")
+            return False
+        return True
+
+    async def _ask(self, body: bytes) -> None:
+        plan = self.plan
+        question = Question(
+            protocol=self.protocol,
+            operation=plan.operation,
+            model=plan.model,
+            method=plan.method,
+            target=plan.path,
+            fields=_end_to_end(self._head),
+            body=body,
+        )
+        reply = await self._fan_out.ask(question)
+        if self.server is None:
+            return  # nobody waits any more
+        self.attempts = len(reply.backends)
+        body = masked(reply.body) if reply.status >= HTTPStatus.BAD_REQUEST else reply.body
+        content_type = reply.content_type if body else b""
+        self.answer(Answer(reply.status, body, reply.reason, content_type=content_type))
+
+
+def _end_to_end(head: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Name in lower case and value of the fields of a checked head that concern a backend."""
+    fields = []
+    for line in head.split(CRLF)[1:-2]:
+        name, _, value = line.partition(b":")
+        if (name := name.lower()) not in _HOP_BY_HOP:
+            fields.append((name, trimmed(value)))
+    return tuple(fields)

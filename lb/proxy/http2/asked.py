@@ -1,0 +1,136 @@
+"""Calls that concern all backends: collected whole, put to the fan-out, answered once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
+from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
+from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.replies import trailers_only
+from lb.wire.grpc.compression import inflated
+from lb.wire.grpc.message import PREFIX_SIZE, frame_message
+from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.fields import FieldCache
+from lb.wire.http2.flow import Payload
+
+_MESSAGE_LIMIT: Final = 2**31 - 1
+"""What gRPC servers take at most."""
+_INFLATED_LIMIT: Final = 64 * 2**20
+"""Of a compressed message, which costs its sender little."""
+_COMPACT_PIECES: Final = 64
+_HOP_BY_HOP: Final = frozenset({
+    b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout", b"host", b"te",
+})  # fmt: skip
+"""Fields that each of our own calls has anew."""
+
+
+class AskedCall(Call):
+    """A call that goes to no backend of its own."""
+
+    __slots__ = ()
+
+    def _proceed(self, end_stream: bool) -> None:
+        """The head may pass."""
+        if end_stream:
+            self._ask()
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the request arrived."""
+        request = self.request
+        if self.finished or request.ended or request.retained is None:
+            self._drop_upload(len(payload))
+            return
+        self.bytes_in += len(payload)
+        if self.messages is not None and not self._message_fits(payload):
+            return
+        if not request.retain(payload, _MESSAGE_LIMIT):
+            return
+        pieces = request.retained
+        if len(pieces) > _COMPACT_PIECES:
+            pieces[:] = [b"".join(pieces)]
+        if not end_stream:
+            self._drop_upload(len(payload))
+            return
+        request.ended = True
+        if self._length_fits():
+            self._ask()
+
+    def request_trailers(self, block: bytes) -> None:
+        """The request ended with trailers, which no call of this kind has use for."""
+        self.request.ended = True
+        if self._length_fits():
+            self._ask()
+
+    def _ask(self) -> None:
+        """The request is complete."""
+        relay = self.relay
+        try:
+            message = self._message()
+        except RequestRefused as refusal:
+            # Triton's code for a registration that it does not allow.
+            status = GrpcStatus.INVALID_ARGUMENT if refusal.detail == REFUSED else None
+            self.fail(refusal.reason, refusal.detail, status=status)
+            return
+        relay.tasks.spawn(self._answer(message), name=f"ask:{self.operation.name}")
+
+    def _message(self) -> bytes:
+        """The one message of the request.
+
+        Raises:
+            RequestRefused: there is not exactly one, or no backend should see it.
+        """
+        data = b"".join(self.request.retained or ())
+        size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+        if len(data) < PREFIX_SIZE or len(data) != size + PREFIX_SIZE:
+            raise RequestRefused(Reason.BAD_REQUEST, "the call needs exactly one message")
+        limit = REGISTER_BYTES if is_registration(self.operation) else _INFLATED_LIMIT
+        message: bytes | None = data[PREFIX_SIZE:]
+        if data[0]:
+            message = inflated(data[PREFIX_SIZE:], limit)
+        if message is None:
+            raise RequestRefused(Reason.BAD_REQUEST, "the message cannot be inflated")
+        if is_registration(self.operation) and (len(message) > limit or RESERVED in message):
+            raise RequestRefused(Reason.BAD_REQUEST, REFUSED)
+        return message
+
+    async def _answer(self, message: bytes) -> None:
+        fan_out = self.relay.fan_out
+        if fan_out is None:
+            raise RuntimeError("there is nobody to ask")
+        reply = await fan_out.ask(
+            Question(
+                protocol=AppProtocol.GRPC,
+                operation=self.operation,
+                model=self.model,
+                method=self.method,
+                target=self.path,
+                fields=self._fields(),
+                body=message,
+            )
+        )
+        if not self.finished:
+            self.relay.now = self.relay.clock()
+            self.attempts = len(reply.backends)
+            self._give(reply)
+
+    def _give(self, reply: Reply) -> None:
+        if reply.status == GrpcStatus.OK:
+            self.finish_answer(frame_message(reply.body))
+            return
+        self.status = 200
+        self.grpc_status = status = GrpcStatus(reply.status)
+        detail = masked(reply.detail.encode()).decode()
+        self.answer_whole(trailers_only(status, detail), reply.reason)
+
+    def _fields(self) -> tuple[tuple[bytes, bytes], ...]:
+        """The client's metadata."""
+        fields = FieldCache().split(self.head.block + self.server.extra_fields)
+        return tuple(
+            (field.name, field.value)
+            for field in fields
+            if not field.name.startswith(b":") and field.name not in _HOP_BY_HOP
+        )

@@ -1,0 +1,26 @@
+"""Compressed messages, opened to be looked into; they are forwarded as they came."""
+
+from __future__ import annotations
+
+import zlib
+
+_GZIP_OR_ZLIB = 47
+"""Window bits that take both: `gzip`, and zlib, which gRPC calls `deflate`."""
+
+
+def inflated(data: bytes | memoryview, limit: int) -> bytes | None:
+    """A whole message, inflated.
+
+    Args:
+        data: the message without its prefix.
+        limit: bytes that it may have at most.
+
+    Returns:
+        None when it is broken, longer, cut off, or followed by something.
+    """
+    inflater = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    try:
+        message = inflater.decompress(data, limit)
+    except zlib.error:
+        return None
+    return message if inflater.eof and not inflater.unused_data else None

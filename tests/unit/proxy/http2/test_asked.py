@@ -1,0 +1,181 @@
+"""Calls that concern all backends reach the fan-out whole, and get its one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from lb.access.gate import Claim, FieldLine, Gate
+from lb.domain.operation import Operation
+from lb.domain.outcome import Reason
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.gate import REGISTER_BYTES, RESERVED
+from lb.proxy.fan_out.question import Reply
+from lb.proxy.http2.relay import Http2Options
+from tests.fakes.fan_out import RecordedFanOut
+from tests.fakes.frames import DATA, HEADERS, RST_STREAM, data, headers, message, request_fields
+from tests.fakes.links import PaperRelay, Side
+
+_SERVICE = b"/inference.GRPCInferenceService/"
+_INDEX = _SERVICE + b"RepositoryIndex"
+_REGISTER = _SERVICE + b"SystemSharedMemoryRegister"
+
+
+class OpenGate(Gate):
+    """Asks nothing: who may register is a matter of its own."""
+
+    def claim(
+        self, operation: Operation, fields: Sequence[FieldLine], *, is_control: bool
+    ) -> Claim | None:
+        return None
+
+
+class Bench(PaperRelay):
+    """A relay with a fan-out."""
+
+    def __init__(self, reply: Reply, options: Http2Options | None = None) -> None:
+        super().__init__(gate=OpenGate(), options=options)
+        self.fan_out = self.relay.fan_out = RecordedFanOut(reply)
+
+    async def settle(self) -> None:
+        """Let the questions be answered."""
+        tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith("ask:")]
+        await asyncio.gather(*tasks)
+        self.relay.flush()
+
+
+def _ask(client: Side, path: bytes, body: bytes, step: int = 1 << 20) -> None:
+    client.sends(headers(1, request_fields(path=path)))
+    for at in range(0, len(body), step):
+        client.sends(data(1, body[at : at + step], end=at + step >= len(body)))
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+@pytest.mark.parametrize("flag", [0, 1])
+async def test_the_whole_message_is_asked_and_the_reply_is_answered(step: int, flag: int) -> None:
+    relay = Bench(Reply(status=0, body=b"merged", backends=("b0", "b1")))
+    client = relay.client()
+    content = pb.RepositoryIndexRequest(ready=True).SerializeToString()
+    body = message(gzip.compress(content) if flag else content, flag)
+    _ask(client, _INDEX, body, step)
+    await relay.settle()
+    (question,) = relay.fan_out.questions
+    assert (question.body, question.target, question.operation.name) == (
+        content,
+        _INDEX,
+        "RepositoryIndex",
+    )
+    frames = [frame for frame in client.gets() if frame.stream == 1]
+    kept = [frame for frame in frames if frame.kind in (HEADERS, DATA)]
+    assert [frame.kind for frame in kept] == [HEADERS, DATA, HEADERS]
+    assert kept[1].payload == message(b"merged")
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts, record.bytes_in) == (0, 2, len(body))
+    assert relay.is_clean()
+
+
+async def test_metadata_goes_with_the_question() -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    more = [(b"triton-grpc-protocol-key", b"v"), (b"x-bytes-bin", b"AAE")]
+    client.sends(
+        headers(1, [*request_fields(path=_INDEX), *more]) + data(1, message(b""), end=True)
+    )
+    await relay.settle()
+    fields = dict(relay.fan_out.questions[0].fields)
+    assert {name: fields[name] for name, _ in more} == dict(more)
+    assert not fields.keys() & {b"te", b"content-type", b":path"}
+
+
+async def test_errors_of_the_reply_are_the_clients_and_name_no_reserved_region() -> None:
+    detail = "failed: " + RESERVED.decode() + "secret"
+    relay = Bench(Reply(status=14, detail=detail, reason=Reason.NO_BACKEND))
+    client = relay.client()
+    _ask(client, _INDEX, message(b""))
+    await relay.settle()
+    block = b"".join(frame.payload for frame in client.gets() if frame.kind == HEADERS)
+    assert b"failed: ***" in block
+    assert b"secret" not in block
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.reason) == (14, Reason.NO_BACKEND)
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\0\0\0\0\x09abc", message(b"") + message(b""), b"\1\0\0\0\3abc",
+     message(zlib.compress(b"ok")[:-1], 1), message(zlib.compress(b"ok") + b"more", 1)],
+)  # fmt: skip
+async def test_a_call_needs_exactly_one_whole_message(body: bytes) -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    client.sends(headers(1, request_fields(path=_INDEX), end=not body))
+    if body:
+        client.sends(data(1, body, end=True))
+    await relay.settle()
+    assert not relay.fan_out.questions
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.reason) == (13, Reason.BAD_REQUEST)
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress, zlib.compress])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.SystemSharedMemoryRegisterRequest(name="r", key="/" + RESERVED.decode() + "1"),
+        pb.SystemSharedMemoryRegisterRequest(name=RESERVED.decode() + "1", key="/mine"),
+        pb.CudaSharedMemoryRegisterRequest(name=RESERVED.decode()),
+        pb.SystemSharedMemoryRegisterRequest(name="r", key="k" * REGISTER_BYTES),
+    ],
+)
+async def test_registrations_of_reserved_regions_are_not_asked(
+    request_: pb.SystemSharedMemoryRegisterRequest, compress: object
+) -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    content = request_.SerializeToString()
+    body = message(compress(content), 1) if callable(compress) else message(content)
+    _ask(client, _REGISTER, body)
+    await relay.settle()
+    assert not relay.fan_out.questions
+    (record,) = relay.finished.records
+    assert record.reason is Reason.BAD_REQUEST
+    assert record.grpc_status in (3, 13)
+    assert relay.is_clean()
+
+
+async def test_clients_may_leave_while_the_backends_are_asked() -> None:
+    relay = Bench(Reply(status=0, body=b"late"))
+    relay.fan_out.may_answer.clear()
+    client = relay.client()
+    _ask(client, _INDEX, message(b"x" * 9000))
+    await asyncio.sleep(0)
+    client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
+    assert relay.ledger.held == 0
+    relay.fan_out.may_answer.set()
+    await relay.settle()
+    assert not [frame for frame in client.gets() if frame.kind in (HEADERS, DATA, RST_STREAM)]
+    (record,) = relay.finished.records
+    assert record.reason is Reason.CLIENT_GONE
+    assert relay.is_clean()
+
+
+async def test_long_messages_are_credited_and_counted_until_they_are_answered() -> None:
+    relay = Bench(Reply(status=0), Http2Options(stream_window=65_536))
+    relay.fan_out.may_answer.clear()
+    client = relay.client()
+    body = message(b"x" * 300_000)
+    client.sends(headers(1, request_fields(path=_SERVICE + b"RepositoryModelLoad")))
+    for at in range(0, len(body), 16_000):
+        client.sends(data(1, body[at : at + 16_000], end=at + 16_000 >= len(body)))
+    await asyncio.sleep(0)
+    assert relay.ledger.held == len(body)
+    relay.fan_out.may_answer.set()
+    await relay.settle()
+    assert relay.fan_out.questions[0].body == body[5:]
+    assert relay.is_clean()

@@ -1,0 +1,38 @@
+"""Compressed messages are opened whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from lb.wire.grpc.compression import inflated
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_both_codings_of_grpc_are_inflated(compress: Callable[[bytes], bytes]) -> None:
+    assert inflated(compress(b"message"), 100) == b"message"
+    assert inflated(memoryview(compress(b"")), 100) == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no zlib",
+        b"",
+        zlib.compress(bytes(10_000_000)),
+        zlib.compress(b"ok")[:-1],
+        zlib.compress(b"ok") + b"more",
+    ],
+    ids=["foreign", "empty", "bomb", "cut off", "followed"],
+)
+def test_what_is_not_one_whole_message_is_none(data: bytes) -> None:
+    assert inflated(data, 1000) is None
+
+
+def test_the_limit_is_of_what_comes_out() -> None:
+    data = zlib.compress(bytes(1000))
+    assert inflated(data, 1000) == bytes(1000)
+    assert inflated(data, 999) is None
