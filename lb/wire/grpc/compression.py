@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from typing import Final
 
-_GZIP_OR_ZLIB = 47
+GZIP_OR_ZLIB: Final = 47
 """Window bits that take both: `gzip`, and zlib, which gRPC calls `deflate`."""
 
 
@@ -18,7 +19,7 @@ def inflated(data: bytes | memoryview, limit: int) -> bytes | None:
     Returns:
         None when it is broken, longer, cut off, or followed by something.
     """
-    inflater = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
     try:
         message = inflater.decompress(data, limit)
     except zlib.error:
