@@ -17,6 +17,8 @@ class Outcome(Enum):
     """Any other failure to connect: no route, name not found, handshake."""
     REFUSED = "refused"
     """The backend says that it did not process it: REFUSED_STREAM, or above GOAWAY's last id."""
+    NOT_HERE = "not_here"
+    """The backend says so in words of its own: it does not have the model, or takes nothing."""
     STALE = "stale"
     """A reused connection closed before any byte of the answer: the keep-alive race."""
     LOST = "lost"
@@ -88,6 +90,7 @@ OUTCOME_REASONS = {
     Outcome.CONNECT_TIMEOUT: Reason.CONNECT_TIMEOUT,
     Outcome.CONNECT_FAILED: Reason.CONNECT_FAILED,
     Outcome.REFUSED: Reason.UPSTREAM_REFUSED,
+    Outcome.NOT_HERE: Reason.UPSTREAM_REFUSED,
     Outcome.STALE: Reason.UPSTREAM_LOST,
     Outcome.LOST: Reason.UPSTREAM_LOST,
     Outcome.RESET: Reason.UPSTREAM_RESET,

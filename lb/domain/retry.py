@@ -47,6 +47,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     Outcome.CONNECT_FAILED: Row(Ran.NO, counts_against_backend=True),
     # RFC 9113 8.7: REFUSED_STREAM and streams above GOAWAY's last id were not processed.
     Outcome.REFUSED: Row(Ran.NO, counts_against_backend=False),
+    Outcome.NOT_HERE: Row(Ran.NO, counts_against_backend=False),
     # RFC 9112 9.3.1: a connection that closes as we reuse it was closing before we sent.
     Outcome.STALE: Row(Ran.HARDLY, counts_against_backend=False),
     Outcome.LOST: Row(Ran.MAYBE, counts_against_backend=True),

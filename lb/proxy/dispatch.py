@@ -18,6 +18,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import Verdict, decide
+from lb.kserve.errors import Meaning
 from lb.proxy.exchange import Exchange, Particulars
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
@@ -26,8 +27,13 @@ _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
 _NO_PARTICULARS: Final = Particulars()
+_MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
 _RACE_S: Final = 1.0
 """A connection that the backend was closing already is gone within a round trip."""
+
+
+def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
+    """There is no table of models."""
 
 
 class Dispatcher:
@@ -53,6 +59,8 @@ class Dispatcher:
         self.gate = gate or Gate()
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
+        self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
+        """Told of a backend, a model and a version that it says it does not have ready."""
         self.exiting = False
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 
@@ -219,6 +227,36 @@ class Dispatcher:
             return True
         eligible = self.placement(exchange).eligible
         return any(backend not in exchange.tried for backend in eligible)
+
+    def goes_elsewhere(self, exchange: Exchange, meaning: Meaning, *, body_retained: bool) -> bool:
+        """Whether another backend is to be asked, since this one says that it cannot serve it.
+
+        Args:
+            exchange: whose attempt was answered with an error; nothing of it went to the client.
+            meaning: of that error.
+            body_retained: every byte of the request's body is still held.
+        """
+        backend = exchange.backend
+        particulars = exchange.particulars or _NO_PARTICULARS
+        if backend is None or meaning is Meaning.NO_SEQUENCE:
+            return False
+        if meaning in _MODEL_IS_ELSEWHERE:
+            self.misplaced(backend, exchange.model, particulars.version)
+        step = particulars.step
+        if (
+            not body_retained
+            or exchange.attempts >= self._max_attempts
+            or not exchange.operation.may_run_twice
+            or (step is not None and not step.is_start)
+        ):
+            return False
+        if meaning is Meaning.UNKNOWN_MODEL:
+            snapshot = self._ref.current
+            route = snapshot.routes.get(exchange.model)
+            if snapshot.routes and (route is None or not route.is_ready):
+                return False  # nobody has it
+        eligible = self.placement(exchange).eligible
+        return any(other is not backend and other not in exchange.tried for other in eligible)
 
     # Requests
 

@@ -70,6 +70,7 @@ _TEXTS: Final = {
     Outcome.CONNECT_TIMEOUT: "did not accept a connection in time",
     Outcome.CONNECT_FAILED: "could not be connected to",
     Outcome.REFUSED: "refused the request",
+    Outcome.NOT_HERE: "cannot serve the request",
     Outcome.STALE: "closed the connection before it answered",
     Outcome.LOST: "closed the connection before its answer was complete",
     Outcome.RESET: "reset the request",

@@ -15,7 +15,7 @@ OPERATIONS = st.sampled_from([*GRPC_OPERATIONS.values(), UNKNOWN]) | st.builds(
 )
 OUTCOMES = st.sampled_from(Outcome)
 NEVER_SENT = {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
-SURELY_DID_NOT_RUN = NEVER_SENT | {Outcome.REFUSED}
+SURELY_DID_NOT_RUN = NEVER_SENT | {Outcome.REFUSED, Outcome.NOT_HERE}
 MAY_HAVE_RUN = set(Outcome) - SURELY_DID_NOT_RUN - {Outcome.STALE}
 MUST_NOT_RUN_TWICE = {OperationKind.CONTROL, OperationKind.STREAM, OperationKind.OTHER}
 

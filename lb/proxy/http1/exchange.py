@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
@@ -232,6 +233,13 @@ class Http1Exchange(Upload):
             decoder: says whether this was the end, and holds the trailers.
             reusable: nothing came behind the end.
         """
+        if (
+            head is not None
+            and decoder.ended
+            and head.status in HTTP_STATUSES
+            and self._goes_elsewhere(head, pieces, reusable=reusable)
+        ):
+            return
         now = self.relay.clock()
         size = sum(map(len, pieces))
         port = self.port
@@ -252,6 +260,22 @@ class Http1Exchange(Upload):
                 server.write(message)
         if decoder.ended:
             self._end(reusable=reusable)
+
+    def _goes_elsewhere(self, head: ResponseHead, pieces: list[Payload], *, reusable: bool) -> bool:
+        """Whether the request goes to another backend, since this one says it cannot serve it."""
+        if self.server is None or not self.request_ended or sum(map(len, pieces)) > ERROR_BYTES:
+            return False
+        known = meaning(http_error_text(b"".join(pieces)))
+        if known is None or not self.relay.dispatcher.goes_elsewhere(
+            self, known, body_retained=self.is_retained
+        ):
+            return False
+        upstream = self.upstream
+        self.upstream = None
+        if upstream is not None:
+            upstream.release(reusable=reusable and head.keep_alive)
+        self.attempt_failed(Outcome.NOT_HERE, known.value)
+        return True
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
         self.forget()

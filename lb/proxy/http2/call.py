@@ -13,11 +13,12 @@ from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn, Treatment
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.proxy.failure import upstream_detail
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.joined import JoinedStreams
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.grpc.status import status_of_http, status_of_reset
+from lb.wire.grpc.status import decode_message, status_of_http, status_of_reset
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
@@ -303,6 +304,8 @@ class Call(JoinedStreams):
             if head.status < 200:
                 self._early_head(head, end_stream)
                 return
+            if end_stream and head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
+                return
             self.begun = True
             self.status = head.status
             self.first_byte_at = self.relay.now
@@ -331,6 +334,25 @@ class Call(JoinedStreams):
         response.finished = True
         server.send_head(self.client_id, head.block, end_stream=True)
         self.pipe_finished(response)
+
+    def _goes_elsewhere(self, head: ResponseHead) -> bool:
+        """Whether the call goes to another backend, since this one says it cannot serve it."""
+        known = meaning(decode_message(head.grpc_message))
+        request = self.request
+        upstream = self.upstream
+        if (
+            known is None
+            or upstream is None
+            or not self.relay.dispatcher.goes_elsewhere(
+                self, known, body_retained=request.retained is not None
+            )
+        ):
+            return False
+        if not request.finished:
+            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
+        upstream.close_stream(request.sink_id)
+        self.attempt_failed(Outcome.NOT_HERE)
+        return True
 
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead

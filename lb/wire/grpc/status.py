@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 
 class GrpcStatus(IntEnum):
@@ -68,3 +69,8 @@ def encode_message(text: str) -> bytes:
         bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
         for byte in text.encode()
     )
+
+
+def decode_message(value: bytes) -> str:
+    """The text of a `grpc-message`; what is not UTF-8 is replaced."""
+    return unquote_to_bytes(value).decode(errors="replace")

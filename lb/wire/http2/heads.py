@@ -72,12 +72,16 @@ class RequestHead:
 class ResponseHead:
     """The head of a response, or its trailers."""
 
-    __slots__ = ("block", "cacheable", "content_length", "grpc_status", "size", "status")
+    __slots__ = (
+        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "size", "status",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.block = b""
         self.cacheable = True
         self.content_length = NO_LENGTH
+        self.grpc_message = b""
+        """As on the wire, percent-encoded."""
         self.grpc_status = NO_STATUS
         self.status = 0
         """0 for trailers."""
@@ -260,8 +264,10 @@ def build_response(
             head.grpc_status = _STATUSES.get(value, int(GrpcStatus.UNKNOWN))
         elif kind == f.CONTENT_LENGTH:
             head.content_length = _length(value)
-        elif kind == f.GRPC_MESSAGE and hide(value) != value:
-            head.block = _with_shown_message(fields, hide)
+        elif kind == f.GRPC_MESSAGE:
+            head.grpc_message = value
+            if hide(value) != value:
+                head.block = _with_shown_message(fields, hide)
     return head
 
 

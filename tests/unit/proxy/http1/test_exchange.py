@@ -222,3 +222,54 @@ async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
     assert [record.reason for record in sides.finished.records] == [Reason.NO_BACKEND] * 2
     assert sides.traffic.answers == {None: {503: 2}}, "facts are complete when a request is over"
     assert _clean(sides)
+
+
+def _error(status: int, text: str) -> bytes:
+    body = b'{"error":"%b"}' % text.encode()
+    return b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (404, "Request for unknown model: 'm' is not found"),
+        (400, "Request for unknown model: 'm' is not found"),
+        (503, "Request for unknown model: 'm' version 1 is not at ready state"),
+        (503, "Exceeds maximum queue size"),
+        (503, "Server exiting"),
+    ],
+)
+async def test_what_a_backend_cannot_serve_is_asked_of_another(status: int, text: str) -> None:
+    sides = Sides(backends=2)
+    told: list[tuple[str, bytes]] = []
+    sides.dispatcher.misplaced = lambda backend, model, version: told.append((backend.name, model))
+    connection, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    assert first.take()
+    connection.data_received(_error(status, text))
+    assert client.take() == b""
+    assert not first.ended, "its connection lives on"
+    assert sides.outcomes.seen == [("b0", Outcome.NOT_HERE)]
+    assert told == ([("b0", b"m")] if "unknown model" in text else [])
+    await sides.tasks.aclose()
+    client.lose()
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (503, "explicit model load / unload is not allowed if polling is enabled"),
+        (403, "Server exiting"),
+        (400, "unexpected shape"),
+    ],
+)
+async def test_other_errors_are_the_clients(status: int, text: str) -> None:
+    sides = Sides(backends=2)
+    connection, _ = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    connection.data_received(_error(status, text))
+    assert client.take().endswith(text.encode() + b'"}')
+    assert not len(sides.tasks)
+    assert _clean(sides)

@@ -1,0 +1,75 @@
+"""What an error of a Triton means to a balancer: the text decides, since its codes do not.
+
+Status 503 and UNAVAILABLE stand for a full queue, a server that exits, a model that is loading, and
+for calls that the client must not make (Triton `src/http_server.cc`, `src/grpc/grpc_utils.cc`,
+`core/src`: texts of 2.51 to 2.73).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+from typing import Final
+
+
+class Meaning(Enum):
+    """What is said about a request that did not run."""
+
+    UNKNOWN_MODEL = "unknown_model"
+    """This server does not have the model, or not that version."""
+    MODEL_NOT_READY = "model_not_ready"
+    """It has the model, and loads or unloads it."""
+    QUEUE_FULL = "queue_full"
+    LEAVING = "leaving"
+    """The server takes nothing new: it exits, or is not ready."""
+    NO_SEQUENCE = "no_sequence"
+    """The request continues a sequence that this server does not know."""
+
+
+GRPC_STATUSES: Final = frozenset({3, 5, 14})
+"""INVALID_ARGUMENT, NOT_FOUND and UNAVAILABLE: the only ones that may mean any of it."""
+HTTP_STATUSES: Final = frozenset({400, 404, 503})
+ERROR_BYTES: Final = 4096
+"""Longer answers are not looked into."""
+
+_STEP: Final = r"(?:in ensemble '[^']*', )?"
+_TEXTS: Final = (
+    (
+        Meaning.MODEL_NOT_READY,
+        re.compile(
+            r"(?:in ensemble '[^']*', )?Request for unknown model: .* is not at ready state"
+        ),
+    ),
+    (Meaning.UNKNOWN_MODEL, re.compile(_STEP + r"Request for unknown model: ")),
+    (Meaning.UNKNOWN_MODEL, re.compile(r"requested model '[^']*' is not available")),
+    (Meaning.QUEUE_FULL, re.compile(r".{0,256}Exceeds maximum queue size")),
+    (
+        Meaning.LEAVING,
+        re.compile(
+            r"Server exiting|Server not ready|GRPC server is shutting down"
+            r"|.{0,256}Server is stopping, scheduler for model has stopped accepting new"
+        ),
+    ),
+    (Meaning.NO_SEQUENCE, re.compile(r".{0,512}must specify the START flag on the first request")),
+)
+
+
+def meaning(text: str) -> Meaning | None:
+    """What an error's text says; None for all other errors, which are for the client alone."""
+    for known, expression in _TEXTS:
+        if expression.match(text) is not None:
+            return known
+    return None
+
+
+def http_error_text(body: bytes) -> str:
+    """The text in `{"error": "..."}`; empty when the body is something else."""
+    if len(body) > ERROR_BYTES:
+        return ""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    text = content.get("error") if isinstance(content, dict) else None
+    return text if isinstance(text, str) else ""

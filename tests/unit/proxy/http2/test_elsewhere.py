@@ -1,0 +1,105 @@
+"""What one backend says it cannot serve is asked of another, and the client sees one answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolSnapshot
+from tests.fakes.frames import HEADERS, RST_STREAM, answer, call, data, headers, request_fields
+from tests.fakes.links import PaperRelay
+
+_STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+def _refusal(stream: int, text: bytes, status: bytes = b"14") -> bytes:
+    return headers(
+        stream,
+        [
+            (b":status", b"200"),
+            (b"content-type", b"application/grpc"),
+            (b"grpc-status", status),
+            (b"grpc-message", text),
+        ],
+        end=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"Request for unknown model: 'm' is not found", b"5"),
+        (b"Request for unknown model: 'm' version 1 is not at ready state", b"14"),
+        (b"Exceeds maximum queue size", b"14"),
+        (b"Server%20exiting", b"14"),
+    ],
+)
+async def test_a_refusal_goes_to_the_next_backend(text: bytes, status: bytes) -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    told: list[tuple[str, bytes]] = []
+    relay.dispatcher.misplaced = lambda backend, model, version: told.append((backend.name, model))
+    client.sends(call(1))
+    assert first.gets()
+    first.sends(_refusal(1, text, status))
+    assert not client.gets()
+    assert second.gets()[0].kind == HEADERS
+    second.sends(answer(1))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert relay.outcomes.seen == [("b0", Outcome.NOT_HERE)]
+    assert told == ([("b0", b"m")] if b"unknown model" in text else [])
+    assert relay.is_clean()
+
+
+async def test_the_last_refusal_is_the_answer() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(_refusal(1, b"Exceeds maximum queue size"))
+    second.sends(_refusal(1, b"Exceeds maximum queue size"))
+    (head,) = client.gets()
+    assert b"Exceeds maximum queue size" in head.payload
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts, record.reason) == (14, 2, None)
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize(
+    "text", [b"This protocol is restricted, expecting header 'k'", b"explicit model load", b""]
+)
+async def test_other_errors_are_the_clients(text: bytes) -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(_refusal(1, text))
+    assert not second.gets()
+    assert client.gets()
+    assert relay.is_clean()
+
+
+async def test_an_unknown_model_that_nobody_has_is_asked_for_once() -> None:
+    relay = PaperRelay(backends=2)
+    snapshot = relay.ref.current
+    known = {b"other": object()}
+    relay.ref.publish(
+        PoolSnapshot(2, snapshot.backends, snapshot.placements, known)  # type: ignore[arg-type]
+    )
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(_refusal(1, b"Request for unknown model: 'm' is not found", b"5"))
+    assert not second.gets()
+    assert client.gets()
+    assert relay.is_clean()
+
+
+async def test_streams_and_uploads_that_were_not_kept_are_not_repeated() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(headers(1, request_fields(path=_STREAM)))
+    client.sends(data(1, b"\0\0\0\0\3\x0a\1m"))
+    first.sends(_refusal(1, b"Server exiting"))
+    assert not second.gets()
+    kinds = [frame.kind for frame in client.gets()]
+    assert kinds == [HEADERS, RST_STREAM]
+    assert relay.is_clean()
