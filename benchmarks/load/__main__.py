@@ -12,9 +12,10 @@ from benchmarks.load import report
 from benchmarks.load.bench import Bench, Plan, say
 from benchmarks.load.cells import CELLS, select
 from benchmarks.load.processes import BenchError, Cores
-from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB
+from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree
 
 _OUT = Path(__file__).resolve().parents[1] / "out"
+_AGAINST = _OUT / "against"
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
         return 0
     try:
         plan = _plan(given)
-    except ValueError as error:
+    except (ValueError, BenchError) as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.sched_setaffinity(0, {plan.cores.load})
@@ -38,6 +39,8 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    finally:
+        remove_tree(_AGAINST)
     print(report.as_text(plan, facts, results))
     _write(given.results, report.as_markdown(plan, facts, results))
     _write(given.json, report.as_json(plan, facts, results))
@@ -65,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--proxies", help=f"separated by commas, of {', '.join(RECIPES)} (default: all; quick: two)"
     )
+    parser.add_argument("--against", metavar="REV", help="triton-lb and this commit of it, alone")
     parser.add_argument("--rounds", type=int, help="repetitions of every measurement (5)")
     parser.add_argument("--seconds", type=float, help="length of one measurement (2)")
     parser.add_argument("--backends", type=int, default=2, help="stand-in Tritons (2)")
@@ -76,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(given: argparse.Namespace) -> Plan:
     usual = [TRITON_LB, ENVOY] if given.quick else list(RECIPES)
+    baseline = ENVOY
+    if given.against:
+        baseline = add_revision(given.against, _AGAINST)
+        usual = [TRITON_LB, baseline]
     names = given.proxies.split(",") if given.proxies else usual
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
@@ -87,6 +95,7 @@ def _plan(given: argparse.Namespace) -> Plan:
         seconds=given.seconds or (1.0 if given.quick else 2.0),
         backends=given.backends,
         cores=Cores.parse(given.cores) if given.cores else Cores.choose(),
+        baseline=baseline,
     )
 
 

@@ -13,7 +13,7 @@ from benchmarks.load.backend import start_backends
 from benchmarks.load.cells import Cell, Driver
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
-from benchmarks.load.proxies import DIRECT, Proxy, start_proxy
+from benchmarks.load.proxies import DIRECT, ENVOY, Proxy, start_proxy
 
 _WARM_UP_S = 1.0
 
@@ -22,7 +22,8 @@ _WARM_UP_S = 1.0
 class Plan:
     """What to run.
 
-    `seconds` is the length of one measurement; `backends` the number of stand-in Tritons.
+    `seconds` is the length of one measurement; `backends` the number of stand-in Tritons; the
+    ratios are to `baseline`, if that is one of the proxies.
     """
 
     cells: Sequence[Cell]
@@ -31,6 +32,7 @@ class Plan:
     seconds: float
     backends: int
     cores: Cores
+    baseline: str = ENVOY
 
 
 @dataclass(frozen=True)

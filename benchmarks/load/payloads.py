@@ -127,6 +127,10 @@ GRPC_ANSWERS = {
     "inference.GRPCInferenceService/ServerLive": TRUE_MESSAGE,
     "inference.GRPCInferenceService/ModelReady": TRUE_MESSAGE,
     "inference.GRPCInferenceService/RepositoryIndex": grpc_message(_repository_index_message()),
+    # ModelConfigResponse: config (1) with name (1), max_batch_size (4) and backend (17).
+    "inference.GRPCInferenceService/ModelConfig": grpc_message(
+        _field(1, _field(1, b"simple") + b"\x20\x08" + b"\x8a\x01\x06python")
+    ),
     "grpc.health.v1.Health/Check": TRUE_MESSAGE,
 }
 """Path (without the first slash) to the prefixed answer."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.load.backend import BackendAddress, render
@@ -51,6 +51,8 @@ class Recipe:
     argv: Callable[[Path], list[str]]
     servers: Callable[[list[int], bool], str]
     version: Callable[[], list[str]]
+    tree: Path | None = None
+    """Of triton-lb: the checked-out commit to run."""
 
 
 def start_proxy(
@@ -74,12 +76,41 @@ def start_proxy(
         grpc_servers=recipe.servers([each.grpc for each in backends], True),
         backends=_triton_lb_backends(backends),
     )
-    cwd = REPOSITORY if name == TRITON_LB else directory
-    child = children.start(name, recipe.argv(config), core=core, cwd=cwd)
+    child = children.start(name, recipe.argv(config), core=core, cwd=recipe.tree or directory)
     child.wait_until_listening(http, grpc)
-    if name == TRITON_LB:
+    if recipe.tree:
         child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{metrics}/readyz"))
     return Proxy(name, http, grpc, child)
+
+
+def add_revision(revision: str, directory: Path) -> str:
+    """Make another commit of triton-lb one of the proxies; returns its name.
+
+    Args:
+        revision: as git understands it.
+        directory: where to check it out; emptied first.
+
+    Raises:
+        BenchError: there is no such commit.
+    """
+    remove_tree(directory)
+    done = _git("worktree", "add", "--detach", str(directory), revision)
+    if done.returncode:
+        raise BenchError(f"cannot check out {revision}: {done.stderr.strip()}")
+    name = f"{TRITON_LB}@{revision}"
+    RECIPES[name] = replace(RECIPES[TRITON_LB], tree=directory)
+    return name
+
+
+def remove_tree(directory: Path) -> None:
+    """Undo what `add_revision` checked out; nothing happens if there is nothing."""
+    _git("worktree", "remove", "--force", str(directory))
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(REPOSITORY), *words], capture_output=True, text=True, check=False
+    )
 
 
 def version(name: str) -> str:
@@ -144,6 +175,7 @@ RECIPES = {
         lambda config: [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)],
         lambda _ports, _is_grpc: "",
         lambda: ["grep", "^version", str(REPOSITORY / "pyproject.toml")],
+        REPOSITORY,
     ),
     ENVOY: Recipe(
         "envoy.yaml",

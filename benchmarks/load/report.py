@@ -17,17 +17,17 @@ from pathlib import Path
 from benchmarks.load.bench import Plan, Result, Results
 from benchmarks.load.cells import Cell
 from benchmarks.load.processes import REPOSITORY
-from benchmarks.load.proxies import DIRECT, ENVOY, version
+from benchmarks.load.proxies import DIRECT, version
 
 MIB = 1 << 20
 _DETAIL_HEAD = (
-    *("cell", "proxy", "CPU us", "to envoy", "req/s", "p50 ms", "p99 ms", "p99.9 ms"),
+    *("cell", "proxy", "CPU us", "ratio", "req/s", "p50 ms", "p99 ms", "p99.9 ms"),
     *("RSS MiB", "busy", "others", "load core"),
 )
 _NOTES = """\
 CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system; for
-streams, per message and its echo. In brackets: the ratio to Envoy, median of the ratios of the
-rounds; under 1 is cheaper than Envoy. All other figures are medians of the rounds. `busy`: share of
+streams, per message and its echo. In brackets: the ratio to {baseline}, median of the ratios of the
+rounds; under 1 is cheaper. All other figures are medians of the rounds. `busy`: share of
 its core that the proxy used; where it is well under 100 %, the load core was the limit (backends
 and load generator share it): then the CPU figure still holds, the rate says little about the proxy.
 `others`: share of the proxy's core that went to other programs; well above a few percent, repeat
@@ -65,7 +65,7 @@ def as_text(plan: Plan, facts: dict[str, str], results: Results) -> str:
     """The tables for a terminal."""
     head = "\n".join(f"{key:>10}: {value}" for key, value in facts.items())
     rows = [_summary_head(plan), *_summary_rows(plan, results)]
-    parts = [head, _aligned(rows), _NOTES, _aligned(_detail_rows(plan, results))]
+    parts = [head, _aligned(rows), _notes(plan), _aligned(_detail_rows(plan, results))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -74,7 +74,7 @@ def as_markdown(plan: Plan, facts: dict[str, str], results: Results) -> str:
     lines = ["# Side-by-side load results", ""]
     lines += [f"Made by `{' '.join(['python -m benchmarks.load', *sys.argv[1:]])}`.", ""]
     lines += [_piped([("", ""), *facts.items()]), "", "## CPU per request, microseconds", ""]
-    lines += [_piped([_summary_head(plan), *_summary_rows(plan, results)]), "", _NOTES, ""]
+    lines += [_piped([_summary_head(plan), *_summary_rows(plan, results)]), "", _notes(plan), ""]
     lines += ["## All figures", "", _piped(_detail_rows(plan, results)), ""]
     return "\n".join(lines)
 
@@ -100,34 +100,41 @@ def as_json(plan: Plan, facts: dict[str, str], results: Results) -> str:
     return json.dumps({"facts": facts, "cells": cells}, indent=1) + "\n"
 
 
+def _notes(plan: Plan) -> str:
+    return _NOTES.format(baseline=plan.baseline)
+
+
 def _summary_head(plan: Plan) -> tuple[str, ...]:
     return ("CPU us per request", *plan.proxies)
 
 
 def _summary_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
     return [
-        (cell.title, *(_cpu_and_ratio(results[cell.name], name) for name in plan.proxies))
+        (
+            cell.title,
+            *(_cpu_and_ratio(plan, results[cell.name], name) for name in plan.proxies),
+        )
         for cell in plan.cells
     ]
 
 
-def _cpu_and_ratio(row: dict[str, Result], name: str) -> str:
+def _cpu_and_ratio(plan: Plan, row: dict[str, Result], name: str) -> str:
     sample = row[name].median()
     if sample is None:
         return "failed"
     text = _number(sample.cpu_us)
-    ratio = _ratio(row, name)
-    return text if name == ENVOY or not ratio else f"{text} ({ratio})"
+    ratio = _ratio(plan, row, name)
+    return text if name == plan.baseline or not ratio else f"{text} ({ratio})"
 
 
-def _ratio(row: dict[str, Result], name: str) -> str:
+def _ratio(plan: Plan, row: dict[str, Result], name: str) -> str:
     """Median of the rounds' ratios: what slows a whole round down cancels out."""
-    envoy = row.get(ENVOY)
-    if envoy is None or envoy.median() is None:
+    baseline = row.get(plan.baseline)
+    if baseline is None or baseline.median() is None:
         return ""
     ratios = [
         ours.cpu_us / theirs.cpu_us
-        for ours, theirs in zip(row[name].samples, envoy.samples, strict=True)
+        for ours, theirs in zip(row[name].samples, baseline.samples, strict=True)
         if theirs.cpu_us
     ]
     return f"{statistics.median(ratios):.2f}" if ratios else ""
@@ -136,11 +143,12 @@ def _ratio(row: dict[str, Result], name: str) -> str:
 def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [_DETAIL_HEAD]
     for cell in plan.cells:
-        rows += [_detail_row(cell, results[cell.name], name) for name in (DIRECT, *plan.proxies)]
+        row = results[cell.name]
+        rows += [_detail_row(plan, cell, row, name) for name in (DIRECT, *plan.proxies)]
     return rows
 
 
-def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...]:
+def _detail_row(plan: Plan, cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...]:
     sample = row[name].median()
     if sample is None:
         return (cell.title, name, "failed", *[""] * (len(_DETAIL_HEAD) - 3))
@@ -149,7 +157,7 @@ def _detail_row(cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...
         cell.title,
         name,
         _number(sample.cpu_us) if is_proxy else "",
-        _ratio(row, name) if is_proxy else "",
+        _ratio(plan, row, name) if is_proxy else "",
         f"{sample.rate:,.0f}",
         f"{sample.p50_us / 1000:.2f}",
         f"{sample.p99_us / 1000:.2f}",
