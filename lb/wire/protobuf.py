@@ -21,6 +21,8 @@ _FIXED: Final = {FIXED64: 8, FIXED32: 4}
 _VARINT_BYTES: Final = 10
 _GROUP_DEPTH: Final = 100
 """As deep as protobuf's own parsers go."""
+_GROUPED_FIELDS: Final = 4096
+"""Within all groups of a message: they are skipped one by one, and nobody writes any."""
 _U64: Final = 2**64 - 1
 
 Field = tuple[int, int, int, int]
@@ -48,7 +50,12 @@ def fields(message: bytes | memoryview, start: int = 0, end: int | None = None) 
         end = len(message)
     at = start
     groups: list[int] = []
+    grouped = 0
     while at < end:
+        if groups:
+            grouped += 1
+            if grouped > _GROUPED_FIELDS:
+                raise ProtobufError("too much in groups")
         tag = message[at]
         at += 1
         if tag & 0x80:

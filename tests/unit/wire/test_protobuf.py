@@ -86,3 +86,8 @@ def test_finds_what_protobuf_wrote(tensors: list[bytes], model: str, is_start: b
     found = [message[start:end] for number, _, start, end in fields(message) if number == 7]
 
     assert found == tensors
+
+
+def test_groups_without_end_are_given_up() -> None:
+    with pytest.raises(ProtobufError):
+        list(fields(b"\x13" + b"\x08\x01" * 5000 + b"\x14"))
