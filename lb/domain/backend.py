@@ -206,13 +206,20 @@ class Backend:
     """The runtime record of one backend. Written by the relay and the directory."""
 
     __slots__ = (
-        "in_flight", "inverse_weight", "last_pick", "max_in_flight", "name", "ports", "spec",
+        "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "max_in_flight",
+        "name", "open_sequences", "ports", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec) -> None:
         self.in_flight = 0
         self.last_pick = 0
         """Sequence number of the last pick: ties go to whoever waited longest."""
+        self.open_sequences = 0
+        """Gauge: sequences of stateful models that run on it, as far as is known."""
+        self.last_sequence = 0
+        """Number of the last one that was placed on it: ties, as with `last_pick`."""
+        self.deaths = 0
+        """How often it was found dead: what it remembered of sequences is gone then."""
         self.apply(spec)
         self.ports: tuple[Port | None, Port | None] = (
             Port(spec.http, spec.tls_of(BackendPort.HTTP)) if spec.http else None,
@@ -225,6 +232,11 @@ class Backend:
         self.name = spec.name
         self.inverse_weight = 1.0 / spec.weight
         self.max_in_flight = spec.max_in_flight
+
+    def died(self) -> None:
+        """Its process is gone, or it counts as gone: so are the sequences that ran on it."""
+        self.deaths += 1
+        self.open_sequences = 0
 
     def port(self, protocol: AppProtocol) -> Port:
         """The counters of a port that exists; asking for one that does not is a bug."""

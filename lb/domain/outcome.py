@@ -82,6 +82,8 @@ class Reason(Enum):
     """The client sent more requests per second than it may."""
     CONCURRENCY_LIMITED = "concurrency_limited"
     """The client has as many requests under way as it may."""
+    SEQUENCE_LOST = "sequence_lost"
+    """The backend that ran the request's sequence is gone, and what it remembered with it."""
     INTERNAL = "internal"
 
 

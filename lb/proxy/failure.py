@@ -40,6 +40,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.CONTROL_REFUSED: (403, GrpcStatus.PERMISSION_DENIED),
     Reason.RATE_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.CONCURRENCY_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }
 
