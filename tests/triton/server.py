@@ -21,8 +21,10 @@ START_TIMEOUT_S = 60.0
 class RealTriton:
     """One tritonserver with its own model repository; a restart keeps the ports."""
 
-    def __init__(self, name: str, workspace: Path, records: Path) -> None:
+    def __init__(self, name: str, workspace: Path, records: Path, *options: str) -> None:
+        """Start it; `options` are further ones of its command line."""
         self.name = name
+        self._options = options
         self._directory = workspace / name
         self._records = records
         shutil.copytree(MODELS, self._directory / "models")
@@ -48,6 +50,7 @@ class RealTriton:
             "--exit-timeout-secs=3",
             # Completing a configuration starts every model once more; ours are complete.
             "--disable-auto-complete-config",
+            *self._options,
         )
         env = {
             # The python backend's stub finds its standard library and numpy through PATH.
