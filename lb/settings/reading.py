@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from lb.settings.fronts import apply_environment
 from lb.settings.model import Settings
 from lb.settings.problems import Path, Problem, SettingsError, format_path
 from lb.settings.relations import check_relations
@@ -28,7 +29,7 @@ def read_settings(
 
     Args:
         text: the YAML text.
-        env: the environment, for `${NAME}`.
+        env: the environment, for `${NAME}`, and for the fronts of the platforms that set it.
         read_file: returns the text of a file or raises OSError, for `${file:PATH}`.
         listen: addresses, by listener, that replace those of the text.
 
@@ -42,6 +43,7 @@ def read_settings(
         section = tree.root.setdefault("listen", {})
         if isinstance(section, dict):
             _replace_addresses(section, listen)
+    apply_environment(tree.root, env)
     return build_settings(tree)
 
 

@@ -12,6 +12,8 @@ from typing import Final
 
 from lb.domain.backend import Address
 from lb.settings.access_relations import check_admin, check_client_limits, check_tokens
+from lb.settings.front_relations import check_fronts, enabled_fronts
+from lb.settings.fronts import DEFAULT_ADDRESS
 from lb.settings.limits import LimitSettings
 from lb.settings.problems import Path, show
 from lb.settings.units import format_size, parse_size
@@ -36,11 +38,17 @@ _PORTS: Final = ("http", "grpc", "metrics")
 def check_relations(root: Mapping[str, object]) -> Iterator[Finding]:
     """Yield the path and message of every rule that is broken."""
     listeners = _listeners(_mapping(root.get("listen")))
+    fronts = enabled_fronts(root)
+    front_addresses = _front_addresses(fronts)
     entries = _entries(root.get("backends"))
     yield from _check_listeners(root, listeners)
+    yield from check_fronts(fronts, front_addresses)
+    yield from _check_front_addresses(front_addresses, listeners)
     yield from _check_listener_tls(_mapping(root.get("listen")), listeners)
     yield from _check_backends(entries)
-    yield from _check_loops(listeners, entries)
+    ours = {f"listen.{name}": address for name, address in listeners.items()}
+    ours |= {f"fronts.{name}": address for name, address in front_addresses.items()}
+    yield from _check_loops(ours, entries)
     yield from _check_limits(_mapping(root.get("limits")))
     access = _mapping(root.get("access"))
     tokens = _entries(access.get("tokens"))
@@ -77,6 +85,13 @@ def _listeners(listen: Mapping[str, object]) -> dict[str, Address]:
     return found
 
 
+def _front_addresses(fronts: Mapping[str, Mapping[str, object]]) -> dict[str, Address]:
+    found = {
+        name: _address(front.get("address", DEFAULT_ADDRESS)) for name, front in fronts.items()
+    }
+    return {name: address for name, address in found.items() if address is not None}
+
+
 def _overlap(listener: Address, other: Address) -> bool:
     """Whether a listener would also take what is meant for the other address on this machine."""
     if listener.path or other.path:
@@ -97,6 +112,17 @@ def _check_listeners(root: Mapping[str, object], found: Mapping[str, Address]) -
             shared = (earlier, name) in _PAIRS and found[name] == found[earlier]
             if not shared and _overlap(found[name], found[earlier]):
                 yield ("listen", name), f"{found[name]} is already taken by listen.{earlier}"
+
+
+def _check_front_addresses(
+    fronts: Mapping[str, Address], listeners: Mapping[str, Address]
+) -> Iterator[Finding]:
+    taken = {f"listen.{name}": address for name, address in listeners.items()}
+    for name, address in fronts.items():
+        for owner, other in taken.items():
+            if _overlap(address, other):
+                yield ("fronts", name, "address"), f"{address} is already taken by {owner}"
+        taken[f"fronts.{name}"] = address
 
 
 def _check_listener_tls(
@@ -161,7 +187,7 @@ def _check_loops(
             target = _address(entry.get(port))
             for name, listener in listeners.items():
                 if target is not None and _overlap(listener, target):
-                    message = f"{target} is our own listener listen.{name}"
+                    message = f"{target} is our own listener {name}"
                     yield ("backends", index, port), message
 
 

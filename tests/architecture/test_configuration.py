@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from lb.settings.access import ClientLimitSettings, ControlSettings, TokenSettings
 from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.document import document
+from lb.settings.fronts import SageMakerSettings, VertexSettings
 from lb.settings.listening import (
     CertificateSettings,
     ListenerSettings,
@@ -48,6 +49,8 @@ SECTIONS: dict[Path, type[Section]] = {
     ("access", "tokens", 0): TokenSettings,
     ("access", "control"): ControlSettings,
     ("access", "limits", 0): ClientLimitSettings,
+    ("fronts", "sagemaker"): SageMakerSettings,
+    ("fronts", "vertex"): VertexSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [

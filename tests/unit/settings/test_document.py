@@ -34,6 +34,6 @@ def test_a_setting_is_described_by_value_default_and_meaning(start: str) -> None
 
 def test_shared_sections_are_described_once() -> None:
     assert sum(line.startswith("| `rise` |") for line in LINES) == 1
-    # Listeners for requests have more than the others.
-    assert sum(line.startswith("| `address` |") for line in LINES) == 2
+    # Listeners for requests have more than the others, and each front has its own.
+    assert sum(line.startswith("| `address` |") for line in LINES) == 4
     assert sum(line.startswith("| `client_ca` |") for line in LINES) == 1

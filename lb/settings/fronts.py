@@ -1,0 +1,146 @@
+"""Settings of the fronts for cloud platforms, and what the platforms' environment says of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
+
+from lb.domain.backend import Address
+from lb.settings.problems import show
+from lb.settings.section import Section
+from lb.settings.values import ListenAddress, UrlPath
+
+_SEGMENT: Final = re.compile(r"(?!\.\.?\Z)[!-~]{1,255}", re.ASCII)
+_RANGE: Final = re.compile(r"[0-9]{1,5}-[0-9]{1,5}", re.ASCII)
+DEFAULT_ADDRESS: Final = Address("0.0.0.0", 8080)  # the platforms come from outside
+
+
+def _check_model(name: str) -> str:
+    if not _SEGMENT.fullmatch(name) or set(name) & set("/\\?#%"):
+        raise ValueError(f"not a name that can stand in a path: {show(name)}")
+    return name
+
+
+def _check_range(text: str) -> str:
+    if not _RANGE.fullmatch(text):
+        raise ValueError(f"expected LOW-HIGH, got {show(text)}")
+    return text
+
+
+ModelName = Annotated[str, AfterValidator(_check_model)]
+"""Name of an ML model as it stands in a path."""
+PortRange = Annotated[str, AfterValidator(_check_range)]
+"""Two ports, `8000-8999`."""
+
+
+class Inference(StrEnum):
+    """Which call of a model an invocation is."""
+
+    INFER = "infer"
+    GENERATE = "generate"
+    GENERATE_STREAM = "generate_stream"
+
+
+class Ping(StrEnum):
+    """What a ping asks."""
+
+    READY = "ready"
+    LIVE = "live"
+
+
+class SageMakerSettings(Section):
+    """Amazon SageMaker: `/ping`, `/invocations` and, for endpoints of many models, `/models`, on
+    a port of its own, as a Triton with `--allow-sagemaker` has it. Where a key is left out, the
+    environment variable that is named there says it."""
+
+    enabled: bool = False
+    """Whether there is this front."""
+    address: ListenAddress = DEFAULT_ADDRESS
+    """Where it listens; its port: `SAGEMAKER_BIND_TO_PORT`."""
+    safe_port_range: PortRange | None = None
+    """Ports that SageMaker permits, `LOW-HIGH`; `address` must be one of them:
+    `SAGEMAKER_SAFE_PORT_RANGE`."""
+    default_model: ModelName | None = None
+    """The model of `/invocations`: `SAGEMAKER_TRITON_DEFAULT_MODEL_NAME`. With neither they get
+    404, as from a Triton."""
+    inference: Inference = Inference.INFER
+    """What an invocation is: `infer`, `generate` or `generate_stream`:
+    `SAGEMAKER_TRITON_INFERENCE_TYPE`."""
+    ping: Ping = Ping.READY
+    """What `/ping` asks, `ready` or `live`: `SAGEMAKER_TRITON_PING_MODE`."""
+    multi_model: bool = False
+    """Whether SageMaker loads and unloads models through `/models`: `SAGEMAKER_MULTI_MODEL`. It
+    needs `--model-control-mode=explicit` on the backends, the models in their repositories under
+    the names that SageMaker gives them, and a rule in `access.control` that admits it."""
+
+
+class VertexSettings(Section):
+    """Vertex AI: a health and a predict route on a port of its own, as a Triton has it in its
+    containers. Where a key is left out, the environment variable that is named there says it."""
+
+    enabled: bool = False
+    """Whether there is this front. Where `AIP_MODE` is set it must be PREDICTION, or there is
+    none."""
+    address: ListenAddress = DEFAULT_ADDRESS
+    """Where it listens; its port: `AIP_HTTP_PORT`."""
+    health_route: UrlPath | None = None
+    """Path that asks for readiness: `AIP_HEALTH_ROUTE`. One of them must be given."""
+    predict_route: UrlPath | None = None
+    """Path of predictions: `AIP_PREDICT_ROUTE`. One of them must be given."""
+    default_model: ModelName | None = None
+    """The model of predictions that name no other route in `X-Vertex-Ai-Triton-Redirect`. Left
+    out, it is the only model that is ready."""
+
+
+class FrontSettings(Section):
+    """Ports on which the hosting platforms of clouds find what they expect; off unless enabled."""
+
+    sagemaker: SageMakerSettings = SageMakerSettings()
+    vertex: VertexSettings = VertexSettings()
+
+
+_SAGEMAKER: Final = {
+    "safe_port_range": "SAGEMAKER_SAFE_PORT_RANGE",
+    "default_model": "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME",
+    "inference": "SAGEMAKER_TRITON_INFERENCE_TYPE",
+    "ping": "SAGEMAKER_TRITON_PING_MODE",
+}
+_VERTEX: Final = {"health_route": "AIP_HEALTH_ROUTE", "predict_route": "AIP_PREDICT_ROUTE"}
+
+
+def apply_environment(root: Mapping[str, object], env: Mapping[str, str]) -> None:
+    """Fill in what the fronts that are enabled leave to the environment.
+
+    Args:
+        root: the tree of a configuration; changed in place.
+        env: environment variables; an empty one is as good as none.
+    """
+    fronts = root.get("fronts")
+    if not isinstance(fronts, dict):
+        return
+    sagemaker, vertex = fronts.get("sagemaker"), fronts.get("vertex")
+    if isinstance(sagemaker, dict) and sagemaker.get("enabled") is True:
+        _fill(sagemaker, _SAGEMAKER, env)
+        _fill_port(sagemaker, env.get("SAGEMAKER_BIND_TO_PORT"))
+        if env.get("SAGEMAKER_MULTI_MODEL"):
+            sagemaker.setdefault("multi_model", env["SAGEMAKER_MULTI_MODEL"] == "true")
+    if isinstance(vertex, dict) and vertex.get("enabled") is True:
+        if env.get("AIP_MODE", "PREDICTION") != "PREDICTION":
+            vertex["enabled"] = False
+        _fill(vertex, _VERTEX, env)
+        _fill_port(vertex, env.get("AIP_HTTP_PORT"))
+
+
+def _fill(section: dict[str, object], names: Mapping[str, str], env: Mapping[str, str]) -> None:
+    for key, name in names.items():
+        if env.get(name):
+            section.setdefault(key, env[name])
+
+
+def _fill_port(section: dict[str, object], port: str | None) -> None:
+    if port:
+        section.setdefault("address", f"{DEFAULT_ADDRESS.host}:{port}")
