@@ -11,7 +11,6 @@ along when it died is found out pin by pin.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +18,7 @@ from hashlib import blake2b
 from math import log
 from typing import Final
 
+from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -31,6 +31,8 @@ answer from the backend that knows best."""
 _EXPIRED_PER_STEP: Final = 2
 """Looked at per step; one step adds at most one pin."""
 _EVICTION_TRIES: Final = 16
+_MAX_MODELS: Final = 10_000
+"""Names of models come from clients."""
 
 
 class Affinity(Enum):
@@ -45,22 +47,32 @@ class Affinity(Enum):
 class _Model:
     """The open sequences of one model."""
 
-    __slots__ = ("name", "open", "shares")
+    __slots__ = ("name", "number", "open", "shares")
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, number: int) -> None:
         self.name = name
+        self.number = number
+        """Stands for the name in keys. Never used again."""
         self.open = 0
         self.shares: dict[Backend, _Share] = {}
+
+    def row_key(self, sequence_id: int | str) -> bytes:
+        """What tells its sequences from all others."""
+        if isinstance(sequence_id, int):
+            return b"%x i%x" % (self.number, sequence_id)
+        return b"%x s%b" % (self.number, sequence_id.encode("utf-8", "surrogateescape"))
 
 
 class _Share:
     """Those of them that run on one backend, until it dies."""
 
-    __slots__ = ("backend", "deaths", "model", "open")
+    __slots__ = ("backend", "deaths", "model", "number", "open")
 
-    def __init__(self, model: _Model, backend: Backend) -> None:
+    def __init__(self, model: _Model, backend: Backend, number: int) -> None:
         self.model = model
         self.backend = backend
+        self.number = number
+        """Stands for it in rows."""
         self.deaths = backend.deaths
         self.open = 0
 
@@ -70,37 +82,20 @@ class _Share:
         return self.deaths != self.backend.deaths
 
 
-class _Group:
-    """Pins that live equally long without a step, least recently used first."""
-
-    __slots__ = ("lifetime_s", "pins")
-
-    def __init__(self, lifetime_s: float) -> None:
-        self.lifetime_s = lifetime_s
-        self.pins: OrderedDict[SequenceKey, Pin] = OrderedDict()
-
-
 class Pin:
-    """One open sequence."""
+    """An open sequence with steps under way."""
 
-    __slots__ = ("_group", "_share", "starts", "steps", "used_at", "way")
+    __slots__ = ("backend", "row", "starts", "steps", "way")
 
-    def __init__(self, group: _Group, share: _Share) -> None:
-        self._group = group
-        self._share = share
-        self.starts = 0
-        """STARTs of this key since it was pinned: an END frees what its own START began."""
+    def __init__(self, backend: Backend, row: int) -> None:
+        self.backend = backend
+        self.row = row
         self.steps = 0
-        """Its attempts under way."""
-        self.used_at = 0.0
-        """When a step last began or ended."""
+        """Attempts under way."""
+        self.starts = 0
+        """STARTs since then: an END frees what its own START began."""
         self.way: object | None = None
         """What its last step went over, for whoever has to keep steps in order."""
-
-    @property
-    def backend(self) -> Backend:
-        """Where it runs."""
-        return self._share.backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +114,15 @@ class SequenceTable:
         """Remember at most `limit` sequences; beyond that the one idle for longest is dropped."""
         self._limit = limit
         self._affinity = affinity
-        self._groups: dict[float, _Group] = {}
+        self._rows = PinRows()
+        self._pins: dict[int, Pin] = {}
+        """By row: those with steps under way."""
+        self._queues: dict[float, int] = {}
+        """By lifetime: of rows that live equally long without a step."""
         self._models: dict[bytes, _Model] = {}
-        self._count = 0
+        self._models_seen = 0
+        self._shares: dict[int, _Share] = {}
+        self._shares_seen = 0
         self._turn = 0
         self.started = 0
         self.lost = 0
@@ -132,7 +133,7 @@ class SequenceTable:
         """Forgotten although they may run, because there were too many."""
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._rows)
 
     # Steps
 
@@ -161,28 +162,34 @@ class SequenceTable:
         Raises:
             RequestRefused: the sequence is lost.
         """
-        group = self._group(idle_s * IDLE_FACTOR)
-        self._expire(group, now, _EXPIRED_PER_STEP)
-        pin = self._find(step.key, group, now)
-        if pin is not None and pin._share.is_lost:
+        lifetime_s = idle_s * IDLE_FACTOR
+        queue = self._queue(lifetime_s)
+        self._expire(queue, lifetime_s, now, _EXPIRED_PER_STEP)
+        row = self._find(step.key, lifetime_s, now)
+        if row != NO_ROW and (share := self._shares[self._rows.owner[row]]).is_lost:
             self.lost += 1
-            self._close(step.key, pin)
+            self._close(row)
             if not step.is_start:
-                raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, pin.backend))
-            pin = None
-        if pin is None:
+                raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, share.backend))
+            row = NO_ROW
+        if row == NO_ROW:
             if not step.is_start and self._affinity is Affinity.LEAST_OPEN:
                 return None, None
             backend = self._choose(step.key, placement, tried)
             if backend is None or not step.is_start:
                 return backend, None
-            pin = self._open(step.key, group, backend)
+            row = self._open(step.key, queue, backend, now)
+            if row == NO_ROW:
+                return backend, None
+        else:
+            self._rows.touch(row, queue, now)
+        pin = self._pins.get(row)
+        if pin is None:
+            pin = self._pins[row] = Pin(self._shares[self._rows.owner[row]].backend, row)
         if step.is_start:
             pin.starts += 1
             self.started += 1
         pin.steps += 1
-        pin.used_at = now
-        group.pins.move_to_end(step.key)
         return pin.backend, pin
 
     def ended(
@@ -198,28 +205,30 @@ class SequenceTable:
             surely_not_run: the backend certainly did nothing: no sequence began, or ended.
         """
         pin.steps -= 1
-        pin.used_at = now
-        pins = pin._group.pins
-        if pins.get(step.key) is not pin:
-            return
+        row = pin.row
+        if row == NO_ROW:
+            return  # it was freed meanwhile
         is_over = step.is_start if surely_not_run else step.is_end
         if is_over and pin.starts == starts:
-            self._close(step.key, pin)
-        else:
-            pins.move_to_end(step.key)
+            self._close(row)
+            return
+        self._rows.touch(row, self._rows.queue[row], now)
+        if not pin.steps:
+            del self._pins[row]
 
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
-        for group in self._groups.values():
-            pin = group.pins.get(key)
-            if pin is not None:
-                return None if pin._share.is_lost else pin.backend
-        return None
+        model = self._models.get(key.model)
+        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        if row == NO_ROW:
+            return None
+        share = self._shares[self._rows.owner[row]]
+        return None if share.is_lost else share.backend
 
     def sweep(self, now: float, limit: int) -> None:
         """Forget up to `limit` expired sequences of each lifetime; due about every second."""
-        for group in self._groups.values():
-            self._expire(group, now, limit)
+        for lifetime_s, queue in self._queues.items():
+            self._expire(queue, lifetime_s, now, limit)
 
     def open_sequences(self) -> Iterator[OpenSequences]:
         """What runs where, by model."""
@@ -257,91 +266,88 @@ class SequenceTable:
 
     # Pins
 
-    def _group(self, lifetime_s: float) -> _Group:
-        group = self._groups.get(lifetime_s)
-        if group is None:
-            group = self._groups[lifetime_s] = _Group(lifetime_s)
-        return group
+    def _queue(self, lifetime_s: float) -> int:
+        queue = self._queues.get(lifetime_s)
+        if queue is None:
+            queue = self._queues[lifetime_s] = self._rows.new_queue()
+        return queue
 
-    def _find(self, key: SequenceKey, group: _Group, now: float) -> Pin | None:
-        """The pin of a key, brought into `group` if it was found in another."""
-        pin = group.pins.get(key)
-        if pin is None:
-            for other in self._groups.values():
-                pin = other.pins.pop(key, None)
-                if pin is not None:
-                    pin._group = group
-                    group.pins[key] = pin
-                    break
-            else:
-                return None
-        if pin.steps or pin.used_at + group.lifetime_s > now:
-            return pin
+    def _find(self, key: SequenceKey, lifetime_s: float, now: float) -> int:
+        model = self._models.get(key.model)
+        if model is None:
+            return NO_ROW
+        row = self._rows.find(model.row_key(key.id))
+        if row == NO_ROW or row in self._pins or self._rows.used[row] + lifetime_s > now:
+            return row
         self.expired += 1
-        self._close(key, pin)
-        return None
+        self._close(row)
+        return NO_ROW
 
-    def _open(self, key: SequenceKey, group: _Group, backend: Backend) -> Pin:
-        if self._count >= self._limit:
+    def _open(self, key: SequenceKey, queue: int, backend: Backend, now: float) -> int:
+        if len(self._rows) >= self._limit:
             self._make_room()
         model = self._models.get(key.model)
         if model is None:
-            model = self._models[key.model] = _Model(key.model)
+            if len(self._models) >= _MAX_MODELS:
+                self.dropped += 1
+                return NO_ROW
+            self._models_seen += 1
+            model = self._models[key.model] = _Model(key.model, self._models_seen)
         share = model.shares.get(backend)
         if share is None or share.is_lost:
-            share = model.shares[backend] = _Share(model, backend)
+            self._shares_seen += 1
+            share = model.shares[backend] = _Share(model, backend, self._shares_seen)
+            self._shares[share.number] = share
         model.open += 1
         share.open += 1
         backend.open_sequences += 1
-        self._count += 1
         self._turn += 1
         backend.last_sequence = self._turn
-        # All keys of a model share the bytes of its name.
-        pin = group.pins[SequenceKey(model.name, key.id)] = Pin(group, share)
-        return pin
+        return self._rows.add(model.row_key(key.id), share.number, queue, now)
 
-    def _close(self, key: SequenceKey, pin: Pin) -> None:
-        del pin._group.pins[key]
-        self._count -= 1
-        share = pin._share
+    def _close(self, row: int) -> None:
+        pin = self._pins.pop(row, None)
+        if pin is not None:
+            pin.row = NO_ROW
+        share = self._shares[self._rows.owner[row]]
+        self._rows.remove(row)
         share.open -= 1
         if not share.is_lost:
             share.backend.open_sequences -= 1
         model = share.model
         model.open -= 1
-        if not share.open and model.shares.get(share.backend) is share:
-            del model.shares[share.backend]
+        if not share.open:
+            del self._shares[share.number]
+            if model.shares.get(share.backend) is share:
+                del model.shares[share.backend]
         if not model.open:
             del self._models[model.name]
 
-    def _expire(self, group: _Group, now: float, limit: int) -> None:
-        pins = group.pins
+    def _expire(self, queue: int, lifetime_s: float, now: float, limit: int) -> None:
+        rows = self._rows
         for _ in range(limit):
-            if not pins:
+            row = rows.oldest(queue)
+            if row == NO_ROW or rows.used[row] + lifetime_s > now:
                 return
-            key = next(iter(pins))
-            pin = pins[key]
-            if pin.used_at + group.lifetime_s > now:
-                return
-            if pin.steps:
-                pin.used_at = now  # a long step is no silence
-                pins.move_to_end(key)
+            if row in self._pins:
+                rows.touch(row, queue, now)  # a long step is no silence
             else:
                 self.expired += 1
-                self._close(key, pin)
+                self._close(row)
 
     def _make_room(self) -> None:
         """Forget the sequence without a step under way that was idle for longest."""
+        rows = self._rows
         for _ in range(_EVICTION_TRIES):
             heads = (
-                next(iter(group.pins.items())) for group in self._groups.values() if group.pins
+                row for queue in self._queues.values() if (row := rows.oldest(queue)) != NO_ROW
             )
-            key, pin = min(heads, key=lambda head: head[1].used_at)
-            if not pin.steps:
+            row = min(heads, key=rows.used.__getitem__)
+            if row not in self._pins:
                 self.dropped += 1
-                self._close(key, pin)
+                self._close(row)
                 return
-            pin._group.pins.move_to_end(key)
+            rows.touch(row, rows.queue[row], rows.used[row])
 
 
 def lost_text(key: SequenceKey, backend: Backend) -> str:
