@@ -12,12 +12,12 @@ import re
 from typing import Final
 
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
-from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from lb.wire import field_names
+from lb.wire.http2 import huffman
 from lb.wire.http2.frames import ErrorCode, Http2Error
+from lb.wire.http2.huffman import HuffmanError
 
 OTHER: Final = 0
 METHOD: Final = 1
@@ -170,19 +170,19 @@ def _read_integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
 
 
 def _read_string(block: bytes, pos: int) -> tuple[bytes, int]:
-    huffman = block[pos] & 0x80
+    is_coded = block[pos] & 0x80
     length, pos = _read_integer(block, pos, 0x7F)
     end = pos + length
     if end > len(block):
         raise _broken("string runs past its block")
     text = block[pos:end]
-    return (_inflate(text) if huffman else text), end
+    return (_inflate(text) if is_coded else text), end
 
 
 def _inflate(text: bytes) -> bytes:
     try:
-        return bytes(decode_huffman(text))
-    except HPACKDecodingError as error:
+        return huffman.decode(text)
+    except HuffmanError as error:
         raise _broken("bad Huffman coding") from error
 
 
