@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.fakes.process import ChildProcess, free_ports, wait_until
 from tests.triton.target import Target, http_status
@@ -21,9 +23,17 @@ START_TIMEOUT_S = 60.0
 class RealTriton:
     """One tritonserver with its own model repository; a restart keeps the ports."""
 
-    def __init__(self, name: str, workspace: Path, records: Path, *options: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        workspace: Path,
+        records: Path,
+        *options: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Start it; `options` are further ones of its command line."""
         self.name = name
+        self._environment = environment
         self._options = options
         self._directory = workspace / name
         self._records = records
@@ -60,6 +70,7 @@ class RealTriton:
             "OPENBLAS_NUM_THREADS": "1",
             "TEST_SERVER_NAME": self.name,
             "TEST_RECORDS": str(self._records),
+            **self._environment,
         }
         return ChildProcess(command, log=self._directory / "triton.log", env=env)
 
