@@ -28,7 +28,7 @@ def controlled_tritons(
     started: list[RealTriton] = []
     try:
         for number in range(4):
-            triton = RealTriton(f"triton-{number}", workspace, records.directory, options=EXPLICIT)
+            triton = RealTriton(f"triton-{number}", workspace, records.directory, *EXPLICIT)
             started.append(triton)
         for triton in started:
             triton.wait_ready()
