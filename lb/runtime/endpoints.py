@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lb.domain.backend import Address, AppProtocol
 from lb.net.listeners import bind, bound_address
+from lb.runtime.fronts import front_addresses
 from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings
 from lb.settings.model import Settings
 
@@ -33,6 +34,10 @@ def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
     return (
         *_pair("http", listen.http, "grpc", listen.grpc),
         *_pair("https", listen.https, "grpcs", listen.grpcs),
+        *(
+            Endpoint(name, (name,), address, (AppProtocol.HTTP,), None)
+            for name, address in front_addresses(settings.fronts).items()
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from lb.net.proxy_protocol import ProxyAcceptor
 from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.sniff import Sniffer
 from lb.runtime.endpoints import Endpoint
+from lb.runtime.fronts import front_factory
 from lb.runtime.wiring import Product
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -28,6 +29,9 @@ class Front:
             AppProtocol.HTTP: product.http1.server_protocol,
             AppProtocol.GRPC: product.http2.server_protocol,
         }
+        own = front_factory(product.settings.fronts, endpoint.name, product.http1)
+        if own is not None:
+            factories[AppProtocol.HTTP] = own
         timeouts, timers = product.settings.timeouts, product.timers
         traffic = product.meter.traffic[endpoint.protocols[0]]
         self.sniffer: Sniffer | None = None

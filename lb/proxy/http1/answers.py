@@ -15,7 +15,7 @@ from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
 from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 
-_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 REASONS: Final = {
     408: Reason.HEAD_TIMEOUT,
@@ -54,7 +54,7 @@ class Answer:
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
-        parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, _PHRASES.get(self.status, b""))]
+        parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, PHRASES.get(self.status, b""))]
         parts.append(b"Content-Length: %d\r\n" % len(self.body))
         parts.append(b"Content-Type: %b\r\n" % self.content_type)
         if self.says_methods or self.status == 405:

@@ -98,7 +98,7 @@ class AskedExchange(Http1Exchange):
             model=plan.model,
             method=plan.method,
             target=plan.path,
-            fields=_end_to_end(self._head),
+            fields=end_to_end(self._head),
             body=body,
         )
         reply = await self._fan_out.ask(question)
@@ -110,7 +110,7 @@ class AskedExchange(Http1Exchange):
         self.answer(Answer(reply.status, body, reply.reason, content_type=content_type))
 
 
-def _end_to_end(head: bytes) -> tuple[tuple[bytes, bytes], ...]:
+def end_to_end(head: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """Name in lower case and value of the fields of a checked head that concern a backend."""
     fields = []
     for line in head.split(CRLF)[1:-2]:

@@ -44,7 +44,7 @@ class ServerConnection(Downstream):
 
     __slots__ = (
         "_at", "_backlog", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan",
-        "_pending", "held",
+        "_pending", "_plan", "held",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -52,6 +52,7 @@ class ServerConnection(Downstream):
         self.held = 0
         """For the ledger, which writes it."""
         self._known_plan = relay.known_plan
+        self._plan = relay.plan
         # What was read and not used yet: `_pending` from `_at` on.
         self._pending = b""
         self._at = 0
@@ -85,7 +86,7 @@ class ServerConnection(Downstream):
             end = data.find(END) + 4
             if end > 3:
                 head = data[:end]
-                plan = self._known_plan(head) or self.relay.plan(head)
+                plan = self._known_plan(head) or self._plan(head)
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
                     self.state = _BUSY
                     relay = self.relay
@@ -175,8 +176,11 @@ class ServerConnection(Downstream):
                 self._wait_for_head()
                 return False
             head = collected
-        self._begin(self.relay.heads.request(head))
+        self._begin(self._read_plan(head))
         return True
+
+    def _read_plan(self, head: bytes) -> RequestPlan:
+        return self.relay.heads.request(head)
 
     def _wait_for_head(self) -> None:
         if self.state is _READY and len(self._collector):

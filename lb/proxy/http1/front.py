@@ -1,0 +1,164 @@
+"""Ports for hosting platforms: their requests are v2 requests in other clothes.
+
+A head is translated once and remembered. What comes of it takes the same way as a request to the
+v2 port from then on, access rules included: only its log line has the path that the client wrote.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lb.kserve.fronts import Forward, FrontFault, FrontRequest, v2_head
+from lb.proxy.http1.answers import Answer
+from lb.proxy.http1.exchange import Http1Exchange
+from lb.proxy.http1.server import ServerConnection
+from lb.wire.cache import HeadCache
+from lb.wire.http1.grammar import trimmed
+from lb.wire.http1.request import parse_request_head
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.heads import RequestPlan
+    from lb.proxy.http1.relay import Http1Relay
+
+_NOWHERE: Final = b"/"
+"""Stands for a request that we answer: no operation, so that the access rules still count."""
+_TEXT: Final = b"text/plain"
+"""What a Triton's front says that its own answers are, errors included."""
+
+MakeExchange = Callable[["Http1Relay", ServerConnection, "RequestPlan", float], Http1Exchange]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What becomes of a request to a front."""
+
+    plan: RequestPlan
+    """Of the v2 request."""
+    method: bytes
+    path: bytes
+    """As the client wrote them."""
+    answer: Callable[[], Answer | None] | None = None
+    """Answers it here, or not."""
+    make: MakeExchange | None = None
+    """Its exchange where it is of a kind of its own."""
+
+
+class Front(ABC):
+    """One such port: what its requests mean."""
+
+    def __init__(self, relay: Http1Relay) -> None:
+        self.relay = relay
+        self._turns: HeadCache[Turn] = HeadCache()
+
+    @property
+    def may_remember(self) -> bool:
+        """Whether equal heads mean the same until the process ends."""
+        return True
+
+    @abstractmethod
+    def read(self, head: bytes, request: FrontRequest) -> Turn:
+        """Say what a request means.
+
+        Raises:
+            FrontFault: its content type cannot be meant.
+            MessageError: it must not be relayed.
+        """
+
+    def turn(self, head: bytes) -> Turn:
+        """What becomes of a request, by its head.
+
+        Raises:
+            MessageError: it must not be relayed.
+        """
+        turn = self._turns.get(head) or self._turns.revive(head)
+        if turn is None:
+            request = self._request(head)
+            try:
+                turn = self.read(head, request)
+            except FrontFault as fault:
+                body = json.dumps({"error": str(fault)}, separators=(",", ":")).encode()
+                turn = self.answered(head, request, 400, body)
+            if self.may_remember:
+                self._turns.put(head, turn)
+        return turn
+
+    def _request(self, head: bytes) -> FrontRequest:
+        parsed = parse_request_head(head, self.relay.options.head)
+        return FrontRequest(
+            parsed.method,
+            parsed.target.partition(b"?")[0],
+            parsed.length,
+            _first(head, b"content-type") or b"",
+            _first(head, b"x-amzn-sagemaker-target-model") or b"",
+            _first(head, b"x-vertex-ai-triton-redirect"),
+        )
+
+    def forwarded(
+        self,
+        head: bytes,
+        request: FrontRequest,
+        forward: Forward,
+        *,
+        answer: Callable[[], Answer | None] | None = None,
+        make: MakeExchange | None = None,
+    ) -> Turn:
+        """It is a v2 request."""
+        plan = self.relay.heads.request(v2_head(head, forward))
+        return Turn(plan=plan, method=request.method, path=request.path, answer=answer, make=make)
+
+    def answered(self, head: bytes, request: FrontRequest, status: int, body: bytes = b"") -> Turn:
+        """It gets an answer on the spot."""
+        given = Answer(status, body, content_type=_TEXT)
+        forward = Forward(request.method, _NOWHERE)
+        return self.forwarded(head, request, forward, answer=lambda: given)
+
+
+class FrontConnection(ServerConnection):
+    """A client's connection to a front."""
+
+    __slots__ = ("_front", "_turn")
+
+    def __init__(self, front: Front) -> None:
+        super().__init__(front.relay)
+        # No head means what it says, so none is known.
+        self._known_plan = self._plan = _know_nothing
+        self._front = front
+        self._turn: Turn | None = None
+
+    def _read_plan(self, head: bytes) -> RequestPlan:
+        self._turn = turn = self._front.turn(head)
+        return turn.plan
+
+    def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
+        turn = self._turn
+        if turn is None or turn.make is None:
+            exchange = super()._new_exchange(plan, now)
+        else:
+            exchange = turn.make(self.relay, self, plan, now)
+        if turn is not None:
+            exchange.method, exchange.path = turn.method, turn.path
+        return exchange
+
+    def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
+        answer = super()._own_answer(exchange)
+        turn = self._turn
+        if answer is not None or turn is None or turn.answer is None:
+            return answer
+        return turn.answer()
+
+
+def _know_nothing(_head: bytes) -> RequestPlan | None:
+    return None
+
+
+def _first(head: bytes, name: bytes) -> bytes | None:
+    """The value of the first field of that name, given in lower case, in a legal head."""
+    for line in head.split(b"\r\n")[1:-2]:
+        field, _, value = line.partition(b":")
+        if field.lower() == name:
+            return trimmed(value)
+    return None
