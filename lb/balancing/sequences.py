@@ -218,12 +218,13 @@ class SequenceTable:
 
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
-        model = self._models.get(key.model)
-        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
-        if row == NO_ROW:
-            return None
-        share = self._shares[self._rows.owner[row]]
-        return None if share.is_lost else share.backend
+        share = self._share_of(key)
+        return None if share is None or share.is_lost else share.backend
+
+    def is_lost(self, key: SequenceKey) -> bool:
+        """Whether a sequence has lost its backend, and nobody was told yet."""
+        share = self._share_of(key)
+        return share is not None and share.is_lost
 
     def sweep(self, now: float, limit: int) -> None:
         """Forget up to `limit` expired sequences of each lifetime; due about every second."""
@@ -265,6 +266,11 @@ class SequenceTable:
         return min(candidates, key=rank)
 
     # Pins
+
+    def _share_of(self, key: SequenceKey) -> _Share | None:
+        model = self._models.get(key.model)
+        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        return None if row == NO_ROW else self._shares[self._rows.owner[row]]
 
     def _queue(self, lifetime_s: float) -> int:
         queue = self._queues.get(lifetime_s)

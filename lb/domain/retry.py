@@ -60,7 +60,12 @@ REPLAY_TABLE: dict[Outcome, Row] = {
 
 
 def decide(
-    outcome: Outcome, operation: Operation, *, body_retained: bool, response_begun: bool
+    outcome: Outcome,
+    operation: Operation,
+    *,
+    body_retained: bool,
+    response_begun: bool,
+    is_step: bool = False,
 ) -> Verdict:
     """Say whether an attempt that ended with `outcome` may be sent again.
 
@@ -69,10 +74,11 @@ def decide(
         operation: which call it is.
         body_retained: every byte that was sent of the request's body is still held.
         response_begun: some of an answer has gone to the client.
+        is_step: it belongs to a sequence: run twice it would change what comes after.
     """
     if response_begun or not body_retained:
         return Verdict.FAIL
     ran = REPLAY_TABLE[outcome].ran
-    if ran is Ran.NO or (ran is Ran.HARDLY and operation.may_run_twice):
+    if ran is Ran.NO or (ran is Ran.HARDLY and operation.may_run_twice and not is_step):
         return Verdict.REPLAY
     return Verdict.FAIL

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.access.gate import Claim, Gate
+from lb.balancing.sequences import SequenceTable
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.domain.pool import OutcomeSink, Picker, Placement, PoolRef
+from lb.domain.pool import OutcomeSink, Placement, PoolRef
 from lb.domain.retry import Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
 
@@ -27,6 +29,10 @@ _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
 _NO_PARTICULARS: Final = Particulars()
+_MAX_SEQUENCES: Final = 1_000_000
+"""Remembered unless told otherwise."""
+_NO_BACKEND: Final = "no backend is available"
+_ALL_FULL: Final = "all backends are at their request limit"
 _MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
 _RACE_S: Final = 1.0
 """A connection that the backend was closing already is gone within a round trip."""
@@ -57,6 +63,8 @@ class Dispatcher:
         self._ledger = ledger
         self._max_attempts = max_attempts
         self.gate = gate or Gate()
+        self.steps = Steps(SequenceTable(limit=_MAX_SEQUENCES))
+        """The sequences of both protocols; to be replaced before the first request."""
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
         self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
@@ -103,7 +111,8 @@ class Dispatcher:
             now: the time, where the caller has it.
 
         Raises:
-            RequestRefused: no backend is eligible, all are full, or memory is short.
+            RequestRefused: no backend is eligible, all are full, memory is short, or it is a step
+                of a sequence that cannot go on.
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
         # Backend and Port: two calls fewer per request.
@@ -111,13 +120,13 @@ class Dispatcher:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         if exchange.particulars is None and not exchange.tried:
             picker = self._ref.current.placements[exchange.protocol].picker
+            if picker is None:
+                raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+            backend = picker.pick()
+            if backend is None:
+                raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         else:
-            picker = self._picker(exchange)
-        if picker is None:
-            raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
-        backend = picker.pick()
-        if backend is None:
-            raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their request limit")
+            backend = self._choose(exchange, now)
         port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
         backend.in_flight += 1
         port.in_flight += 1
@@ -152,15 +161,30 @@ class Dispatcher:
                     placement = Placement(both, placement.policy.build(both), placement.policy)
         return placement
 
-    def _picker(self, exchange: Exchange) -> Picker | None:
+    def _choose(self, exchange: Exchange, now: float | None) -> Backend:
+        """As `place` for what needs a second look."""
         placement = self.placement(exchange)
-        if not exchange.tried:
-            return placement.picker
-        rest = tuple(b for b in placement.eligible if b not in exchange.tried)
-        if not rest:
-            # `may_retry` let it through: the same backend will do on a fresh connection.
-            rest = placement.eligible
-        return placement.policy.build(rest) if rest else None
+        particulars = exchange.particulars
+        if particulars is not None and particulars.step is not None:
+            route = self._ref.current.routes.get(exchange.model)
+            facts = None if route is None else route.facts
+            now = self.clock() if now is None else now
+            home = self.steps.place(exchange, placement, facts, now)
+            if home is not None:
+                return home
+        picker = placement.picker
+        if exchange.tried:
+            rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+            if not rest:
+                # `may_retry` let it through: the same backend will do on a fresh connection.
+                rest = placement.eligible
+            picker = placement.policy.build(rest) if rest else None
+        if picker is None:
+            raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+        backend = picker.pick()
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
+        return backend
 
     def attempt_ended(
         self, exchange: Exchange, outcome: Outcome, code: int = 0, now: float | None = None
@@ -185,6 +209,8 @@ class Dispatcher:
             exchange.permit.release()
         if now is None:
             now = self.clock()
+        if exchange.particulars is not None:
+            self.steps.ended(exchange.particulars, outcome, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -216,8 +242,13 @@ class Dispatcher:
         """Whether an exchange whose attempt just ended may be placed again."""
         if exchange.attempts >= self._max_attempts:
             return False
+        step = exchange.particulars.step if exchange.particulars else None
         verdict = decide(
-            outcome, exchange.operation, body_retained=body_retained, response_begun=response_begun
+            outcome,
+            exchange.operation,
+            body_retained=body_retained,
+            response_begun=response_begun,
+            is_step=step is not None,
         )
         if verdict is Verdict.FAIL:
             return False
@@ -225,6 +256,11 @@ class Dispatcher:
             return False
         if outcome in _SAME_BACKEND_WILL_DO:
             return True
+        if step is not None:
+            home = self.steps.home(step)
+            if home is not None or self.steps.table.is_lost(step.key):
+                # Only a START can have been placed elsewhere meanwhile.
+                return home is not None and home not in exchange.tried
         eligible = self.placement(exchange).eligible
         return any(backend not in exchange.tried for backend in eligible)
 

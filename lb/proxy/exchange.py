@@ -4,6 +4,7 @@ besides its heads and pipes."""
 from __future__ import annotations
 
 from lb.access.gate import Permit
+from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
@@ -14,12 +15,17 @@ from lb.telemetry.record import RequestRecord
 class Particulars:
     """What beside its protocol and model decides where a request may go. Most have none."""
 
-    __slots__ = ("regions", "step", "version")
+    __slots__ = ("pin", "regions", "starts", "step", "version")
 
     def __init__(self) -> None:
         self.version = b""
         """The model's version that it asks for; empty leaves it to the backend."""
         self.step: SequenceStep | None = None
+        """Of a sequence."""
+        self.pin: Pin | None = None
+        """Of that sequence, while an attempt is under way. It belongs to the dispatcher, and so
+        does `starts`."""
+        self.starts = 0
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
 
@@ -57,6 +63,12 @@ class Exchange(RequestRecord):
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
         self.finished = False
+
+    @property
+    def sequence(self) -> int | str | None:
+        """The id of the sequence that it is a step of."""
+        particulars = self.particulars
+        return particulars.step.key.id if particulars and particulars.step else None
 
     def __repr__(self) -> str:
         backend = self.backend.name if self.backend else "-"

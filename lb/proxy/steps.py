@@ -1,0 +1,90 @@
+"""Steps of sequences on their way through the dispatcher: where they go, and what failed ones mean.
+
+Between `place` and `ended` a step is counted exactly once on its pin, as its attempt is on its
+backend.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.balancing.sequences import SequenceTable, lost_text, sequence_text
+from lb.domain.backend import Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.model import ModelFacts
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.pool import Placement
+from lb.domain.retry import REPLAY_TABLE, Ran
+from lb.domain.sequence import SequenceStep
+from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.failure import upstream_detail
+
+UNKNOWN_IDLE_S: Final = 60.0
+"""Patience with sequences of a model whose configuration has not been read."""
+
+
+class Steps:
+    """Brings exchanges and the table of sequences together."""
+
+    def __init__(self, table: SequenceTable) -> None:
+        self.table = table
+
+    def place(
+        self, exchange: Exchange, placement: Placement, facts: ModelFacts | None, now: float
+    ) -> Backend | None:
+        """The backend of a step; None leaves it to the policy.
+
+        Args:
+            exchange: to be placed.
+            placement: who may get new requests like it.
+            facts: of its model; None where nothing is known of it.
+            now: monotonic seconds.
+
+        Raises:
+            RequestRefused: the sequence is lost, or its backend cannot take the step.
+        """
+        particulars = exchange.particulars
+        if particulars is None or (step := particulars.step) is None:
+            return None
+        idle_s = UNKNOWN_IDLE_S
+        if facts is not None and facts.is_stateful is not None:
+            idle_s = facts.idle_s
+        backend, pin = self.table.place(step, placement, idle_s, now, exchange.tried)
+        if backend is None or pin is None:
+            return backend
+        if not backend.has_room:
+            reason, fault = Reason.BACKENDS_FULL, "is at its request limit"
+        elif backend.ports[exchange.protocol] is None:
+            reason, fault = Reason.NO_BACKEND, f"has no {exchange.protocol.label} port"
+        else:
+            particulars.pin = pin
+            particulars.starts = pin.starts
+            return backend
+        self.table.ended(step, pin, pin.starts, now, surely_not_run=True)
+        text = f"{sequence_text(step.key)} runs on backend {backend.name}, which {fault}"
+        raise RequestRefused(reason, text)
+
+    def ended(self, particulars: Particulars, outcome: Outcome, now: float) -> None:
+        """The attempt at a step is over."""
+        pin, step = particulars.pin, particulars.step
+        if pin is None or step is None:
+            return
+        surely_not_run = REPLAY_TABLE[outcome].ran is Ran.NO
+        self.table.ended(step, pin, particulars.starts, now, surely_not_run=surely_not_run)
+        particulars.pin = None
+
+    def home(self, step: SequenceStep) -> Backend | None:
+        """The backend that a step must go to; None where it is free to choose."""
+        return None if step.is_start else self.table.backend_of(step.key)
+
+    def failure(self, exchange: Exchange, outcome: Outcome) -> tuple[Reason, str]:
+        """What to tell a client whose attempt has ended so and is not repeated."""
+        backend = exchange.backend
+        reason = OUTCOME_REASONS[outcome]
+        text = upstream_detail(backend.name if backend else "-", exchange.protocol, outcome)
+        step = exchange.particulars.step if exchange.particulars else None
+        if step is None or backend is None:
+            return reason, text
+        if not step.is_start and self.table.is_lost(step.key):
+            return Reason.SEQUENCE_LOST, f"{lost_text(step.key, backend)} ({text})"
+        return reason, f"{sequence_text(step.key)}: {text}"

@@ -1,0 +1,211 @@
+"""Steps of sequences in the dispatcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import PoolRef, PoolSnapshot
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange, Particulars
+from lb.wire.ledger import Ledger
+from tests.fakes.backends import make_backend
+from tests.fakes.clock import FakeLoop
+from tests.fakes.records import INFER
+from tests.fakes.relay import Finished, Outcomes, snapshot_of
+
+KEY = SequenceKey(b"m", 7)
+
+
+class Parts:
+    """A dispatcher over some backends."""
+
+    def __init__(self, *backends: Backend) -> None:
+        self.backends = backends
+        self.ref = PoolRef(snapshot_of(backends))
+        self.loop = FakeLoop()
+        self.dispatcher = Dispatcher(
+            self.ref,
+            Outcomes(),
+            Finished(),
+            clock=self.loop.time,
+            ledger=Ledger(800),
+            max_attempts=3,
+        )
+
+    def only(self, *backends: Backend) -> None:
+        """Let new requests go to these alone."""
+        placements = snapshot_of(backends).placements
+        self.ref.publish(PoolSnapshot(2, self.backends, placements))
+
+    def step(
+        self,
+        *,
+        start: bool = False,
+        end: bool = False,
+        key: SequenceKey = KEY,
+        protocol: AppProtocol = AppProtocol.GRPC,
+    ) -> Exchange:
+        exchange = Exchange(protocol, INFER, "client", 1.0)
+        exchange.model = key.model
+        exchange.particulars = Particulars()
+        exchange.particulars.step = SequenceStep(key, start, end)
+        return exchange
+
+    def run(self, exchange: Exchange) -> Backend:
+        """Place it and answer it."""
+        backend = self.dispatcher.place(exchange)
+        self.dispatcher.attempt_ended(exchange, Outcome.ANSWERED)
+        return backend
+
+    def fail(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Let its attempt fail; whether it may be placed again."""
+        self.dispatcher.attempt_ended(exchange, outcome)
+        return self.dispatcher.may_retry(
+            exchange, outcome, body_retained=True, response_begun=False
+        )
+
+
+def two() -> Parts:
+    return Parts(make_backend("a"), make_backend("b"))
+
+
+@pytest.mark.parametrize("protocol", list(AppProtocol))
+def test_steps_follow_their_start_whatever_the_protocol(protocol: AppProtocol) -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    home.in_flight = 9
+    assert [parts.run(parts.step(protocol=protocol)) for _ in range(3)] == [home] * 3
+    assert home.open_sequences == 1
+    assert parts.run(parts.step(end=True, protocol=protocol)) is home
+    assert home.open_sequences == 0
+
+
+def test_a_step_goes_to_a_backend_that_gets_nothing_new() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    parts.only(*(backend for backend in parts.backends if backend is not home))
+    assert parts.run(parts.step()) is home
+    parts.only()
+    assert parts.run(parts.step()) is home
+
+
+def test_what_nobody_started_is_placed_like_any_request() -> None:
+    parts = two()
+    parts.backends[0].in_flight = 1
+    assert parts.run(parts.step()) is parts.backends[1]
+
+
+def test_an_attempt_at_a_step_is_counted_once() -> None:
+    parts = two()
+    exchange = parts.step(start=True)
+    parts.dispatcher.place(exchange)
+    assert exchange.particulars is not None
+    pin = exchange.particulars.pin
+    assert pin is not None
+    assert pin.steps == 1
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(exchange, Outcome.ANSWERED)
+    assert pin.steps == 0
+    assert exchange.sequence == 7
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.LOST, Outcome.RESET])
+def test_a_step_that_may_have_run_is_never_repeated(outcome: Outcome) -> None:
+    parts = two()
+    start = parts.step(start=True)
+    parts.dispatcher.place(start)
+    assert not parts.fail(start, outcome)
+    step = parts.step()
+    parts.dispatcher.place(step)
+    assert not parts.fail(step, outcome)
+
+
+def test_a_start_that_did_not_run_goes_elsewhere_and_the_steps_follow() -> None:
+    parts = two()
+    start = parts.step(start=True)
+    first = parts.dispatcher.place(start)
+    early = parts.step()
+    assert parts.dispatcher.place(early) is first
+    assert parts.fail(start, Outcome.CONNECT_REFUSED)
+    second = parts.dispatcher.place(start)
+    assert second is not first
+    assert parts.fail(early, Outcome.CONNECT_REFUSED)
+    assert parts.dispatcher.place(early) is second
+    assert (first.open_sequences, second.open_sequences) == (0, 1)
+
+
+def test_a_later_step_is_repeated_at_its_own_backend_only() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    refused = parts.step()
+    parts.dispatcher.place(refused)
+    assert parts.fail(refused, Outcome.REFUSED)
+    assert parts.dispatcher.place(refused) is home
+    unreachable = parts.step(end=True)
+    parts.dispatcher.place(unreachable)
+    assert not parts.fail(unreachable, Outcome.CONNECT_TIMEOUT)
+    assert home.open_sequences == 1
+
+
+def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    home.died()
+    parts.only(*(backend for backend in parts.backends if backend is not home))
+    with pytest.raises(RequestRefused) as refusal:
+        parts.dispatcher.place(parts.step())
+    assert refusal.value.reason is Reason.SEQUENCE_LOST
+    assert "sequence 7 of model m" in refusal.value.detail
+    assert home.name in refusal.value.detail
+    assert parts.run(parts.step(start=True)) is not home
+
+
+def test_a_failed_attempt_names_the_sequence() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    step = parts.step()
+    parts.dispatcher.place(step)
+    parts.dispatcher.attempt_ended(step, Outcome.LOST)
+    reason, text = parts.dispatcher.steps.failure(step, Outcome.LOST)
+    assert reason is Reason.UPSTREAM_LOST
+    assert text.startswith(f"sequence 7 of model m: backend {home.name} (grpc) closed")
+    home.died()
+    reason, text = parts.dispatcher.steps.failure(step, Outcome.LOST)
+    assert reason is Reason.SEQUENCE_LOST
+    assert "start it again" in text
+
+
+def test_any_other_failed_attempt_reads_as_before() -> None:
+    parts = two()
+    plain = Exchange(AppProtocol.HTTP, INFER, "client", 1.0)
+    plain.backend = parts.backends[0]
+    assert parts.dispatcher.steps.failure(plain, Outcome.CONNECT_REFUSED) == (
+        Reason.CONNECT_REFUSED,
+        "backend a (http) refused the connection",
+    )
+
+
+def test_a_full_backend_refuses_the_steps_of_its_sequences() -> None:
+    parts = Parts(make_backend("a", max_in_flight=1), make_backend("b"))
+    while parts.run(parts.step(start=True)).name != "a":
+        parts.run(parts.step(end=True))
+    parts.backends[0].in_flight = 1
+    with pytest.raises(RequestRefused) as refusal:
+        parts.dispatcher.place(parts.step())
+    assert refusal.value.reason is Reason.BACKENDS_FULL
+    assert "sequence 7 of model m runs on backend a" in refusal.value.detail
+    parts.backends[0].in_flight = 0
+    assert parts.run(parts.step()).name == "a"
+
+
+def test_a_step_over_a_protocol_that_its_backend_lacks_is_refused() -> None:
+    parts = Parts(make_backend("a"))
+    parts.run(parts.step(start=True))
+    parts.backends[0].ports = (None, parts.backends[0].ports[1])
+    with pytest.raises(RequestRefused) as refusal:
+        parts.dispatcher.place(parts.step(protocol=AppProtocol.HTTP))
+    assert "has no http port" in refusal.value.detail
