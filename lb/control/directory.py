@@ -8,10 +8,11 @@ when that changes who may get requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from lb.control.record import BackendRecord, Member, PortRecord
+from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import (
     AdminState,
     AppProtocol,
@@ -19,6 +20,7 @@ from lb.domain.backend import (
     BackendKind,
     BackendState,
 )
+from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
@@ -30,16 +32,18 @@ _log = logging.getLogger(__name__)
 _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
 have read yet what the backends sent."""
-_USABLE: Final = (BackendState.UP, BackendState.SUSPECTED)
+_BEST: Final = (BackendState.UP, BackendState.PARTIAL)
+"""States of ports that serve the models which their backends have ready."""
 
 
 class BackendDirectory:
     """Knows every backend; publishes who may get requests. Implements `OutcomeSink`."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
         self._records: dict[str, BackendRecord] = {}
         self._looked_at: float | None = None
+        self._facts: dict[bytes, ModelFacts] = {}
+        self._routes = RouteBuilder(policy)
         nobody = Placement((), None, policy)
         self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
         """What the data plane reads."""
@@ -111,7 +115,39 @@ class BackendDirectory:
         record.admin = state
         record.empty_since = None
         record.settle(now)
+        record.wake()
         self._publish_if_changed()
+
+    # News of models
+
+    def models_changed(self, record: BackendRecord, now: float) -> None:
+        """What `record` is known to have has changed: its models or its regions."""
+        if self._records.get(record.backend.name) is not record:
+            return
+        for other in self._records.values():
+            if other is not record and record.models.share(other.models):
+                break
+        for port in record.ports:
+            before = port.health.state
+            port.health.has_models = record.models.has_ready_models
+            self._settle(port, before, port.why or "its models are not ready", now)
+        self._publish_if_changed()
+
+    def facts_changed(self, facts: Mapping[bytes, ModelFacts]) -> None:
+        """What is known of the configuration of all models, by their names."""
+        self._facts = dict(facts)
+        self._publish_if_changed()
+
+    def misplaced(self, backend: Backend, model: bytes, version: bytes, now: float) -> None:
+        """A backend answered that it does not have a model ready (any version, if empty)."""
+        record = self._records.get(backend.name)
+        if record is None or record.backend is not backend:
+            return
+        if record.models.contradicted(model, version, now):
+            fields = {"backend": backend.name, "model": model.decode(errors="backslashreplace")}
+            _log.info("backend does not have a model that it listed", extra=fields)
+            record.wake()
+            self.models_changed(record, now)
 
     # News of the probes
 
@@ -191,7 +227,7 @@ class BackendDirectory:
         before = sibling.health.state
         if port.health.state is BackendState.DOWN and is_closed:
             sibling.health.sibling_closed(now)
-        elif port.health.state is BackendState.UP:
+        elif port.health.state in (BackendState.UP, BackendState.PARTIAL):
             sibling.health.sibling_opened()
         if self._settle(sibling, before, "its HTTP port has closed", now):
             sibling.wake()
@@ -208,7 +244,12 @@ class BackendDirectory:
         port.since = now
         port.why = "" if state is BackendState.UP else why
         port.changes += 1
-        self.find(port.backend.name).settle(now)
+        record = self.find(port.backend.name)
+        record.settle(now)
+        if not record.answers:
+            # It may be another process that answers next.
+            self._forget_models(record)
+        record.wake()
         _log.log(
             logging.INFO if state is BackendState.UP else logging.WARNING,
             "backend state changed",
@@ -222,42 +263,75 @@ class BackendDirectory:
         )
         return True
 
+    def _forget_models(self, record: BackendRecord) -> None:
+        if record.models.lists is not False:
+            record.models.forget()
+        record.regions = frozenset()
+        for port in record.ports:
+            port.health.has_models = False
+
     def _publish(self, now: float) -> None:
         """Publish whatever has changed: weights and limits are read when pickers are built."""
         for record in self._records.values():
             record.settle(now)
-        http, grpc = (self._place(self._eligible(protocol)) for protocol in AppProtocol)
-        self._publish_placements((http, grpc))
+        self._routes.forget_pickers()
+        self._publish_routing(self._route())
 
     def _publish_if_changed(self) -> None:
-        current = self.ref.current.placements
-        http, grpc = (
-            placement
-            if (eligible := self._eligible(protocol)) == placement.eligible
-            else self._place(eligible)
-            for protocol, placement in zip(AppProtocol, current, strict=True)
+        routing = self._route()
+        now = self.ref.current
+        if (
+            routing.placements != now.placements
+            or routing.routes != now.routes
+            or routing.regions != now.regions
+            or routing.partial != now.partial
+            or routing.knows_all != now.knows_all
+        ):
+            self._publish_routing(routing)
+
+    def _publish_routing(self, routing: Routing) -> None:
+        self.ref.publish(
+            PoolSnapshot(
+                self.ref.current.generation + 1,
+                tuple(record.backend for record in self._records.values()),
+                routing.placements,
+                routes=routing.routes,
+                regions=routing.regions,
+                partial=routing.partial,
+                knows_all=routing.knows_all,
+            )
         )
-        if (http, grpc) != current:
-            self._publish_placements((http, grpc))
 
-    def _publish_placements(self, placements: tuple[Placement, Placement]) -> None:
-        backends = tuple(record.backend for record in self._records.values())
-        generation = self.ref.current.generation + 1
-        self.ref.publish(PoolSnapshot(generation, backends, placements))
+    def _route(self) -> Routing:
+        names: set[bytes] = set()
+        # Backends that list the same have equal sets: most are looked at once.
+        for listed in {record.models.names for record in self._records.values()}:
+            names |= listed
+        tiers = [self._tiers(protocol) for protocol in AppProtocol]
+        return self._routes.build(tiers, names, self._facts)
 
-    def _place(self, eligible: tuple[Backend, ...]) -> Placement:
-        picker = self._policy.build(eligible) if eligible else None
-        return Placement(eligible, picker, self._policy)
-
-    def _eligible(self, protocol: AppProtocol) -> tuple[Backend, ...]:
-        """Enabled backends whose port is up; the suspected ones when there is nothing better."""
-        enabled = [
-            port
-            for record in self._records.values()
-            if record.admin is AdminState.ENABLED and (port := record.port(protocol))
-        ]
-        for state in _USABLE:
-            eligible = tuple(port.backend for port in enabled if port.health.state is state)
-            if eligible:
-                return eligible
-        return ()
+    def _tiers(self, protocol: AppProtocol) -> Tiers:
+        """Enabled backends by the state of their port."""
+        by_state: dict[BackendState, list[Candidate]] = {}
+        for_models = []
+        for record in self._records.values():
+            port = record.port(protocol)
+            if port is None or record.admin is not AdminState.ENABLED:
+                continue
+            models = record.models
+            candidate = Candidate(
+                record.backend,
+                None if models.lists is False else models.ready,
+                is_known=models.lists is True,
+                regions=record.regions,
+            )
+            state = port.health.state
+            by_state.setdefault(state, []).append(candidate)
+            if state in _BEST:
+                for_models.append(candidate)
+        return Tiers(
+            up=tuple(by_state.get(BackendState.UP, ())),
+            partial=tuple(by_state.get(BackendState.PARTIAL, ())),
+            suspected=tuple(by_state.get(BackendState.SUSPECTED, ())),
+            for_models=tuple(for_models),
+        )

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from lb.domain.backend import AdminState, AppProtocol, Backend, BackendSpec, BackendState, Port
+from lb.domain.backend import (
+    AdminState,
+    AppProtocol,
+    Backend,
+    BackendKind,
+    BackendSpec,
+    BackendState,
+    Health,
+    Port,
+)
+from lb.health.models import ModelTable
 from lb.health.port import PortHealth
 from lb.health.thresholds import Thresholds
 from lb.probes.plan import ProbeChoice
@@ -16,9 +26,12 @@ _ADMIN_STATES: Final = {
     AdminState.DRAINING: BackendState.DRAINING,
     AdminState.DISABLED: BackendState.DISABLED,
 }
+LISTING_KINDS: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
+"""Servers that may be able to list their models."""
 _WORST_FIRST: Final = (
     BackendState.DOWN,
     BackendState.STARTING,
+    BackendState.PARTIAL,
     BackendState.SUSPECTED,
     BackendState.UP,
 )
@@ -34,7 +47,7 @@ class Member:
 
 
 def _nobody() -> None:
-    """Nobody probes this port yet."""
+    """Nobody asks it anything yet."""
 
 
 class PortRecord:
@@ -68,7 +81,10 @@ class PortRecord:
 class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
-    __slots__ = ("admin", "backend", "empty_since", "member", "ports", "since", "state")
+    __slots__ = (
+        "admin", "backend", "empty_since", "member", "models", "ports", "regions", "since", "state",
+        "wake",
+    )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
         self.member = member
@@ -84,6 +100,20 @@ class BackendRecord:
         """When `state` last changed."""
         self.empty_since: float | None = None
         """When the last request of a draining or disabled backend was seen to be gone."""
+        self.models = ModelTable()
+        if member.spec.kind not in LISTING_KINDS:
+            self.models.cannot_list()
+        self.regions: frozenset[bytes] = frozenset()
+        """Names of the regions of shared memory that are registered there, as far as known."""
+        self.wake: Callable[[], None] = _nobody
+        """Tells whoever asks for its models that its state has changed."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether one of its ports answers, ready or not."""
+        return any(
+            port.health.health is Health.HEALTHY or port.health.answers for port in self.ports
+        )
 
     def settle(self, now: float) -> None:
         """Bring `state` in line with the operator and the ports; the worst port counts."""
@@ -107,9 +137,12 @@ class BackendRecord:
             port.health.rules = member.thresholds
 
     def has_addresses_of(self, spec: BackendSpec) -> bool:
-        """Whether `spec` means the same ports, so that the counters may live on."""
+        """Whether `spec` means the same ports of the same kind of server, so that the counters may
+        live on."""
         mine = self.member.spec
-        return mine.tls == spec.tls and all(mine.address(p) == spec.address(p) for p in AppProtocol)
+        if mine.tls != spec.tls or mine.kind is not spec.kind:
+            return False
+        return all(mine.address(p) == spec.address(p) for p in AppProtocol)
 
     def __repr__(self) -> str:
         return f"<BackendRecord {self.backend.name} {self.state.value}>"

@@ -1,8 +1,9 @@
-"""What a model's configuration says that matters to a balancer."""
+"""What is known of ML models: their state on a backend, and what their configuration says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 
@@ -24,3 +25,26 @@ class ModelFacts:
 
 NO_FACTS: Final = ModelFacts()
 """Of a model whose configuration has not been read."""
+
+
+class ModelState(Enum):
+    """What a backend says of one version of one of its models."""
+
+    READY = "ready"
+    LOADING = "loading"
+    UNLOADING = "unloading"
+    UNAVAILABLE = "unavailable"
+    """It is in the repository and not loaded, or cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One line of a backend's list of models."""
+
+    name: bytes
+    """As it stands on the wire."""
+    version: bytes
+    """Empty where none was ever loaded."""
+    state: ModelState
+    reason: str = ""
+    """Why it is not ready, in the backend's words."""

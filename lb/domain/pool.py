@@ -68,11 +68,16 @@ class ModelRoute:
     where there is none, and any backend may say so."""
     versions: Mapping[bytes, Placements] = field(default_factory=dict)
     """Of versions for which it is others than `placements`."""
-    is_ready: bool = False
-    """Some eligible backend has a version of it ready."""
+    ready_versions: frozenset[bytes] = frozenset()
+    """Those that some eligible backend has ready."""
     is_plain: bool = False
     """It is certainly stateless, and nothing is special about its backends: requests for it
     need no second look."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some eligible backend has a version of it ready."""
+        return bool(self.ready_versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,30 @@ class PoolSnapshot:
     """By the name of the model, as it stands on the wire: every model that a backend lists."""
     regions: Mapping[bytes, Placements] = field(default_factory=dict)
     """By its name: where a region of shared memory is registered that not all have."""
+    partial: tuple[tuple[Backend, ...], tuple[Backend, ...]] = ((), ())
+    """By protocol: backends that get requests for some models only, since others of theirs are not
+    ready. They stand in `routes`, and in `placements` when there is nothing better."""
+    knows_all: bool = False
+    """Every backend that may get requests has listed its models."""
 
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""
         return self.placements[protocol]
+
+    def usable(self, protocol: AppProtocol) -> frozenset[Backend]:
+        """Backends that may get new requests of any kind."""
+        return frozenset(self.placements[protocol].eligible + self.partial[protocol])
+
+    def is_served(self, model: bytes, version: bytes, protocol: AppProtocol) -> bool | None:
+        """Whether a backend that may get requests has a model ready; an empty version is any.
+
+        None: nobody lists it, and somebody who cannot list what he has may have it.
+        """
+        route = self.routes.get(model)
+        if route is not None and (version in route.ready_versions if version else route.is_ready):
+            placements = route.versions.get(version) or route.placements or self.placements
+            return bool(placements[protocol].eligible)
+        return False if self.knows_all else None
 
 
 class PoolRef:

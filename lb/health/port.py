@@ -12,6 +12,9 @@ Triton takes to exit has passed.
 A time-out is no news while live traffic brings bytes: such a port is busy, not gone. Suspicion
 is quicker than the time-outs and takes nothing down: a process that is stopped accepts
 connections and stays silent, so others are preferred to it until it speaks.
+
+A server that lives and says that not all of its models are ready (it loads one) is PARTIAL
+instead of DOWN as long as it is known to have a model ready.
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ class Finding(Enum):
     """What one probe found."""
 
     READY = "ready"
+    MODELS_NOT_READY = "models_not_ready"
+    """It lives, and says that not all of its models are ready."""
     NOT_READY = "not_ready"
-    """It answered, and said that it is not ready."""
+    """Any other answer than that it is ready: it exits, or is no such server."""
     REFUSED = "refused"
     """Refused or reset the connection: the port is closed."""
     TIMEOUT = "timeout"
@@ -40,12 +45,17 @@ class Finding(Enum):
     """Any other failure: no route, a broken or foreign answer."""
 
 
+_ANSWERS: Final = frozenset({Finding.READY, Finding.MODELS_NOT_READY})
+_CERTAIN: Final = frozenset({Finding.REFUSED, Finding.NOT_READY})
+"""One of these is enough to know that a server that was not ready serves nothing."""
+
+
 class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_leaving_until", "_streak", "_suspected", "_unanswered_since", "health",
-        "probe_sent_at", "probes_sent", "rules",
+        "_hurried", "_leaving_until", "_misses", "_streak", "_suspected", "_unanswered_since",
+        "answers", "has_models", "health", "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -62,6 +72,12 @@ class PortHealth:
         """Live traffic gave a reason to look again soon."""
         self._leaving_until: float | None = None
         """Until when the process is taken to be exiting; None when it is not."""
+        self.answers = False
+        """The server lives, whether it is ready or not."""
+        self._misses = 0
+        """Findings in a row that contradict `answers`."""
+        self.has_models = False
+        """Told from outside: some model of it is known to be ready."""
 
     @property
     def state(self) -> BackendState:
@@ -69,7 +85,8 @@ class PortHealth:
         if self.health is Health.UNKNOWN:
             return BackendState.STARTING
         if self.health is Health.UNHEALTHY:
-            return BackendState.DOWN
+            is_partial = self.answers and self.has_models
+            return BackendState.PARTIAL if is_partial else BackendState.DOWN
         return BackendState.SUSPECTED if self._suspected else BackendState.UP
 
     # Probes
@@ -95,6 +112,7 @@ class PortHealth:
         else:
             self._unanswered_since = None
             self._suspected = self._leaving_until is not None
+        self._note_answer(finding)
         target = Health.HEALTHY if finding is Finding.READY else Health.UNHEALTHY
         if self.health is target:
             self._streak = 0
@@ -102,6 +120,15 @@ class PortHealth:
         self._streak += 1
         if self._streak >= self._needed(finding):
             self._move(target)
+
+    def _note_answer(self, finding: Finding) -> None:
+        if finding in _ANSWERS:
+            self.answers = True
+            self._misses = 0
+            return
+        self._misses += 1
+        if finding in _CERTAIN or self._misses >= self.rules.fall:
+            self.answers = False
 
     def excused(self) -> None:
         """The last probe sent timed out while we were too late ourselves to hear an answer."""
@@ -161,6 +188,7 @@ class PortHealth:
     def refused(self) -> None:
         """A live connection attempt was refused: out at once, and look again soon."""
         self._move(Health.UNHEALTHY)
+        self.answers = False
         self._hurried = True
 
     def doubted(self) -> None:

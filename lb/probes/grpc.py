@@ -160,7 +160,7 @@ class GrpcCall:
         elif self._message[PREFIX_SIZE:].startswith(_YES):
             self.answer = Answer(Finding.READY)
         else:
-            self.answer = Answer(Finding.NOT_READY, "it says that it is not ready")
+            self.answer = Answer(Finding.MODELS_NOT_READY, "it says that it is not ready")
 
     def _fail(self, detail: str) -> None:
         self.answer = Answer(Finding.ERROR, detail)

@@ -6,10 +6,11 @@ import re
 from typing import Final
 
 from lb.health.port import Finding
-from lb.probes.plan import Answer, ProbePlan
+from lb.probes.plan import READY_PATH, Answer, ProbePlan
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
+_NOT_READY: Final = 400
 _HEAD_LIMIT: Final = 16_384
 """An interim answer's head must end within this many bytes."""
 
@@ -57,4 +58,7 @@ class HttpGet:
     def _judge(self, status: int) -> Answer:
         if status in self._plan.expected_status:
             return Answer(Finding.READY)
-        return Answer(Finding.NOT_READY, f"HTTP status {status}")
+        # Triton says 503 as it exits, and 400 while a model of its is not ready.
+        says_not_ready = status == _NOT_READY and self._plan.path == READY_PATH
+        finding = Finding.MODELS_NOT_READY if says_not_ready else Finding.NOT_READY
+        return Answer(finding, f"HTTP status {status}")

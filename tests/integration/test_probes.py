@@ -85,7 +85,7 @@ def test_a_ready_http_server_on_a_unix_socket_is_found_ready(run: Run, tmp_path:
 
 def test_a_server_that_says_400_is_found_not_ready(run: Run) -> None:
     result = run(ask_http(LOOPBACK, 400))
-    assert result.finding is Finding.NOT_READY
+    assert result.finding is Finding.MODELS_NOT_READY
     assert result.detail == "HTTP status 400"
 
 
@@ -143,7 +143,7 @@ def test_a_ready_grpc_server_is_found_ready(run: Run, question: Question, host: 
 def test_a_grpc_server_that_says_no_is_found_not_ready(run: Run, question: Question) -> None:
     with grpc_server("127.0.0.1:0", ready=False) as port:
         result = run(ask(question, Address(host="127.0.0.1", port=port)))
-    assert result.finding is Finding.NOT_READY
+    assert result.finding is Finding.MODELS_NOT_READY
     assert result.detail == "it says that it is not ready"
 
 

@@ -75,7 +75,7 @@ class UpstreamPool:
     def on_snapshot(self, snapshot: PoolSnapshot) -> None:
         """Close idle connections to backends that get nothing new: a Triton that shuts down waits
         for them (up to 30 s)."""
-        eligible = () if self._closed else snapshot.placement(AppProtocol.HTTP).eligible
+        eligible = () if self._closed else snapshot.usable(AppProtocol.HTTP)
         old, self._idle = self._idle, {}
         for backend in eligible:
             self._idle[backend] = old.pop(backend, [])

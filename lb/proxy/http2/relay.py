@@ -269,7 +269,7 @@ class Http2Relay:
 
     def _on_snapshot(self, snapshot: PoolSnapshot) -> None:
         """Close idle connections to backends that get nothing new, so that they can exit."""
-        eligible = set(snapshot.placement(AppProtocol.GRPC).eligible)
+        eligible = snapshot.usable(AppProtocol.GRPC)
         present = set(snapshot.backends)
         for backend, pool in tuple(self.pools.items()):
             if backend not in eligible:

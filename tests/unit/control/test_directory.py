@@ -17,6 +17,7 @@ from lb.domain.backend import (
     BackendKind,
     BackendState,
 )
+from lb.domain.model import ModelEntry, ModelFacts, ModelState
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
 from lb.health.port import Finding
@@ -346,3 +347,124 @@ def test_the_operators_word_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     for _ in range(3):
         directory.set_admin("a", AdminState.DRAINING, 102.0)
     assert [record.message for record in caplog.records] == ["backend administered"]
+
+
+# Models
+
+
+def test_a_server_that_loads_a_model_serves_those_that_it_has_ready() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m", "n")
+    published = Publications(directory)
+    for port in directory.find("a").ports:
+        for step in range(3):
+            found(directory, port, Finding.MODELS_NOT_READY, 110.0 + step)
+    assert directory.find("a").state is BackendState.PARTIAL
+    snapshot = published[-1]
+    assert eligible(directory, HTTP) == ["b"]
+    assert snapshot.usable(HTTP) == {backend_of(directory, "a"), backend_of(directory, "b")}
+    lists(directory, "a", "m")
+    assert where(directory, "m") == ["a", "b"]
+    assert where(directory, "n") == ["b"]
+
+
+def test_a_server_without_ready_models_that_is_not_ready_is_down() -> None:
+    directory = make_directory("a", ready=False)
+    for port in directory.find("a").ports:
+        found(directory, port, Finding.MODELS_NOT_READY, 101.0)
+    assert directory.find("a").state is BackendState.DOWN
+    lists(directory, "a", "m")
+    states = [directory.find("a").state]
+    assert eligible(directory, HTTP) == ["a"]
+    assert directory.ref.current.is_served(b"m", b"", HTTP)
+    lists(directory, "a")
+    states.append(directory.find("a").state)
+    assert states == [BackendState.PARTIAL, BackendState.DOWN]
+    assert eligible(directory, HTTP) == []
+
+
+def test_a_partial_server_that_exits_is_down_at_once() -> None:
+    directory = make_directory("a", ready=False)
+    for port in directory.find("a").ports:
+        found(directory, port, Finding.MODELS_NOT_READY, 101.0)
+        lists(directory, "a", "m")
+        states = [port.health.state]
+        found(directory, port, Finding.NOT_READY, 102.0)
+        states.append(port.health.state)
+        assert states == [BackendState.PARTIAL, BackendState.DOWN]
+
+
+def test_what_a_backend_had_is_forgotten_when_its_last_port_closes() -> None:
+    directory = make_directory("a", "b")
+    lists(directory, "a", "m")
+    lists(directory, "b", "m")
+    found(directory, port_of(directory, "a", HTTP), REFUSED, 110.0)
+    assert directory.find("a").models.lists
+    found(directory, port_of(directory, "a", GRPC), REFUSED, 111.0)
+    assert directory.find("a").models.lists is None
+    found(directory, port_of(directory, "a", GRPC), READY, 112.0)
+    found(directory, port_of(directory, "a", GRPC), READY, 113.0)
+    assert where(directory, "m", GRPC) == ["b"]
+    assert eligible(directory, GRPC) == ["a", "b"]
+
+
+def test_an_answer_that_contradicts_the_list_routes_around_it_and_asks_again() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m")
+    woken: list[str] = []
+    directory.find("a").wake = lambda: woken.append("a")
+    directory.misplaced(backend_of(directory, "a"), b"m", b"", 120.0)
+    assert where(directory, "m") == ["b"]
+    assert woken == ["a"]
+    directory.misplaced(backend_of(directory, "a"), b"m", b"", 121.0)
+    assert woken == ["a"]
+
+
+def test_backends_that_do_not_list_models_are_served_by_kind() -> None:
+    directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+    directory.replace(
+        [Member(make_spec("a")), Member(make_spec("g", kind=BackendKind.GENERIC))], 100.0
+    )
+    for port in directory.ports():
+        found(directory, port, READY, 101.0)
+    lists(directory, "a", "m")
+    assert where(directory, "m") == ["a", "g"]
+    assert directory.ref.current.is_served(b"x", b"", HTTP) is None
+
+
+def test_nothing_is_published_when_a_list_says_the_same() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m")
+    published = Publications(directory)
+    for name in "ab":
+        lists(directory, name, "m")
+    directory.facts_changed({})
+    assert published == []
+    directory.facts_changed({b"m": ModelFacts(is_stateful=False)})
+    assert published[-1].routes[b"m"].is_plain
+
+
+def test_news_of_a_backend_that_left_are_ignored() -> None:
+    directory = make_directory("a", "b")
+    record = directory.find("a")
+    directory.replace([Member(make_spec("b"))], 110.0)
+    published = Publications(directory)
+    record.models.listed([ModelEntry(b"m", b"1", ModelState.READY)], 111.0)
+    directory.models_changed(record, 111.0)
+    directory.misplaced(record.backend, b"m", b"", 112.0)
+    assert published == []
+
+
+def lists(directory: BackendDirectory, name: str, *models: str, now: float = 105.0) -> None:
+    record = directory.find(name)
+    record.models.listed([ModelEntry(m.encode(), b"1", ModelState.READY) for m in models], now)
+    directory.models_changed(record, now)
+
+
+def where(directory: BackendDirectory, model: str, protocol: AppProtocol = HTTP) -> list[str]:
+    snapshot = directory.ref.current
+    placements = snapshot.routes[model.encode()].placements or snapshot.placements
+    return [backend.name for backend in placements[protocol].eligible]

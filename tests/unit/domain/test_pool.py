@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from lb.balancing.round_robin import RoundRobin
 from lb.domain.backend import AppProtocol
-from lb.domain.pool import PoolRef, PoolSnapshot
+from lb.domain.model import NO_FACTS
+from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
 from tests.fakes.backends import make_backends
 from tests.fakes.relay import snapshot_of
 
@@ -49,3 +51,53 @@ def test_a_listener_may_unsubscribe_while_it_is_told() -> None:
     ref.announce()
     ref.announce()
     assert seen == [1, 2, 2]
+
+
+# What is served
+
+
+def test_a_model_is_served_where_somebody_has_it_ready() -> None:
+    snapshot = serving(ready_versions=frozenset({b"1"}))
+    assert snapshot.is_served(b"m", b"", AppProtocol.HTTP) is True
+    assert snapshot.is_served(b"m", b"1", AppProtocol.HTTP) is True
+    assert snapshot.is_served(b"m", b"2", AppProtocol.HTTP) is False
+    assert snapshot.is_served(b"other", b"", AppProtocol.HTTP) is False
+    assert serving().is_served(b"m", b"", AppProtocol.HTTP) is False
+
+
+def test_a_protocol_without_backends_serves_nothing() -> None:
+    snapshot = serving(ready_versions=frozenset({b"1"}))
+    assert snapshot.is_served(b"m", b"", AppProtocol.GRPC) is False
+
+
+def test_whether_a_model_is_served_is_open_where_somebody_cannot_say() -> None:
+    snapshot = serving(knows_all=False)
+    assert snapshot.is_served(b"other", b"", AppProtocol.HTTP) is None
+
+
+def test_partial_backends_are_usable() -> None:
+    snapshot = serving()
+    assert snapshot.usable(AppProtocol.HTTP) == {FULL, PARTIAL}
+    assert snapshot.usable(AppProtocol.GRPC) == {PARTIAL}
+
+
+FULL, PARTIAL = make_backends(0, 0)
+
+
+def serving(
+    ready_versions: frozenset[bytes] = frozenset(), *, knows_all: bool = True
+) -> PoolSnapshot:
+    """HTTP has a backend, gRPC none."""
+    policy = RoundRobin()
+    placements = (
+        Placement((FULL,), policy.build((FULL,)), policy),
+        Placement((), None, policy),
+    )
+    return PoolSnapshot(
+        1,
+        (FULL, PARTIAL),
+        placements,
+        routes={b"m": ModelRoute(facts=NO_FACTS, ready_versions=ready_versions)},
+        partial=((PARTIAL,), (PARTIAL,)),
+        knows_all=knows_all,
+    )

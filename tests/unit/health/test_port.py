@@ -220,3 +220,53 @@ def test_an_excused_time_out_is_no_reason_for_suspicion() -> None:
     port.probe_sent(300.0)
     port.look(NEVER, 310.0)
     assert port.state is SUSPECTED
+
+
+# Servers of which a part is ready
+
+
+def test_a_server_that_is_not_ready_is_partial_while_it_has_a_model_ready() -> None:
+    port = PortHealth(Thresholds())
+    port.has_models = True
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    assert port.state is BackendState.PARTIAL
+    port.has_models = False
+    assert port.state is DOWN
+
+
+def test_a_partial_server_may_miss_a_probe_or_two() -> None:
+    port = PortHealth(Thresholds(fall=3))
+    port.has_models = True
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    for expected in (BackendState.PARTIAL, BackendState.PARTIAL, DOWN):
+        port.probe_sent(10.0)
+        port.probed(Finding.TIMEOUT, 0.0)
+        assert port.state is expected
+
+
+@pytest.mark.parametrize("finding", [Finding.REFUSED, Finding.NOT_READY])
+def test_a_partial_server_that_exits_is_down(finding: Finding) -> None:
+    port = PortHealth(Thresholds())
+    port.has_models = True
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    port.probed(finding, 0.0)
+    assert port.state is DOWN
+
+
+def test_a_partial_server_that_refuses_live_traffic_is_down() -> None:
+    port = PortHealth(Thresholds())
+    port.has_models = True
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    port.refused()
+    assert port.state is DOWN
+
+
+def test_a_partial_server_is_up_once_it_is_ready() -> None:
+    port = PortHealth(Thresholds(rise=2))
+    port.has_models = True
+    port.probed(Finding.MODELS_NOT_READY, 0.0)
+    states = []
+    for _ in range(2):
+        port.probed(Finding.READY, 0.0)
+        states.append(port.state)
+    assert states == [BackendState.PARTIAL, BackendState.UP]

@@ -107,8 +107,8 @@ def no_status(http2: H2Connection) -> None:
 REPLIES = [
     (unary(READY_MESSAGE), Finding.READY, ""),
     (busy_and_padded, Finding.READY, ""),
-    (unary(EMPTY_MESSAGE), Finding.NOT_READY, "it says that it is not ready"),
-    (unary(b"\0\0\0\0\x02\x08\x02"), Finding.NOT_READY, "it says that it is not ready"),
+    (unary(EMPTY_MESSAGE), Finding.MODELS_NOT_READY, "it says that it is not ready"),
+    (unary(b"\0\0\0\0\x02\x08\x02"), Finding.MODELS_NOT_READY, "it says that it is not ready"),
     (
         trailers_only("14", "Server%20exiting"),
         Finding.NOT_READY,

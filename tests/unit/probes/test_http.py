@@ -72,7 +72,7 @@ def test_own_headers_are_added_and_replace_ours() -> None:
         (b"HTTP/1.1 200 OK\r\n\r\n", Finding.READY, ""),
         (b"HTTP/1.0 200 OK\r\n\r\n", Finding.READY, ""),
         (b"HTTP/1.1 200\r\n\r\n", Finding.READY, ""),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", Finding.NOT_READY, "HTTP status 400"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", Finding.MODELS_NOT_READY, "HTTP status 400"),
         (b"HTTP/1.1 503 \r\n\r\n", Finding.NOT_READY, "HTTP status 503"),
         (b"HTTP/1.1 100 C\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Finding.READY, ""),
         (b"HTTP/1.1 2000 OK\r\n\r\n", Finding.ERROR, "the answer is not HTTP/1.1"),

@@ -7,7 +7,7 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
+from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec, BackendState
 from lb.domain.outcome import Reason
 from lb.telemetry.catalogue import COLLECTED
 from lb.telemetry.collector import PortStatus, make_registry
@@ -134,7 +134,7 @@ def test_a_port_is_in_exactly_one_state() -> None:
             for (name, labels), value in samples.items()
             if name == "triton_lb_backend_state" and ("protocol", protocol) in labels
         }
-        assert len(states) == 6
+        assert len(states) == len(BackendState)
         assert [name for name, value in states.items() if value] == [state]
 
 

@@ -1,0 +1,125 @@
+"""Which models one backend has, as far as it is known: its own list, and what its answers say.
+
+A list is asked for from time to time. Between two lists an answer that contradicts it ("unknown
+model", "not at ready state") counts until a list that was asked for after it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lb.domain.model import ModelEntry, ModelState
+
+Version = tuple[bytes, bytes]
+"""A model's name and one of its versions, as they stand on the wire."""
+
+MAX_ENTRIES: Final = 10_000
+"""Longer lists are not kept: the backend then counts as having any model."""
+_CHANGING: Final = (ModelState.LOADING, ModelState.UNLOADING)
+_NONE: Final[frozenset[Version]] = frozenset()
+
+
+class ModelTable:
+    """The models of one backend. Times are monotonic seconds."""
+
+    __slots__ = ("_absent", "_listed_ready", "asked_at", "entries", "lists", "names", "ready")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing again: the process may be another one."""
+        self.lists: bool | None = None
+        """Whether it lists its models at all; None: not known yet."""
+        self.entries: tuple[ModelEntry, ...] = ()
+        self.names: frozenset[bytes] = frozenset()
+        """Of all models listed, ready or not."""
+        self.ready: frozenset[Version] = _NONE
+        """What may be asked of it, contradictions taken off."""
+        self.asked_at: float | None = None
+        """When the newest list was asked for."""
+        self._listed_ready: frozenset[Version] = _NONE
+        self._absent: dict[Version, float] = {}
+        """Ready by the list, and when an answer said otherwise."""
+
+    @property
+    def has_ready_models(self) -> bool:
+        """Whether it is known to have a model ready."""
+        return bool(self.ready)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether some model is being loaded or unloaded: another list is due soon."""
+        return any(entry.state in _CHANGING for entry in self.entries)
+
+    def listed(self, entries: Sequence[ModelEntry], asked_at: float) -> frozenset[Version]:
+        """Take over a list that was asked for at `asked_at`.
+
+        Returns:
+            What has become ready since the list before.
+        """
+        if len(entries) > MAX_ENTRIES:
+            self.cannot_list()
+            return _NONE
+        before = self._listed_ready
+        self.lists = True
+        self.entries = tuple(entries)
+        self.names = frozenset(entry.name for entry in entries)
+        self._listed_ready = frozenset(
+            (entry.name, entry.version) for entry in entries if entry.state is ModelState.READY
+        )
+        self.confirmed(asked_at)
+        return self._listed_ready - before
+
+    def confirmed(self, asked_at: float) -> None:
+        """A list that was asked for at `asked_at` says the same as the one before."""
+        self.asked_at = asked_at
+        self._absent = {key: since for key, since in self._absent.items() if since >= asked_at}
+        self._conclude()
+
+    def cannot_list(self) -> None:
+        """It has no list, or gives it to nobody like us: it may have any model."""
+        self.forget()
+        self.lists = False
+
+    def contradicted(self, model: bytes, version: bytes, now: float) -> bool:
+        """It answered that it does not have a model ready; an empty version is all of them.
+
+        Returns:
+            Whether that is news.
+        """
+        for key in self.ready:
+            if key[0] == model and version in (b"", key[1]):
+                self._absent[key] = now
+        before = self.ready
+        self._conclude()
+        return self.ready != before
+
+    def share(self, other: ModelTable) -> bool:
+        """Use the sets of another backend where they are the same.
+
+        Most backends of a pool have the same models; sets that are one object need not be
+        compared each time that all backends are looked at. Returns whether they are the same.
+        """
+        if self.names != other.names or self._listed_ready != other._listed_ready:
+            return False
+        self.names = other.names
+        self._listed_ready = other._listed_ready
+        self._conclude()
+        return True
+
+    def age_s(self, now: float) -> float | None:
+        """How old the list is; None where there is none."""
+        return None if self.asked_at is None else now - self.asked_at
+
+    def state_of(self, entry: ModelEntry) -> ModelState:
+        """The state of a line of the list, contradictions taken into account."""
+        if (entry.name, entry.version) in self._absent and entry.state is ModelState.READY:
+            return ModelState.UNAVAILABLE
+        return entry.state
+
+    def _conclude(self) -> None:
+        # The same object as long as nothing contradicts: equal sets are then found by identity.
+        ready = self._listed_ready
+        self.ready = ready.difference(self._absent) if self._absent else ready

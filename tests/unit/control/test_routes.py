@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from random import Random
+
+from lb.balancing.policies import make_policy
+from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.model import ModelFacts
+from lb.domain.pool import Placement
+from lb.health.models import Version
+from tests.fakes.backends import make_backend
+
+HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
+A, B, C = (make_backend(name) for name in "abc")
+STATELESS = ModelFacts(is_stateful=False)
+
+
+def having(backend: Backend, *models: str, regions: tuple[bytes, ...] = ()) -> Candidate:
+    """A backend with models ready: `name` is its version 1, `name:2` another."""
+    ready = frozenset(_version(model) for model in models)
+    return Candidate(backend, ready, regions=frozenset(regions))
+
+
+def _version(text: str) -> Version:
+    name, _, version = text.partition(":")
+    return name.encode(), (version or "1").encode()
+
+
+def unlisted(backend: Backend) -> Candidate:
+    return Candidate(backend, None, is_known=False)
+
+
+def tiers(
+    *up: Candidate, partial: tuple[Candidate, ...] = (), suspected: tuple[Candidate, ...] = ()
+) -> Tiers:
+    return Tiers(up=up, partial=partial, suspected=suspected, for_models=up + partial)
+
+
+def build(http: Tiers, grpc: Tiers | None = None, *names: bytes) -> Routing:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    grpc = http if grpc is None else grpc
+    listed = names or (b"m", b"n")
+    return builder.build([http, grpc], listed, dict.fromkeys(listed, STATELESS))
+
+
+def backends(placement: Placement) -> str:
+    assert (placement.picker is None) == (not placement.eligible)
+    return "".join(backend.name for backend in placement.eligible)
+
+
+def where(routing: Routing, model: bytes, protocol: AppProtocol = HTTP) -> str:
+    """The backends that a request for a model may go to."""
+    return backends((routing.routes[model].placements or routing.placements)[protocol])
+
+
+def test_a_model_that_all_have_needs_no_second_look() -> None:
+    routing = build(tiers(having(A, "m", "n"), having(B, "m", "n")))
+    assert routing.routes[b"m"].placements is None
+    assert routing.routes[b"m"].is_plain
+    assert routing.knows_all
+    assert where(routing, b"m") == "ab"
+
+
+def test_a_model_goes_to_those_that_have_it() -> None:
+    routing = build(tiers(having(A, "m", "n"), having(B, "n"), having(C, "m", "n")))
+    assert where(routing, b"m") == "ac"
+    assert not routing.routes[b"m"].is_plain
+    assert where(routing, b"n") == "abc"
+    assert routing.routes[b"n"].is_plain
+
+
+def test_a_model_that_nobody_has_ready_goes_anywhere() -> None:
+    routing = build(tiers(having(A, "n"), having(B, "n")))
+    assert where(routing, b"m") == "ab"
+    assert not routing.routes[b"m"].is_ready
+    assert routing.routes[b"n"].is_ready
+
+
+def test_who_cannot_list_models_may_have_any() -> None:
+    routing = build(tiers(having(A, "m"), having(B), unlisted(C)))
+    assert where(routing, b"m") == "ac"
+    assert where(routing, b"n") == "c"
+    assert not routing.knows_all
+
+
+def test_who_has_not_listed_yet_gets_what_nobody_else_has() -> None:
+    unknown = Candidate(B, frozenset(), is_known=False)
+    routing = build(tiers(having(A, "m"), unknown))
+    assert where(routing, b"m") == "a"
+    assert where(routing, b"n") == "ab"
+    assert not routing.knows_all
+
+
+def test_partial_backends_get_the_models_that_they_have() -> None:
+    routing = build(tiers(having(A, "m", "n"), partial=(having(B, "m"),)))
+    assert backends(routing.placements[HTTP]) == "a"
+    assert where(routing, b"m") == "ab"
+    assert where(routing, b"n") == "a"
+    assert routing.partial == ((B,), (B,))
+
+
+def test_partial_backends_get_everything_when_nothing_better_is_left() -> None:
+    routing = build(tiers(partial=(having(A, "m"), having(B, "m", "n"))))
+    assert backends(routing.placements[HTTP]) == "ab"
+    assert where(routing, b"n") == "b"
+
+
+def test_a_suspected_backend_gets_what_only_it_has() -> None:
+    routing = build(tiers(having(A, "n"), suspected=(having(B, "m", "n"),)))
+    assert where(routing, b"m") == "b"
+    assert where(routing, b"n") == "a"
+
+
+def test_protocols_are_placed_one_by_one() -> None:
+    routing = build(tiers(having(A, "m"), having(B)), tiers(having(B)), b"m")
+    assert where(routing, b"m", HTTP) == "a"
+    assert where(routing, b"m", GRPC) == "b"  # nobody there has it: its own word is the answer
+
+
+def test_versions_that_are_elsewhere_have_places_of_their_own() -> None:
+    routing = build(tiers(having(A, "m:1", "m:2"), having(B, "m:1"), having(C, "m:1")), None, b"m")
+    route = routing.routes[b"m"]
+    assert route.placements is None
+    assert route.versions.keys() == {b"2"}
+    assert backends(route.versions[b"2"][HTTP]) == "a"
+    assert route.ready_versions == {b"1", b"2"}
+    assert not route.is_plain
+
+
+def test_equal_sets_of_backends_share_their_picker() -> None:
+    routing = build(tiers(having(A, "m", "n"), having(B, "m", "n"), having(C)))
+    m, n = (routing.routes[name].placements for name in (b"m", b"n"))
+    assert m is not None
+    assert n is not None
+    assert m[HTTP].picker is n[HTTP].picker
+    assert m[HTTP].picker is not m[GRPC].picker
+
+
+def test_pickers_live_on_until_weights_change() -> None:
+    builder = RouteBuilder(make_policy("round_robin", Random(1)))
+    both = [tiers(having(A, "m"), having(B, "m"))] * 2
+    first = builder.build(both, [b"m"], {})
+    again = builder.build(both, [b"m"], {})
+    assert again.placements[HTTP].picker is first.placements[HTTP].picker
+    builder.forget_pickers()
+    assert builder.build(both, [b"m"], {}).placements[HTTP].picker is not (
+        first.placements[HTTP].picker
+    )
+
+
+def test_pickers_of_sets_that_are_gone_are_not_kept() -> None:
+    builder = RouteBuilder(make_policy("round_robin", Random(1)))
+    both, one = [tiers(having(A), having(B))] * 2, [tiers(having(A))] * 2
+    first = builder.build(both, [], {}).placements[HTTP].picker
+    builder.build(one, [], {})
+    assert builder.build(both, [], {}).placements[HTTP].picker is not first
+
+
+def test_a_model_is_plain_only_when_it_is_certainly_stateless() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    both = [tiers(having(A, "m", "n", "o"))] * 2
+    facts = {b"m": STATELESS, b"n": ModelFacts(is_stateful=True)}
+    routes = builder.build(both, [b"m", b"n", b"o"], facts).routes
+    assert [routes[name].is_plain for name in (b"m", b"n", b"o")] == [True, False, False]
+    assert routes[b"n"].facts.is_stateful
+
+
+def test_regions_that_not_all_have_are_looked_for() -> None:
+    routing = build(
+        tiers(
+            having(A, "m", regions=(b"r", b"everywhere")), having(B, "m", regions=(b"everywhere",))
+        )
+    )
+    assert routing.regions.keys() == {b"r"}
+    assert backends(routing.regions[b"r"][HTTP]) == "a"
+    assert not routing.routes[b"m"].is_plain
+
+
+def test_regions_that_all_have_are_not() -> None:
+    routing = build(tiers(having(A, "m", regions=(b"r",)), having(B, "m", regions=(b"r",))))
+    assert routing.regions == {}
+    assert routing.routes[b"m"].is_plain
