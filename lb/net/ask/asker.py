@@ -1,0 +1,219 @@
+"""Asking: a fresh connection per call, dialled the way live traffic is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from ssl import SSLError
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from lb.domain.backend import Address, AppProtocol, BackendPort, BackendSpec, BackendTls
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
+from lb.net.ask.http import HttpAnswer, HttpTalk
+from lb.net.ask.talk import Fields, Payload, Talk, with_operator_fields
+from lb.net.dial import dial
+from lb.net.tls.client import ClientTlsBook
+from lb.net.tls.contexts import describe
+
+AnswerT = TypeVar("AnswerT")
+
+Keep: TypeAlias = Callable[[int], bool]
+"""Told how many bytes more are kept of an answer; False ends the call."""
+
+_PORTS = (BackendPort.HTTP, BackendPort.GRPC)
+
+
+class Asker:
+    """Asks backends on behalf of ourselves or of one client."""
+
+    def __init__(
+        self,
+        tls: ClientTlsBook | None = None,
+        *,
+        connect_timeout_s: float = 1.0,
+        handshake_timeout_s: float = 10.0,
+    ) -> None:
+        self._tls = tls or ClientTlsBook()
+        self._connect_timeout_s = connect_timeout_s
+        self._handshake_timeout_s = handshake_timeout_s
+
+    async def http(
+        self,
+        spec: BackendSpec,
+        method: bytes,
+        target: bytes,
+        fields: Fields = (),
+        body: Payload = b"",
+        *,
+        timeout_s: float,
+        keep: Keep | None = None,
+    ) -> HttpAnswer:
+        """One HTTP request.
+
+        Args:
+            spec: whom to ask; its `headers` go with the request.
+            method: of the request.
+            target: of the request.
+            fields: end-to-end fields, names in lower case.
+            body: as it goes on the wire.
+            timeout_s: seconds for everything.
+            keep: accounts for the answer's bytes.
+
+        Raises:
+            UpstreamError: there is no answer; DEADLINE when the time is over, CANCELLED when
+                `keep` says no.
+        """
+        address, tls = _port(spec, AppProtocol.HTTP)
+        talk = HttpTalk(
+            method,
+            target,
+            with_operator_fields(fields, spec.headers),
+            body,
+            authority=authority(spec, address),
+        )
+        return await self._converse(AppProtocol.HTTP, address, tls, talk, timeout_s, keep)
+
+    async def grpc(
+        self,
+        spec: BackendSpec,
+        path: bytes,
+        message: Payload = b"",
+        metadata: Fields = (),
+        *,
+        timeout_s: float,
+        keep: Keep | None = None,
+    ) -> GrpcAnswer:
+        """One unary gRPC call. Arguments and errors are as for `http`; see `GrpcTalk`."""
+        address, tls = _port(spec, AppProtocol.GRPC)
+        talk = GrpcTalk(
+            path,
+            with_operator_fields(metadata, spec.headers),
+            message,
+            authority=authority(spec, address),
+            is_secure=tls is not None,
+        )
+        return await self._converse(AppProtocol.GRPC, address, tls, talk, timeout_s, keep)
+
+    async def _converse(
+        self,
+        protocol: AppProtocol,
+        address: Address,
+        tls: BackendTls | None,
+        talk: Talk[AnswerT],
+        timeout_s: float,
+        keep: Keep | None,
+    ) -> AnswerT:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[AnswerT] = loop.create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                transport, _ = await dial(
+                    loop,
+                    address,
+                    lambda: _Connection(talk, outcome, keep),
+                    self._connect_timeout_s,
+                    tls=self._tls.find(tls, protocol),
+                    handshake_s=self._handshake_timeout_s,
+                )
+                try:
+                    return await outcome
+                finally:
+                    transport.abort()
+        except TimeoutError as error:
+            detail = f"no answer within {timeout_s:g} s"
+            raise UpstreamError(Outcome.DEADLINE, detail) from error
+
+
+def authority(spec: BackendSpec, address: Address) -> bytes:
+    """How a backend is addressed in requests of our own: as the operator says, or its address."""
+    given = next((value for name, value in spec.headers if name.lower() == "host"), None)
+    return (given or ("localhost" if address.path else str(address))).encode()
+
+
+def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls | None]:
+    address = spec.address(protocol)
+    if address is None:
+        raise LookupError(f"backend {spec.name} has no {protocol.label} port")
+    return address, spec.tls_of(_PORTS[protocol])
+
+
+class _Connection(asyncio.Protocol, Generic[AnswerT]):
+    """Carries bytes between a transport and a talk until that has its answer."""
+
+    def __init__(
+        self, talk: Talk[AnswerT], outcome: asyncio.Future[AnswerT], keep: Keep | None
+    ) -> None:
+        self._talk = talk
+        self._outcome = outcome
+        self._keep = keep
+        self._transport: asyncio.Transport | None = None
+        self._heard = False
+        self._is_paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the opening."""
+        # Not an isinstance: uvloop's transports are not asyncio's classes.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.writelines([self._talk.opening(), *self._talk.upload()])
+        self._upload()
+
+    def pause_writing(self) -> None:
+        """The backend takes less than we have."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """It took what was written."""
+        self._is_paused = False
+        self._upload()
+
+    def _upload(self) -> None:
+        transport = self._transport
+        while not (self._is_paused or transport is None or self._outcome.done()):
+            pieces = self._talk.upload()
+            if not pieces:
+                return
+            transport.writelines(pieces)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the talk."""
+        self._heard = True
+        transport = self._transport
+        if transport is None or self._outcome.done():
+            return
+        if self._keep is not None and not self._keep(len(data)):
+            self._fail(UpstreamError(Outcome.CANCELLED, "too little memory for the answer"))
+            return
+        try:
+            reply = self._talk.receive(data)
+        except UpstreamError as error:
+            self._fail(error)
+            return
+        if self._talk.answer is not None:
+            self._settle(self._talk.answer)
+            return
+        if reply:
+            transport.write(reply)
+        self._upload()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The backend closed; a reset before any byte of an answer is a refusal."""
+        if isinstance(exc, ConnectionError) and not self._heard:
+            self._fail(UpstreamError(Outcome.CONNECT_REFUSED, "connection reset"))
+            return
+        if exc is None:
+            self._talk.closed()
+        if self._talk.answer is not None:
+            self._settle(self._talk.answer)
+            return
+        why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
+        self._fail(UpstreamError(Outcome.LOST, f"connection closed without an answer{why}"))
+
+    def _settle(self, answer: AnswerT) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(answer)
+
+    def _fail(self, error: UpstreamError) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(error)

@@ -1,0 +1,57 @@
+"""What a call of our own is to the connection that carries it: bytes in, bytes out, an answer."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+
+Payload: TypeAlias = bytes | memoryview
+Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Header fields, names in lower case."""
+
+ANSWER_BYTES: Final = 64 * 2**20
+"""Longest answer that is taken: the statistics of a thousand models are about 1 MiB."""
+PIECE_BYTES: Final = 256 * 1024
+"""What is handed to a transport at once of a request that may be hundreds of megabytes: event
+loops copy what does not fit into the socket."""
+
+
+class Talk(Protocol[AnswerT_co]):
+    """One request in one protocol, without IO."""
+
+    @property
+    def answer(self) -> AnswerT_co | None:
+        """Set once the answer is complete; nothing is fed after that."""
+        ...
+
+    def opening(self) -> bytes:
+        """What to send when the connection stands."""
+        ...
+
+    def upload(self) -> list[Payload]:
+        """What may be sent of the request now; empty when that is nothing."""
+        ...
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes of the backend; returns what to send back.
+
+        Raises:
+            UpstreamError: there will be no answer.
+        """
+        ...
+
+    def closed(self) -> None:
+        """The backend has closed the connection, which may be how the answer ends."""
+        ...
+
+
+def with_operator_fields(fields: Fields, headers: tuple[tuple[str, str], ...]) -> Fields:
+    """Fields of a request with those that the operator wants on calls of our own.
+
+    They replace fields of the same name; `host` is none of them (see `authority`).
+    """
+    own = tuple((name.lower().encode(), value.encode()) for name, value in headers)
+    names = {name for name, _ in own}
+    kept = tuple(field for field in fields if field[0] not in names)
+    return kept + tuple(field for field in own if field[0] != b"host")
