@@ -9,7 +9,7 @@ and an id of more than 128 bytes is an error. Whatever Triton answers with an er
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.json_parameters import ParametersScan
@@ -24,6 +24,8 @@ _MAX_ENTRY_FIELDS: Final = 16
 _U64: Final = 2**64
 
 # Fields of ModelInferRequest, of an entry of its parameters, and of InferParameter.
+_MODEL: Final = 1
+_VERSION: Final = 2
 _PARAMETERS: Final = 4
 _FIRST_TENSOR_FIELD: Final = 5
 _LAST_TENSOR_FIELD: Final = 7
@@ -45,12 +47,34 @@ class Incomplete(Exception):
     """More of the message is needed to tell."""
 
 
+class Asked(NamedTuple):
+    """What of a ModelInferRequest decides where it goes."""
+
+    model: bytes
+    version: bytes
+    step: SequenceStep | None
+
+
+_NOTHING_ASKED: Final = Asked(b"", b"", None)
+
+
 def grpc_step(message: Message, model: bytes, size: int | None = None) -> SequenceStep | None:
     """What a ModelInferRequest says of its sequence; None when it is none of a sequence.
 
+    See `grpc_asked`; the name of the model is `model`, whatever the message says.
+    """
+    step = grpc_asked(message, size).step
+    return None if step is None else step._replace(key=SequenceKey(model, step.key.id))
+
+
+def grpc_asked(message: Message, size: int | None = None) -> Asked:
+    """What a ModelInferRequest asks for, and of which sequence it is a step.
+
+    Of a message that no server can parse, or that nobody writes, nothing is said. What asks for a
+    model's metadata, configuration or readiness has its name and version in the same fields.
+
     Args:
         message: without its prefix, not compressed; its first part does, too.
-        model: its name.
         size: bytes of the whole message where only a part is there. Then the first tensor decides
             that there are no parameters to come: all writers put them before.
 
@@ -60,26 +84,30 @@ def grpc_step(message: Message, model: bytes, size: int | None = None) -> Sequen
     whole = len(message)
     if size is None or size <= whole:
         size = whole
+    names = [b"", b"", b""]
     said: dict[str, Value] = {}
     try:
         left = MAX_FIELDS
         for number, kind, start, end in fields(message, 0, size):
             left -= 1
             if not left:
-                return None
-            if number == _PARAMETERS and kind == BYTES:
+                return _NOTHING_ASKED
+            if size > whole:
+                if _FIRST_TENSOR_FIELD <= number <= _LAST_TENSOR_FIELD:
+                    break
                 if end > whole:
                     raise Incomplete
-                _read_entry(message, start, end, said)
-            elif size > whole and _FIRST_TENSOR_FIELD <= number <= _LAST_TENSOR_FIELD:
-                break
-            elif end > whole:
-                raise Incomplete
+            if kind == BYTES:
+                if number <= _VERSION:
+                    names[number] = bytes(message[start:end])
+                elif number == _PARAMETERS:
+                    _read_entry(message, start, end, said)
     except ProtobufError:
-        return None
+        return _NOTHING_ASKED
     except IndexError as error:
         raise Incomplete from error
-    return _step(model, said) if said else None
+    model = names[_MODEL]
+    return Asked(model, names[_VERSION], _step(model, said) if said else None)
 
 
 def _read_entry(message: Message, start: int, end: int, said: dict[str, Value]) -> None:

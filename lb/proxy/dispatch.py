@@ -56,7 +56,8 @@ class Dispatcher:
         max_attempts: int,
         gate: Gate | None = None,
     ) -> None:
-        self._ref = ref
+        self.pool = ref
+        """The published pool."""
         self._outcomes = outcomes
         self._requests = requests
         self.clock = clock
@@ -72,15 +73,10 @@ class Dispatcher:
         self.exiting = False
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 
-    @property
-    def pool(self) -> PoolRef:
-        """The published pool, for answers about readiness."""
-        return self._ref
-
     def announce_exit(self) -> None:
         """Answer from now on that we are not ready; requests are still taken."""
         self.exiting = True
-        self._ref.announce()
+        self.pool.announce()
 
     # Access
 
@@ -119,7 +115,7 @@ class Dispatcher:
         if self._ledger.held >= self._ledger.short_at:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         if exchange.particulars is None and not exchange.tried:
-            picker = self._ref.current.placements[exchange.protocol].picker
+            picker = self.pool.current.placements[exchange.protocol].picker
             if picker is None:
                 raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
             backend = picker.pick()
@@ -143,7 +139,7 @@ class Dispatcher:
 
     def placement(self, exchange: Exchange) -> Placement:
         """The backends that may get a request, with all that is known of it."""
-        snapshot = self._ref.current
+        snapshot = self.pool.current
         protocol = exchange.protocol
         placement = snapshot.placements[protocol]
         particulars = exchange.particulars or _NO_PARTICULARS
@@ -166,7 +162,7 @@ class Dispatcher:
         placement = self.placement(exchange)
         particulars = exchange.particulars
         if particulars is not None and particulars.step is not None:
-            route = self._ref.current.routes.get(exchange.model)
+            route = self.pool.current.routes.get(exchange.model)
             facts = None if route is None else route.facts
             now = self.clock() if now is None else now
             home = self.steps.place(exchange, placement, facts, now)
@@ -287,7 +283,7 @@ class Dispatcher:
         ):
             return False
         if meaning is Meaning.UNKNOWN_MODEL:
-            snapshot = self._ref.current
+            snapshot = self.pool.current
             route = snapshot.routes.get(exchange.model)
             if snapshot.routes and (route is None or not route.is_ready):
                 return False  # nobody has it

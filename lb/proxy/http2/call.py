@@ -12,11 +12,12 @@ from typing import Any, Final
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn, Treatment
-from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import ModelRoute
 from lb.kserve.errors import GRPC_STATUSES, meaning
-from lb.proxy.failure import upstream_detail
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.joined import JoinedStreams
+from lb.proxy.http2.look import look_closer
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.grpc.status import decode_message, status_of_http, status_of_reset
 from lb.wire.http2.codec import COPY_BELOW
@@ -102,9 +103,18 @@ class Call(JoinedStreams):
         request.ended = True
         request.retained = [payload]
         request.retained_size = size
-        self.model = model_name(payload) or b""
+        self.model = name = model_name(payload) or b""
+        dispatcher = relay.dispatcher
+        snapshot = dispatcher.pool.current
+        route = snapshot.routes.get(name)
+        if route is None or not route.is_plain or snapshot.regions:
+            look_closer(self, payload, route, is_all=True)
+            if self.particulars is not None and self.particulars.step is not None:
+                if request.push(payload):
+                    self._place()
+                return
         try:
-            backend = relay.dispatcher.place(self, relay.now)
+            backend = dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
             self.fail(refusal.reason, refusal.detail)
             return
@@ -175,10 +185,26 @@ class Call(JoinedStreams):
         name = model_name(head)
         if name is None and not end_stream and len(head) < _MODEL_PEEK:
             return True
+        self.model = name = name or b""
+        snapshot = self.relay.dispatcher.pool.current
+        route = snapshot.routes.get(name)
+        if (route is None or not route.is_plain or snapshot.regions) and not self._look(
+            payload, route, end_stream
+        ):
+            return True
         self.held_back = False
-        self.model = name or b""
         self._place()
         return not self.finished
+
+    def _look(self, payload: Payload, route: ModelRoute | None, end_stream: int) -> bool:
+        """Take a second look at what has come. False while that is too little."""
+        # Looked at anew only when there is much more, or crumbs would cost the square of the size.
+        if self.bytes_in < getattr(self, "look_again_at", 0) and not end_stream:
+            return False
+        self.look_again_at = 2 * self.bytes_in
+        queue = self.request.queue or ()
+        data = b"".join((*queue, payload))
+        return look_closer(self, data, route, is_all=bool(end_stream))
 
     def _message_fits(self, payload: Payload) -> bool:
         assert self.messages is not None
@@ -255,7 +281,6 @@ class Call(JoinedStreams):
             self.upstream.forget(request)
             self.upstream = None
         sent_nothing = request.sink is None
-        backend = self.backend
         relay.dispatcher.attempt_ended(self, outcome)
         request.sink = None
         if relay.dispatcher.may_retry(
@@ -267,9 +292,8 @@ class Call(JoinedStreams):
             if sent_nothing or request.rewind():
                 self._place()
             return
-        name = backend.name if backend is not None else "-"
-        text = upstream_detail(name, _GRPC, outcome)
-        self.fail(OUTCOME_REASONS[outcome], f"{text}: {detail}" if detail else text)
+        reason, text = relay.dispatcher.steps.failure(self, outcome)
+        self.fail(reason, f"{text}: {detail}" if detail else text)
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""

@@ -33,8 +33,8 @@ class JoinedStreams(Exchange):
     """A stream of a client, and the stream of a backend that serves it."""
 
     __slots__ = (
-        "begun", "client_id", "early_heads", "head", "held_back", "messages", "opened_at", "relay",
-        "request", "response", "server", "timer", "upstream", "watch",
+        "begun", "client_id", "early_heads", "head", "held_back", "look_again_at", "messages",
+        "opened_at", "relay", "request", "response", "server", "timer", "upstream", "watch",
     )  # fmt: skip
 
     def __init__(

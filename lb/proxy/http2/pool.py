@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
@@ -52,11 +53,36 @@ class UpstreamPool:
     def start(self, call: Call) -> None:
         """Open `call` on a connection, now or when there is one."""
         # HOT PATH (benchmarks/load). Nearly always the first connection has room.
+        particulars = call.particulars
+        if particulars is not None and particulars.pin is not None:
+            self._start_step(call, particulars.pin)
+            return
         for link in self.links:
             if len(link.streams) < link.stream_limit:
                 link.open(call)
                 return
         self._wait(call)
+
+    def _start_step(self, call: Call, pin: Pin) -> None:
+        """Steps of a sequence stay in order: one behind the other on the same connection."""
+        if not self.waiting or pin.steps == 1:
+            link = self._way(pin)
+            if link is not None:
+                pin.way = link
+                link.open(call)
+                return
+        self._wait(call)
+
+    def _way(self, pin: Pin | None) -> ClientLink | None:
+        """A connection with room for a call, which may be a step; None: it has to wait.
+
+        What is under way on a connection that takes nothing new any more cannot be followed.
+        """
+        if pin is not None and pin.steps > 1 and pin.way in self.links:
+            links = [link for link in self.links if link is pin.way]
+        else:
+            links = self.links
+        return next((link for link in links if link.room > 0), None)
 
     def start_whole(self, call: Call, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small."""
@@ -82,16 +108,24 @@ class UpstreamPool:
 
     def serve_waiting(self) -> None:
         """Start as many waiting calls as there is room for."""
+        bound: list[Call] = []
         while self.waiting:
             call = self.waiting[0]
             if call.finished or call.upstream is not None or call.port is not self.port:
                 self.waiting.popleft()  # cancelled, or placed anew elsewhere, while it waited
                 continue
-            link = next((link for link in self.links if link.room > 0), None)
-            if link is None:
+            pin = call.particulars.pin if call.particulars is not None else None
+            link = self._way(pin)
+            if link is None and (pin is None or pin.steps == 1):
                 break
             self.waiting.popleft()
+            if link is None:
+                bound.append(call)  # its connection is full, others may have room
+                continue
+            if pin is not None:
+                pin.way = link
             link.open(call)
+        self.waiting.extendleft(reversed(bound))
         if self.waiting:
             if self._takes_no_calls:
                 self._fail_waiting(Outcome.REFUSED, "it takes no streams")

@@ -1,0 +1,104 @@
+"""A second look at the first message of a call, for what beside its model decides where it goes:
+the model's version, the sequence that it is a step of, the shared memory that it names.
+
+Only models that may be stateful, or that not all backends have ready, need it. Nothing is decoded;
+a compressed message is inflated as far as it is looked at, and goes on as it came.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.pool import ModelRoute
+from lb.kserve.operations import MODEL_INFER
+from lb.kserve.regions import grpc_regions
+from lb.kserve.sequence import Asked, Incomplete, grpc_asked
+from lb.proxy.exchange import Particulars
+from lb.wire.grpc.compression import GZIP_OR_ZLIB
+from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.call import Call
+
+LOOK_BYTES: Final = 32 * 1024
+"""Of the first message that are held back at most; parameters take a few hundred."""
+_INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
+"""Of a compressed message at first, and when that was too little."""
+_ID: Final = b"sequence_id"
+_UNKNOWN_SIZE: Final = 2**31
+"""Of a compressed message of which there is more than was inflated."""
+
+
+def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bool) -> bool:
+    """Note in a call what decides where it goes. False while more of it is needed to tell.
+
+    Args:
+        call: whose model is set, unless its message is compressed.
+        data: the first bytes of the request, prefix included.
+        route: of the model.
+        is_all: there is no more to come.
+    """
+    snapshot = call.relay.dispatcher.pool.current
+    may_wait = not is_all and len(data) < LOOK_BYTES
+    if len(data) < PREFIX_SIZE:
+        return not may_wait
+    size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+    message = data[PREFIX_SIZE : PREFIX_SIZE + size]
+    is_there = len(message) == size or not may_wait
+    if is_there and route is None and not (data[0] or snapshot.regions or _ID in message):
+        return True  # of a model without a route only a sequence is of interest
+    try:
+        message, size, asked = _read(message, size, is_compressed=bool(data[0]))
+    except Incomplete:
+        if may_wait:
+            return False
+        asked = Asked(call.model, b"", None)
+    if data[0] and len(asked.model) <= NAME_SEARCH_LIMIT:
+        call.model = asked.model
+        route = snapshot.routes.get(asked.model)
+    regions: tuple[bytes, ...] = ()
+    if snapshot.regions and call.operation is MODEL_INFER:
+        if len(message) < size and may_wait:
+            return False
+        regions = tuple(name for name in grpc_regions(message) if name in snapshot.regions)
+    step = asked.step
+    if call.operation is not MODEL_INFER or (route and route.facts.is_stateful is False):
+        step = None
+    if step is not None or regions or (route is not None and not route.is_plain):
+        call.particulars = particulars = Particulars()
+        particulars.version = asked.version
+        particulars.step = step
+        particulars.regions = regions
+    return True
+
+
+def _read(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int, Asked]:
+    """What a message asks for, with as much of it as was read and the size of all of it.
+
+    Raises:
+        Incomplete: too little of it has come.
+    """
+    if not is_compressed:
+        return message, size, grpc_asked(message, size)
+    for limit in _INFLATED_BYTES:
+        text, full_size = _inflated(message, size, limit)
+        try:
+            return text, full_size, grpc_asked(text, full_size)
+        except Incomplete:
+            if len(text) < limit:
+                break
+    raise Incomplete
+
+
+def _inflated(data: bytes, size: int, limit: int) -> tuple[bytes, int]:
+    """The beginning of a compressed message, and the size of all of it, or one beyond it.
+
+    Nothing, where it cannot be inflated: the backend says what is wrong with it.
+    """
+    inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
+    try:
+        message = inflater.decompress(data, limit)
+    except zlib.error:
+        return b"", 0
+    return message, len(message) if inflater.eof else _UNKNOWN_SIZE
