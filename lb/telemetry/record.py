@@ -54,6 +54,11 @@ class RequestRecord:
     reason: Reason | None
     """Set when we answered ourselves or cut the exchange short."""
 
+    @property
+    def sequence(self) -> int | str | None:
+        """The id of the sequence that it is a step of."""
+        return None
+
 
 class RequestSink(Protocol):
     """Takes finished requests: counts them, logs them."""
