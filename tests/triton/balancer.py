@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import yaml
@@ -43,6 +43,9 @@ class BackendView:
 class RunningBalancer:
     """One balancer before some Tritons, all four listeners on."""
 
+    started: ClassVar[list[RunningBalancer]] = []
+    """All that are not closed."""
+
     def __init__(
         self, workspace: Path, tritons: Sequence[RealTriton], **sections: dict[str, Any]
     ) -> None:
@@ -58,6 +61,7 @@ class RunningBalancer:
             log=workspace / "balancer.log",
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )
+        self.started.append(self)
 
     def _settings(self, tritons: Sequence[RealTriton]) -> dict[str, Any]:
         return {
@@ -157,4 +161,5 @@ class RunningBalancer:
 
     def close(self) -> None:
         """Kill it; its way of stopping is tested elsewhere."""
+        self.started.remove(self)
         self._process.close()

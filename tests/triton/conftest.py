@@ -10,13 +10,17 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
 from tests.triton.records import Records
 from tests.triton.server import RealTriton
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 
 TEST_LIMIT_S = 90
-"""No test may hang the run; the longest takes about 15 s on two idle cores."""
+"""No test may hang the run; the longest takes about 15 s on two idle cores.
+
+Where a call into C lets no signal handler run, `faulthandler_timeout` of pyproject.toml ends it.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,22 @@ def _time_limit() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture(autouse=True)
+def _dead_tritons(_time_limit: None) -> Iterator[None]:
+    """A Triton that dies fails the test that it died in, and no later one."""
+    gone = [triton for triton in RealTriton.started if not triton.is_running]
+    for triton in gone:
+        triton.restart()
+    for triton in gone:
+        triton.wait_ready()
+    for running in RunningBalancer.started if gone else ():
+        wait_until(running.all_in_rotation, timeout_s=30.0, what="all Tritons are back")
+    yield
+    died = [triton for triton in RealTriton.started if triton.died]
+    if died:
+        pytest.fail("\n".join(f"{triton.name} died:\n{triton.last_words}" for triton in died))
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +119,7 @@ def compared(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...]) ->
 def http_client(target: Target) -> Iterator[tritonclient.http.InferenceServerClient]:
     """NVIDIA's HTTP client."""
     with tritonclient.http.InferenceServerClient(
-        target.http, concurrency=16, connection_timeout=60.0, network_timeout=60.0
+        target.http, concurrency=16, connection_timeout=WAIT_S, network_timeout=WAIT_S
     ) as client:
         yield client
 

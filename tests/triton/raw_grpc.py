@@ -20,6 +20,8 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from tests.triton.target import WAIT_S
+
 SERVICE = "/inference.GRPCInferenceService/"
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -47,7 +49,7 @@ def _outcome(call: grpc.Call, messages: Sequence[bytes]) -> CallOutcome:
 
 
 def call_unary(
-    address: str, method: str, request: bytes, *, metadata: Metadata = (), timeout_s: float = 60.0
+    address: str, method: str, request: bytes, *, metadata: Metadata = (), timeout_s: float = WAIT_S
 ) -> CallOutcome:
     """One unary call; `method` is a path, or a name of Triton's service."""
     path = method if method.startswith("/") else SERVICE + method
@@ -63,7 +65,7 @@ def call_stream(
     requests: Sequence[bytes],
     *,
     metadata: Metadata = (),
-    timeout_s: float = 60.0,
+    timeout_s: float = WAIT_S,
 ) -> CallOutcome:
     """One call with a stream each way, read to its end."""
     messages = []
@@ -101,7 +103,7 @@ def call_on_the_wire(address: str, method: str, request: bytes) -> WireOutcome:
     ]
     head = HeadersFrame(1, Encoder().encode(fields), flags=["END_HEADERS"])
     body = DataFrame(1, prefixed, flags=["END_STREAM"])
-    with socket.create_connection((host, int(port)), timeout=60.0) as connection:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
         frames = (SettingsFrame(0), head, body)
         connection.sendall(preface + b"".join(frame.serialize() for frame in frames))

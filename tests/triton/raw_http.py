@@ -6,6 +6,8 @@ import re
 import socket
 from dataclasses import dataclass
 
+from tests.triton.target import WAIT_S
+
 CONNECTION_LEVEL = {b"connection", b"keep-alive", b"transfer-encoding"}
 """Fields between neighbours, which a proxy decides for itself (RFC 9110 section 7.6.1)."""
 
@@ -44,7 +46,7 @@ class RawAnswer:
 class RawConnection:
     """One client connection; `ask` may be called again while the server keeps it open."""
 
-    def __init__(self, address: str, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, address: str, *, timeout_s: float = WAIT_S) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 from tests.fakes.process import wait_until
+from tests.triton.target import WAIT_S
 
 
 class Records:
@@ -19,7 +20,7 @@ class Records:
         """An id that no request had before."""
         return f"request-{next(self._counter)}"
 
-    def wait_for(self, request_id: str, what: str, *, timeout_s: float = 30.0) -> None:
+    def wait_for(self, request_id: str, what: str, *, timeout_s: float = WAIT_S) -> None:
         """Wait until the model noted `started`, `cancelled` or `finished`.
 
         Raises:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 from tests.fakes.process import ChildProcess, free_ports, wait_until
 from tests.triton.target import Target, http_status
@@ -22,6 +23,9 @@ START_TIMEOUT_S = 60.0
 
 class RealTriton:
     """One tritonserver with its own model repository; a restart keeps the ports."""
+
+    started: ClassVar[list[RealTriton]] = []
+    """All that are not closed, whether they run or have died."""
 
     def __init__(
         self,
@@ -41,6 +45,8 @@ class RealTriton:
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self._shared_memory_prefix = f"lbtest{self.http_port}"
         self._process = self._start()
+        self._is_killed = False
+        self.started.append(self)
 
     def _start(self) -> ChildProcess:
         native = ENVIRONMENT / "native"
@@ -87,6 +93,17 @@ class RealTriton:
     def is_running(self) -> bool:
         return self._process.is_running
 
+    @property
+    def died(self) -> bool:
+        """Whether it ended although no test killed it."""
+        return not self.is_running and not self._is_killed
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log, without what its models say when it is gone."""
+        lines = self._process.last_lines(200).splitlines()
+        return "\n".join([line for line in lines if "pb_stub.cc" not in line][-20:])
+
     def _is_ready(self) -> bool:
         if not self.is_running:
             raise RuntimeError(f"{self.name} ended at start:\n{self._process.last_lines()}")
@@ -102,6 +119,7 @@ class RealTriton:
 
     def kill9(self) -> None:
         """SIGKILL: the kernel closes every socket at once."""
+        self._is_killed = True
         self._process.signal(signal.SIGKILL)
 
     def sigstop(self) -> None:
@@ -114,11 +132,16 @@ class RealTriton:
 
     def restart(self) -> None:
         """Start it again on the same ports, whatever state it is in. Does not wait."""
-        self.close()
+        self._kill()
         self._process = self._start()
+        self._is_killed = False
 
     def close(self) -> None:
         """Kill it with its model processes and remove the shared memory they leave."""
+        self.started.remove(self)
+        self._kill()
+
+    def _kill(self) -> None:
         self._process.close()
         for region in Path("/dev/shm").glob(f"{self._shared_memory_prefix}*"):
             region.unlink()

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.triton.raw_http import RawConnection, message
 from tests.triton.records import Records
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 from tests.triton.tensors import check_sum_and_difference, milliseconds, numbers, pair, repeat
 
 LONG_MS = 30_000
@@ -35,7 +35,7 @@ def test_cancelled_grpc_call_is_cancelled_in_the_model(
     records.wait_for(name, "started")
     call.cancel()
     records.wait_for(name, "cancelled")
-    _, error = arrived.get(timeout=30)
+    _, error = arrived.get(timeout=WAIT_S)
     assert error.status() == "StatusCode.CANCELLED"
 
 
@@ -80,7 +80,7 @@ def test_cancelled_stream_is_cancelled_in_the_model(
     grpc_client.async_stream_infer(
         "repeat_int32", repeat(grpcclient, list(range(1000)), 30), request_id=name
     )
-    result, error = arrived.get(timeout=30)
+    result, error = arrived.get(timeout=WAIT_S)
     assert error is None
     assert result.as_numpy("OUT").item() == 0
     grpc_client.stop_stream(cancel_requests=True)
@@ -108,7 +108,7 @@ def test_cancelled_call_leaves_other_calls_of_the_connection_alone(
     records.wait_for(kept, "started")
     call.cancel()
     records.wait_for(cancelled, "cancelled")
-    result, error = arrived.get(timeout=30)
+    result, error = arrived.get(timeout=WAIT_S)
     assert error is None
     assert result.as_numpy("DONE").item() == 700
     records.wait_for(kept, "finished")
@@ -132,7 +132,7 @@ def test_deadline_ends_the_call_and_cancels_it_in_the_model(
 def test_deadline_that_is_met_changes_nothing(
     grpc_client: grpcclient.InferenceServerClient,
 ) -> None:
-    result = grpc_client.infer("simple", pair(grpcclient, numbers()), client_timeout=30.0)
+    result = grpc_client.infer("simple", pair(grpcclient, numbers()), client_timeout=WAIT_S)
     check_sum_and_difference(result, numbers())
 
 
@@ -147,7 +147,7 @@ def test_deadline_of_a_stream_ends_it(
     )
     error = None
     while error is None:
-        _, error = arrived.get(timeout=30)
+        _, error = arrived.get(timeout=WAIT_S)
     assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
     records.wait_for(name, "cancelled")
 

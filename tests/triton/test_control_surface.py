@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.triton.raw_grpc import call_unary
 from tests.triton.server import MODELS
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 
 MODEL_NAMES = {folder.name for folder in MODELS.iterdir()}
 
@@ -75,7 +75,7 @@ def test_http_trace_and_log_settings_are_reachable(
 
 
 async def test_http_asyncio_client_reads_the_control_surface(target: Target) -> None:
-    async with httpaio.InferenceServerClient(target.http, conn_timeout=60) as client:
+    async with httpaio.InferenceServerClient(target.http, conn_timeout=WAIT_S) as client:
         assert await client.is_server_ready()
         assert await client.is_model_ready("simple")
         assert (await client.get_server_metadata())["name"] == "triton"

@@ -13,7 +13,7 @@ import tritonclient.grpc.aio as grpcaio
 import tritonclient.http as httpclient
 import tritonclient.http.aio as httpaio
 
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 from tests.triton.tensors import (
     check_sum_and_difference,
     large,
@@ -96,14 +96,14 @@ def test_http_answers_of_asynchronous_requests_are_not_mixed_up(
         for seed in range(MANY)
     ]
     for seed, (values, promise) in enumerate(asked):
-        result = promise.get_result(timeout=60)
+        result = promise.get_result(timeout=WAIT_S)
         check_sum_and_difference(result, values)
         assert result.get_response()["id"] == str(seed)
 
 
 async def test_http_asyncio_client_infers(target: Target) -> None:
     values = numbers(seed=5)
-    async with httpaio.InferenceServerClient(target.http, conn_timeout=60) as client:
+    async with httpaio.InferenceServerClient(target.http, conn_timeout=WAIT_S) as client:
         result = await client.infer(
             "simple",
             pair(httpclient, values),
@@ -160,7 +160,7 @@ def test_grpc_answers_of_callback_requests_are_not_mixed_up(
         )
     seeds = set()
     for _ in range(MANY):
-        seed, result, error = arrived.get(timeout=60)
+        seed, result, error = arrived.get(timeout=WAIT_S)
         assert error is None
         check_sum_and_difference(result, numbers(seed))
         seeds.add(seed)
@@ -190,7 +190,7 @@ def test_requests_that_come_together_are_batched_by_triton(
 ) -> None:
     inputs = [tensor(httpclient, "VALUE", np.array([[21]], dtype=np.int32))]
     asked = [http_client.async_infer("batched", inputs) for _ in range(48)]
-    results = [promise.get_result(timeout=60) for promise in asked]
+    results = [promise.get_result(timeout=WAIT_S) for promise in asked]
     assert {result.as_numpy("DOUBLE").item() for result in results} == {42}
     assert max(result.as_numpy("BATCH").item() for result in results) > 1
 
@@ -206,6 +206,6 @@ def test_slow_requests_of_both_protocols_run_side_by_side(
     )
     http_client.infer("sleeper", milliseconds(httpclient, 10))
     assert arrived.empty()
-    result, error = arrived.get(timeout=60)
+    result, error = arrived.get(timeout=WAIT_S)
     assert error is None
     assert result.as_numpy("SERVER")[0].startswith(b"triton-")

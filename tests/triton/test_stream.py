@@ -16,11 +16,10 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from tests.triton.raw_http import RawConnection, ask_once, message
-from tests.triton.target import Target
+from tests.triton.target import WAIT_S, Target
 from tests.triton.tensors import check_sum_and_difference, numbers, pair, repeat
 
 MANY = 300
-WAIT_S = 60.0
 
 
 class Stream:
