@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lb.net.timers import Timer
@@ -52,8 +53,11 @@ class Link(Http2Codec, asyncio.Protocol):
 
     __slots__ = (
         "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "parted", "relay",
-        "transport", "waiting",
+        "transport", "unread", "waiting",
     )  # fmt: skip
+
+    most_unread: float = inf
+    """Bytes that may be written while the peer does not read: heads and credit, payload waits."""
 
     def __init__(self, relay: Http2Relay, allowances: Allowances) -> None:
         options = relay.options
@@ -72,6 +76,8 @@ class Link(Http2Codec, asyncio.Protocol):
         """Bytes of large payload in `out`: with any, it is written as it is instead of joined."""
         self.congested = False
         """The transport's buffer is above its high-water mark."""
+        self.unread = 0
+        """Bytes written while it was."""
         self.fresh = True
         """No header block went out yet."""
         self.parted = False
@@ -148,7 +154,7 @@ class Link(Http2Codec, asyncio.Protocol):
         """asyncio: the transport's buffer is below its low-water mark."""
         self.relay.now = self.relay.clock()
         self.congested = False
-        self.control = 0
+        self.control = self.unread = 0
         self.drain_waiting()
 
     def flush(self) -> None:
@@ -163,6 +169,8 @@ class Link(Http2Codec, asyncio.Protocol):
         self.out = []
         if self.parted or transport.is_closing():
             return
+        if self.congested:
+            self.unread += sum(map(len, out))
         try:
             if self.bulky:
                 self.bulky = 0
@@ -174,8 +182,8 @@ class Link(Http2Codec, asyncio.Protocol):
             self.parted = True
             return
         if not self.congested:
-            self.control = 0
-        elif self.control > _MAX_UNREAD_CONTROL:
+            self.control = self.unread = 0
+        elif self.control > _MAX_UNREAD_CONTROL or self.unread > self.most_unread:
             self.parted = True
             self.on_abandoned(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "answers are not read"))
             transport.abort()

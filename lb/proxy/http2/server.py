@@ -37,6 +37,8 @@ _DRAIN_WAIT_S: Final = 1.0
 _MAX_STREAM_ID: Final = 2**31 - 1
 _FRAMES_AT_ONCE: Final = 128
 """As in `link`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""
+_MOST_UNREAD: Final = 2 * 2**20
+"""Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
 """A request that is reset younger than this counts as never meant, as with Envoy."""
 _OVERDUE: Final = 0.5
@@ -53,6 +55,8 @@ class ServerLink(Link):
         "_drain_step", "_ended", "_idle_since", "_preface", "_timer", "_unanswered", "_unopened",
         "client", "extra_fields",
     )  # fmt: skip
+
+    most_unread = _MOST_UNREAD
 
     def __init__(self, relay: Http2Relay) -> None:
         super().__init__(relay, relay.client_allowances)

@@ -143,6 +143,42 @@ async def test_a_peer_that_asks_and_never_reads_is_cut() -> None:
     assert client.transport.aborted
 
 
+BAD_TIMEOUT = request_fields((b"grpc-timeout", b"x"))
+LIVE = request_fields(path=b"/inference.GRPCInferenceService/ServerLive")
+UNREAD = {
+    "answers of ours": lambda n: headers(2 * n + 1, BAD_TIMEOUT, end=True),
+    "credit for padding": lambda n: data(1, b"12345", pad=0) if n else headers(1, LIVE),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_what_a_client_leaves_unread_is_bounded(name: str) -> None:
+    relay = PaperRelay()
+    relay.backend()
+    client = relay.client()
+    client.link.pause_writing()
+    client.transport.writes.clear()
+    for at in range(0, 400_000, 100):
+        client.sends(*map(UNREAD[name], range(at, at + 100)))
+        if client.transport.is_closing():
+            break
+    assert client.transport.aborted
+    assert sum(client.transport.writes) < 2.2 * 2**20
+
+
+async def test_heads_of_all_streams_may_be_left_unread_for_a_while() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    backend = relay.backend()
+    client.sends(*map(call, range(1, 2049, 2)))
+    client.link.pause_writing()
+    more = (b"x-more", 700 * b"m")
+    for stream in range(1, 2049, 2):
+        backend.sends(headers(stream, [*RESPONSE_FIELDS, more]))
+        backend.sends(headers(stream, [*OK_TRAILERS, more], end=True))
+    assert not client.transport.is_closing()
+
+
 async def test_a_peer_that_asks_much_and_reads_is_answered() -> None:
     relay = PaperRelay()
     client = relay.client()
