@@ -20,6 +20,7 @@ from lb.domain.backend import (
     BackendKind,
     BackendState,
 )
+from lb.domain.control import Reach
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
@@ -68,6 +69,17 @@ class BackendDirectory:
         if record is None:
             raise LookupError(f"there is no backend {name!r}")
         return record
+
+    def roster(self) -> tuple[Reach, ...]:
+        """Whom calls of our own can reach: all but the disabled, in the order of the source."""
+        return tuple(
+            Reach(
+                record.backend,
+                (record.is_open(AppProtocol.HTTP), record.is_open(AppProtocol.GRPC)),
+            )
+            for record in self._records.values()
+            if record.admin is not AdminState.DISABLED
+        )
 
     # Membership
 

@@ -13,7 +13,6 @@ from lb.domain.backend import (
     BackendKind,
     BackendSpec,
     BackendState,
-    Health,
     Port,
 )
 from lb.health.models import ModelTable
@@ -111,9 +110,12 @@ class BackendRecord:
     @property
     def answers(self) -> bool:
         """Whether one of its ports answers, ready or not."""
-        return any(
-            port.health.health is Health.HEALTHY or port.health.answers for port in self.ports
-        )
+        return any(port.health.is_open for port in self.ports)
+
+    def is_open(self, protocol: AppProtocol) -> bool:
+        """Whether it has a port of that protocol which answers, ready or not."""
+        port = self.port(protocol)
+        return port is not None and port.health.is_open
 
     def settle(self, now: float) -> None:
         """Bring `state` in line with the operator and the ports; the worst port counts."""

@@ -89,6 +89,11 @@ class PortHealth:
             return BackendState.PARTIAL if is_partial else BackendState.DOWN
         return BackendState.SUSPECTED if self._suspected else BackendState.UP
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the server answers on it, ready or not."""
+        return self.health is Health.HEALTHY or self.answers
+
     # Probes
 
     def probe_sent(self, now: float) -> None:

@@ -468,3 +468,13 @@ def where(directory: BackendDirectory, model: str, protocol: AppProtocol = HTTP)
     snapshot = directory.ref.current
     placements = snapshot.routes[model.encode()].placements or snapshot.placements
     return [backend.name for backend in placements[protocol].eligible]
+
+
+def test_the_roster_names_who_answers_ready_or_not() -> None:
+    directory = make_directory("a", "b", "c")
+    found(directory, port_of(directory, "a", GRPC), REFUSED, 110.0)
+    for step in range(3):
+        found(directory, port_of(directory, "b", HTTP), Finding.MODELS_NOT_READY, 110.0 + step)
+    directory.set_admin("c", AdminState.DISABLED, 112.0)
+    roster = [(reach.backend.name, reach.open) for reach in directory.roster()]
+    assert roster == [("a", (True, False)), ("b", (True, True))]

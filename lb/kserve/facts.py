@@ -1,0 +1,124 @@
+"""What a model's configuration says that matters to a balancer (Triton `model_config.proto`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError
+
+from lb.domain.model import NO_FACTS, ModelFacts
+from lb.kserve import inference_pb2 as pb
+
+_DEFAULT_IDLE_US: Final = 1_000_000
+"""Triton `core/src/constants.h`: `SEQUENCE_IDLE_DEFAULT_MICROSECONDS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The facts of one version of one model, before its steps are looked at."""
+
+    facts: ModelFacts
+    steps: tuple[bytes, ...] = ()
+    """Models that an ensemble runs, which decide with it."""
+
+
+UNKNOWN: Final = Configured(NO_FACTS)
+"""Its configuration could not be read."""
+
+
+def configured_from_message(message: bytes) -> Configured:
+    """Read a `ModelConfigResponse`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _configured(pb.ModelConfigResponse.FromString(message).config)
+    except DecodeError as error:
+        raise ValueError(f"not a model configuration: {error}") from error
+
+
+def configured_from_json(body: bytes) -> Configured:
+    """Read the answer to `GET v2/models/MODEL/config`.
+
+    Raises:
+        ValueError: it is no model configuration.
+    """
+    config = pb.ModelConfig()
+    try:
+        content = json.loads(body)
+        if not isinstance(content, dict):
+            raise ValueError("not a model configuration: expected an object")
+        ParseDict(content, config, ignore_unknown_fields=True)
+    except (ParseError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"not a model configuration: {error}") from error
+    return _configured(config)
+
+
+def resolve(models: Mapping[bytes, Sequence[Configured]]) -> dict[bytes, ModelFacts]:
+    """The facts of all models, from their versions and from the steps of ensembles.
+
+    A model is stateful or decoupled when any version of it, or of a step of it, is.
+    """
+    return {name: _combined(_parts(name, models)) for name in models}
+
+
+def _parts(name: bytes, models: Mapping[bytes, Sequence[Configured]]) -> list[ModelFacts]:
+    """The facts of all versions of a model, of its steps, of their steps, and so on."""
+    parts: list[ModelFacts] = []
+    found = {name}
+    left = [name]
+    while left:
+        versions = models.get(left.pop(), (UNKNOWN,))
+        for version in versions:
+            parts.append(version.facts)
+            left += (step for step in version.steps if step not in found)
+            found.update(version.steps)
+    return parts
+
+
+def _combined(parts: Sequence[ModelFacts]) -> ModelFacts:
+    stateful = [facts for facts in parts if facts.is_stateful]
+    return ModelFacts(
+        is_stateful=_any(facts.is_stateful for facts in parts),
+        is_decoupled=_any(facts.is_decoupled for facts in parts),
+        idle_s=max((facts.idle_s for facts in stateful), default=NO_FACTS.idle_s),
+        slots=min((facts.slots for facts in stateful if facts.slots), default=0),
+    )
+
+
+def _any(values: Iterable[bool | None]) -> bool | None:
+    """Whether one of them is true; None where only unknown ones might be."""
+    found = set(values)
+    return True if True in found else None if None in found or not found else False
+
+
+def _configured(config: pb.ModelConfig) -> Configured:
+    batching = config.sequence_batching if config.HasField("sequence_batching") else None
+    is_stateful = batching is not None and not batching.iterative_sequence
+    idle_us = (batching.max_sequence_idle_microseconds if batching else 0) or _DEFAULT_IDLE_US
+    facts = ModelFacts(
+        is_stateful=is_stateful,
+        is_decoupled=config.model_transaction_policy.decoupled,
+        idle_s=idle_us / 1e6,
+        slots=_slots(config) if is_stateful else 0,
+    )
+    steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
+    return Configured(facts, tuple(steps))
+
+
+def _slots(config: pb.ModelConfig) -> int:
+    """Sequences that one server runs at once: by instance, as many as a batch or as candidates."""
+    batching = config.sequence_batching
+    if batching.HasField("oldest"):
+        each = batching.oldest.max_candidate_sequences
+    else:
+        each = max(config.max_batch_size, 1)
+    instances = sum(
+        max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group
+    )
+    return max(each, 0) * max(instances, 1)

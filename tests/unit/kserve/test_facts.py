@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.model import NO_FACTS, ModelFacts
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.facts import (
+    UNKNOWN,
+    Configured,
+    configured_from_json,
+    configured_from_message,
+    resolve,
+)
+
+
+def read(config: pb.ModelConfig) -> Configured:
+    return configured_from_message(pb.ModelConfigResponse(config=config).SerializeToString())
+
+
+STATELESS = Configured(ModelFacts(is_stateful=False, is_decoupled=False))
+STATEFUL = Configured(ModelFacts(is_stateful=True, is_decoupled=False, idle_s=5.0, slots=8))
+
+
+def test_a_model_without_sequence_batching_is_stateless() -> None:
+    assert read(pb.ModelConfig(name="m", max_batch_size=8)) == STATELESS
+
+
+def test_direct_batching_has_a_slot_per_batch_entry_and_instance() -> None:
+    config = pb.ModelConfig(
+        max_batch_size=4,
+        sequence_batching=pb.ModelSequenceBatching(
+            direct=pb.ModelSequenceBatching.StrategyDirect(),
+            max_sequence_idle_microseconds=5_000_000,
+        ),
+        instance_group=[
+            pb.ModelInstanceGroup(count=2, kind="KIND_CPU"),
+            pb.ModelInstanceGroup(count=1, kind="KIND_GPU", gpus=[0, 1]),
+        ],
+    )
+    assert read(config).facts == ModelFacts(
+        is_stateful=True, is_decoupled=False, idle_s=5.0, slots=16
+    )
+
+
+def test_oldest_batching_has_its_candidates_per_instance() -> None:
+    config = pb.ModelConfig(
+        sequence_batching=pb.ModelSequenceBatching(
+            oldest=pb.ModelSequenceBatching.StrategyOldest(max_candidate_sequences=4000)
+        ),
+        instance_group=[pb.ModelInstanceGroup(count=2)],
+        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=True),
+    )
+    assert read(config).facts == ModelFacts(
+        is_stateful=True, is_decoupled=True, idle_s=1.0, slots=8000
+    )
+
+
+def test_sequences_without_batches_have_one_slot() -> None:
+    config = pb.ModelConfig(sequence_batching=pb.ModelSequenceBatching())
+    assert read(config).facts.slots == 1
+
+
+def test_iterative_sequences_are_no_state_of_clients() -> None:
+    config = pb.ModelConfig(
+        sequence_batching=pb.ModelSequenceBatching(iterative_sequence=True), max_batch_size=8
+    )
+    assert read(config).facts == STATELESS.facts
+
+
+def test_json_says_the_same() -> None:
+    body = b"""{"name": "m", "max_batch_size": 4, "cache_size": 12, "backend": "python",
+      "instance_group": [{"name": "m_0", "kind": "KIND_CPU", "count": 2, "gpus": [],
+                          "secondary_devices": []}],
+      "sequence_batching": {"max_sequence_idle_microseconds": "2500000", "state": [],
+                            "direct": {"max_queue_delay_microseconds": 0}, "control_input": []},
+      "model_transaction_policy": {"decoupled": true}}"""
+    assert configured_from_json(body) == Configured(
+        ModelFacts(is_stateful=True, is_decoupled=True, idle_s=2.5, slots=8)
+    )
+
+
+def test_an_ensemble_names_its_steps() -> None:
+    body = b"""{"name": "e", "ensemble_scheduling": {"step": [
+      {"model_name": "a", "model_version": -1}, {"model_name": "b"}, {"model_name": "a"}]}}"""
+    assert configured_from_json(body) == Configured(STATELESS.facts, (b"a", b"b"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b"{",
+        b'{"max_batch_size": "x"}',
+        b'{"input": 5}',
+        b'{"sequence_batching": ' * 2000,
+    ],
+)
+def test_what_is_no_configuration_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not a model configuration"):
+        configured_from_json(body)
+
+
+@pytest.mark.parametrize("message", [b"\x0a\xff", b"\x0a\x03\x0a\x01\xff"])
+def test_what_is_no_message_is_refused(message: bytes) -> None:
+    with pytest.raises(ValueError, match="not a model configuration"):
+        configured_from_message(message)
+
+
+# Ensembles and versions
+
+
+def ensemble(*steps: bytes) -> Configured:
+    return Configured(STATELESS.facts, steps)
+
+
+def test_an_ensemble_is_as_stateful_as_its_steps_at_any_depth() -> None:
+    facts = resolve(
+        {
+            b"outer": [ensemble(b"inner", b"plain")],
+            b"inner": [ensemble(b"sequence")],
+            b"sequence": [STATEFUL],
+            b"plain": [STATELESS],
+            b"other": [ensemble(b"plain")],
+        }
+    )
+    assert facts[b"outer"] == facts[b"sequence"] == STATEFUL.facts
+    assert facts[b"other"] == STATELESS.facts
+
+
+def test_a_step_that_is_not_known_leaves_it_open() -> None:
+    assert resolve({b"e": [ensemble(b"absent")]})[b"e"].is_stateful is None
+    facts = resolve({b"e": [ensemble(b"m", b"n")], b"m": [UNKNOWN], b"n": [STATEFUL]})
+    assert facts[b"e"].is_stateful
+    assert facts[b"m"] == NO_FACTS
+
+
+def test_an_ensemble_that_runs_itself_ends() -> None:
+    facts = resolve({b"a": [ensemble(b"b")], b"b": [ensemble(b"a", b"s")], b"s": [STATEFUL]})
+    assert facts[b"a"].is_stateful
+    assert facts[b"b"].is_stateful
+
+
+def test_one_stateful_version_makes_a_model_stateful() -> None:
+    assert resolve({b"m": [STATELESS, STATEFUL]})[b"m"] == STATEFUL.facts
+    assert resolve({b"m": [STATELESS, UNKNOWN]})[b"m"].is_stateful is None

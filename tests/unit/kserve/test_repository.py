@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.model import ModelEntry, ModelState
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.repository import (
+    NAME_BYTES,
+    Region,
+    entries_from_json,
+    entries_from_message,
+    regions_from_json,
+    regions_from_message,
+    settings_from_json,
+)
+
+INDEX = b"""[{"name": "a", "version": "1", "state": "READY", "reason": ""},
+ {"name": "a", "version": "2", "state": "LOADING"}, {"name": "b"},
+ {"name": "c", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"}]"""
+ENTRIES = (
+    ModelEntry(b"a", b"1", ModelState.READY),
+    ModelEntry(b"a", b"2", ModelState.LOADING),
+    ModelEntry(b"b", b"", ModelState.UNAVAILABLE),
+    ModelEntry(b"c", b"1", ModelState.UNAVAILABLE, "unloaded"),
+)
+
+
+def test_a_list_of_models_is_read_from_json() -> None:
+    assert entries_from_json(INDEX) == ENTRIES
+    assert entries_from_json(b"[]") == ()
+
+
+def test_a_list_of_models_is_read_from_a_message() -> None:
+    line = pb.RepositoryIndexResponse.ModelIndex
+    message = pb.RepositoryIndexResponse(
+        models=[
+            line(name="a", version="1", state="READY"),
+            line(name="a", version="2", state="LOADING"),
+            line(name="b"),
+            line(name="c", version="1", state="UNAVAILABLE", reason="unloaded"),
+        ]
+    )
+    assert entries_from_message(message.SerializeToString()) == ENTRIES
+
+
+def test_names_that_nobody_can_ask_for_are_left_out() -> None:
+    long = "x" * (NAME_BYTES + 1)
+    body = f'[{{"name": ""}}, {{"name": "{long}"}}, {{"name": "\\u00e9"}}]'.encode()
+    assert [entry.name for entry in entries_from_json(body)] == ["é".encode()]
+
+
+def test_reasons_are_cut() -> None:
+    body = f'[{{"name": "a", "reason": "{"x" * 5000}"}}]'.encode()
+    assert len(entries_from_json(body)[0].reason) == 1024
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html>", b"[1]", b'[{"name": 5}]', b"[" * 100_000])
+def test_what_is_no_list_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"expected|not JSON"):
+        entries_from_json(body)
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a list of models"):
+        entries_from_message(b"\x0a\xff")
+    with pytest.raises(ValueError, match="not a list of regions"):
+        regions_from_message(b"\x0a\xff")
+
+
+def test_regions_are_read_from_both_forms() -> None:
+    region = Region("r", "/key", 64, 128)
+    body = b'[{"name": "r", "key": "/key", "offset": 64, "byte_size": 128}]'
+    assert regions_from_json(body) == (region,)
+    status = pb.SystemSharedMemoryStatusResponse()
+    made = status.regions["r"]
+    made.name, made.key, made.offset, made.byte_size = "r", "/key", 64, 128
+    assert regions_from_message(status.SerializeToString()) == (region,)
+    assert regions_from_json(b'[{"name": "cuda", "device_id": 0, "byte_size": 8}]') == (
+        Region("cuda", "", 0, 8),
+    )
+
+
+def test_a_region_of_no_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="numbers"):
+        regions_from_json(b'[{"name": "r", "key": "/k", "byte_size": "8"}]')
+
+
+def test_settings_are_compared_by_value() -> None:
+    one = settings_from_json(b'{"trace_level": ["OFF"], "trace_rate": "1000"}')
+    assert one == settings_from_json(b'{"trace_rate":"1000","trace_level":["OFF"]}')
+    assert one["trace_level"] == '["OFF"]'
+    with pytest.raises(ValueError, match="object"):
+        settings_from_json(b"[]")
