@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lb.domain.backend import BackendKind
+
 
 class OperationKind(Enum):
     """What running an operation twice, or elsewhere, would mean."""
@@ -41,17 +43,24 @@ class ModelIn(Enum):
     PATH = "path"
     MESSAGE = "message"
     """In field 1 of the first gRPC message."""
+    SPEC = "spec"
+    """In field 1 of the message that is field 1 of it: TF Serving's `ModelSpec`."""
+    TASK = "task"
+    """One message deeper: in the first of TF Serving's `InferenceTask`s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of the KServe v2 surface."""
+    """One call that we know: KServe v2 with Triton's extensions, TF Serving."""
 
     name: str
     """The gRPC method name, used for both protocols in logs and metrics: `ModelInfer`."""
     kind: OperationKind
     treatment: Treatment = Treatment.BALANCE
     model_in: ModelIn = ModelIn.NOWHERE
+    asks: BackendKind = BackendKind.TRITON
+    """Which backends a broadcast or merge concerns. Where there are none of them, it is balanced
+    over the others."""
 
     @property
     def may_run_twice(self) -> bool:

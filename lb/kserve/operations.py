@@ -1,7 +1,7 @@
-"""Which operation a request is: KServe v2 and Triton routes and methods.
+"""Which operation a request is: routes and methods of KServe v2, Triton and TF Serving.
 
 Sources: Triton `src/http_server.cc` (route expressions, matched on the raw path without its
-query, no percent-decoding), `grpc_service.proto`, `grpc.health.v1`.
+query, no percent-decoding), `grpc_service.proto`, `grpc.health.v1`. `infer_stream` is MLServer's.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from lb.domain.operation import ModelIn, Operation, OperationKind, Treatment
+from lb.kserve import tfserving
 from lb.kserve.gate import REFUSED, is_registration, names_reserved_region
 
 _READ: Final = OperationKind.READ
@@ -60,6 +61,7 @@ GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
 }
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Check"] = HEALTH_CHECK
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Watch"] = HEALTH_WATCH
+GRPC_OPERATIONS.update(tfserving.GRPC_OPERATIONS)
 
 
 def grpc_operation(path: bytes) -> Operation:
@@ -100,7 +102,7 @@ class Route:
 
 _MODEL_ROUTE: Final = re.compile(
     rb"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
-    rb"(?:/(infer|generate|generate_stream|ready|config|stats|trace/setting))?"
+    rb"(?:/(infer|infer_stream|generate|generate_stream|ready|config|stats|trace/setting))?"
 )
 _REPOSITORY: Final = re.compile(rb"/v2/repository(?:/[^/]+)?/(index|models/([^/]+)/(load|unload))")
 _SHARED_MEMORY: Final = re.compile(
@@ -116,6 +118,7 @@ _INFERENCE: Final = OperationKind.INFERENCE
 MODEL_GENERATE_STREAM: Final = _in_path("ModelGenerateStream", _INFERENCE)
 _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"infer"): _in_path("ModelInfer", _INFERENCE),
+    (b"POST", b"infer_stream"): _in_path("ModelInferStream", _INFERENCE),
     (b"POST", b"generate"): _in_path("ModelGenerate", _INFERENCE),
     (b"POST", b"generate_stream"): MODEL_GENERATE_STREAM,
     (b"GET", b"ready"): _in_path("ModelReady", _READ),
@@ -177,7 +180,8 @@ def http_route(method: bytes, target: bytes) -> Route:
         operation = _SHARED_MEMORY_ACTIONS[match.group(1, 2)]
         refused = is_registration(operation) and names_reserved_region(path)
         return Route(operation, fault=REFUSED if refused else "")
-    return Route(UNKNOWN)
+    of_tensorflow = tfserving.http_operation(method, path)
+    return Route(UNKNOWN) if of_tensorflow is None else Route(*of_tensorflow)
 
 
 def _model_fault(name: bytes, version: bytes) -> str:

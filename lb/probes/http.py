@@ -1,4 +1,4 @@
-"""An HTTP/1.1 GET of which only the status matters."""
+"""An HTTP/1.1 GET of which the status matters, and of a model's state the body."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import re
 from typing import Final
 
 from lb.health.port import Finding
-from lb.probes.plan import READY_PATH, Answer, ProbePlan
+from lb.kserve.tfserving import shows_available
+from lb.probes.plan import READY_PATH, Answer, ProbePlan, Question
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
 _NOT_READY: Final = 400
 _HEAD_LIMIT: Final = 16_384
 """An interim answer's head must end within this many bytes."""
+_STATUS_LIMIT: Final = 65_536
+"""Longest answer about the state of a model."""
+_LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n")
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 
 class HttpGet:
@@ -51,9 +56,25 @@ class HttpGet:
                 if not end:
                     break
                 self._received = rest
+            elif self._plan.question is Question.MODEL_STATUS_GET and match[1] == b"200":
+                self.answer = self._judge_state()
+                break
             else:
                 self.answer = self._judge(int(match[1]))
         return b""
+
+    def _judge_state(self) -> Answer | None:
+        """Look for an available version; None while there may be one to come."""
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if end and shows_available(body):
+            return Answer(Finding.READY)
+        if len(self._received) > _STATUS_LIMIT:
+            return Answer(Finding.ERROR, "endless answer")
+        length = _LENGTH.search(head + b"\r\n")
+        is_whole = body.endswith(_LAST_CHUNK) if length is None else len(body) >= int(length[1])
+        if not end or not is_whole:
+            return None
+        return Answer(Finding.NOT_READY, "no version of the model is available")
 
     def _judge(self, status: int) -> Answer:
         if status in self._plan.expected_status:

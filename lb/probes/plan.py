@@ -15,8 +15,10 @@ from lb.domain.backend import (
     BackendTls,
 )
 from lb.health.port import Finding
+from lb.kserve.tfserving import status_path
 
 READY_PATH: Final = "/v2/health/ready"
+_KSERVE: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
 
 
 class ProbeKind(Enum):
@@ -37,7 +39,14 @@ class Question(Enum):
     """`inference.GRPCInferenceService/ServerReady`."""
     GRPC_HEALTH = "grpc_health"
     """`grpc.health.v1.Health/Check` of the whole server."""
+    MODEL_STATUS_GET = "model_status_get"
+    """TF Serving's REST: an available version of a model."""
+    MODEL_STATUS_CALL = "model_status_call"
+    """The same by `tensorflow.serving.ModelService/GetModelStatus`."""
     CONNECT = "connect"
+
+
+_OVER_HTTP: Final = frozenset({Question.HTTP_GET, Question.MODEL_STATUS_GET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,8 @@ class ProbeChoice:
     expected_status: tuple[int, ...] = (200,)
     grpc_health: bool = False
     """Ask `grpc.health.v1` although the backend's kind has `ServerReady`."""
+    model: str | None = None
+    """The model whose state a TF Serving is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +70,8 @@ class ProbePlan:
     question: Question
     address: Address
     path: str = READY_PATH
+    model: str = ""
+    """The one that `MODEL_STATUS_CALL` asks about."""
     expected_status: tuple[int, ...] = (200,)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tls: BackendTls | None = None
@@ -67,7 +80,7 @@ class ProbePlan:
     @property
     def protocol(self) -> AppProtocol:
         """What is spoken over the connection."""
-        return AppProtocol.HTTP if self.question is Question.HTTP_GET else AppProtocol.GRPC
+        return AppProtocol.HTTP if self.question in _OVER_HTTP else AppProtocol.GRPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +121,15 @@ def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) ->
     kind = choice.kind
     if kind is ProbeKind.AUTO:
         kind = ProbeKind.HTTP if protocol is AppProtocol.HTTP else ProbeKind.GRPC
-    is_kserve = spec.kind in (BackendKind.TRITON, BackendKind.KSERVE)
+    is_tfserving = spec.kind is BackendKind.TFSERVING
     tls = None
     match kind:
         case ProbeKind.HTTP:
-            question, address = Question.HTTP_GET, spec.http or own
+            question = _tf_http(choice) if is_tfserving else Question.HTTP_GET
+            address = spec.http or own
             tls = spec.tls_of(BackendPort.HTTP if spec.http else BackendPort.GRPC)
         case ProbeKind.GRPC:
-            ask_health = choice.grpc_health or not is_kserve
-            question = Question.GRPC_HEALTH if ask_health else Question.SERVER_READY
+            question = _tf_grpc(choice) if is_tfserving else _grpc(spec, choice)
             address = spec.grpc or own
             tls = spec.tls_of(BackendPort.GRPC if spec.grpc else BackendPort.HTTP)
         case ProbeKind.TCP:
@@ -124,8 +137,35 @@ def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) ->
     return ProbePlan(
         question=question,
         address=address,
-        path=choice.http_path or (READY_PATH if is_kserve else "/"),
+        path=_path(spec, choice),
+        model=choice.model or "",
         expected_status=choice.expected_status,
         headers=spec.headers,
-        tls=tls,
+        tls=None if question is Question.CONNECT else tls,
     )
+
+
+def _grpc(spec: BackendSpec, choice: ProbeChoice) -> Question:
+    ask_health = choice.grpc_health or spec.kind not in _KSERVE
+    return Question.GRPC_HEALTH if ask_health else Question.SERVER_READY
+
+
+def _tf_http(choice: ProbeChoice) -> Question:
+    """A TF Serving has no readiness of its own: without a model, that it accepts must do."""
+    if choice.http_path is not None:
+        return Question.HTTP_GET
+    return Question.CONNECT if choice.model is None else Question.MODEL_STATUS_GET
+
+
+def _tf_grpc(choice: ProbeChoice) -> Question:
+    if choice.grpc_health:
+        return Question.GRPC_HEALTH
+    return Question.CONNECT if choice.model is None else Question.MODEL_STATUS_CALL
+
+
+def _path(spec: BackendSpec, choice: ProbeChoice) -> str:
+    if choice.http_path is not None:
+        return choice.http_path
+    if spec.kind is BackendKind.TFSERVING and choice.model is not None:
+        return status_path(choice.model)
+    return READY_PATH if spec.kind in _KSERVE else "/"

@@ -87,9 +87,9 @@ _CONNECT_FINDINGS = {
 def _conversation(plan: ProbePlan) -> Conversation | None:
     """The language of the question; None when connecting is the whole of it."""
     match plan.question:
-        case Question.HTTP_GET:
+        case Question.HTTP_GET | Question.MODEL_STATUS_GET:
             return HttpGet(plan)
-        case Question.SERVER_READY | Question.GRPC_HEALTH:
+        case Question.SERVER_READY | Question.GRPC_HEALTH | Question.MODEL_STATUS_CALL:
             return GrpcCall(plan)
         case Question.CONNECT:
             return None

@@ -65,6 +65,7 @@ def members(settings: Settings) -> tuple[Member, ...]:
                     http_path=health.http_path,
                     expected_status=health.expected_status,
                     grpc_health=health.grpc_service is GrpcProbe.HEALTH,
+                    model=health.model,
                 ),
             )
         )
@@ -211,6 +212,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     http2 = Http2Relay(
         *shared, traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
+    http1.kinds = http2.kinds = frozenset(backend.kind for backend in settings.backends)
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
     loop_lag = LoopLag()
     sources = Sources(

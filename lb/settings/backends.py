@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from lb.domain.backend import BackendKind, BackendPort, BackendSpec, BackendTls
 from lb.settings.section import Section
@@ -22,6 +22,9 @@ from lb.settings.values import (
     TargetAddress,
     UrlPath,
 )
+
+ProbedModel = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,120}$")]
+"""Name of an ML model, short enough for a probe."""
 
 
 class ProbeKind(StrEnum):
@@ -61,14 +64,18 @@ class HealthSettings(Section):
     once."""
     http_path: UrlPath | None = None
     """Path of the HTTP probe. Left out, it goes by the backend's `kind`: `/v2/health/ready` for
-    `triton` and `kserve`, `/` for the others."""
+    `triton` and `kserve`, the state of `model` for `tfserving`, `/` for `generic`."""
     expected_status: Annotated[
         tuple[Annotated[Count, Field(ge=200, le=599)], ...], Field(min_length=1)
     ] = (200,)
     """HTTP status codes that mean healthy."""
+    model: ProbedModel | None = None
+    """Name of a model that a backend of the kind `tfserving` must have available to be healthy,
+    which has no other notion of readiness. Left out, its ports are only connected to."""
     grpc_service: GrpcProbe = GrpcProbe.AUTO
     """Which call the gRPC probe makes: `auto` goes by the backend's `kind` (`ServerReady` for
-    `triton` and `kserve`, `grpc.health.v1.Health/Check` for the others), `health` is always
+    `triton` and `kserve`, `GetModelStatus` of `model` for `tfserving`,
+    `grpc.health.v1.Health/Check` for `generic`), `health` is always
     `grpc.health.v1.Health/Check`."""
 
 

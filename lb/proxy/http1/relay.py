@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from lb.domain.backend import BackendKind
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -57,6 +58,8 @@ class Http1Relay:
             self.known_plan = self.plan = _know_nothing
         self.fan_out: FanOut | None = None
         """For requests that concern all backends; without one they are balanced like others."""
+        self.kinds = frozenset(BackendKind)
+        """Those of the backends: only they are asked. To be set before the first connection."""
         self.servers: set[ServerConnection] = set()
         self.upstreams = UpstreamPool(
             dispatcher.pool.current, timers, self.clock, options.upstream_idle_s

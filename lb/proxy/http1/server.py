@@ -218,7 +218,7 @@ class ServerConnection(Downstream):
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
-        if plan.route.is_asked and relay.fan_out is not None:
+        if plan.route.is_asked and relay.fan_out is not None and plan.operation.asks in relay.kinds:
             return AskedExchange(relay, self, plan, now, relay.fan_out)
         return Http1Exchange(relay, self, plan, now)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.domain.client import NO_PROXIES, Client, TrustedProxies
 from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
@@ -25,6 +25,7 @@ from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.screened import ScreenedCall
 from lb.proxy.http2.server import ServerLink
+from lb.proxy.http2.spec import SpecCall
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from lb.proxy.http2.link import Link
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
+_NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
 progress of HTTP/1.1 bodies."""
@@ -122,6 +124,8 @@ class Http2Relay:
         self.fan_out: FanOut | None = None
         """For calls that concern all backends; without one they are balanced like others. To be
         set before the first connection."""
+        self.kinds = frozenset(BackendKind)
+        """Those of the backends: only they are asked. To be set before the first connection."""
         self.servers: set[ServerLink] = set()
         self._dirty: list[Link] = []
         """Connections to flush at the end of this turn of the event loop."""
@@ -190,9 +194,10 @@ class Http2Relay:
     def _handler(self, operation: Operation) -> type[Call] | None:
         if operation is MODEL_STREAM_INFER:
             return ScreenedCall
-        if operation.treatment in _ASKED and self.fan_out is not None:
-            return AskedCall
-        return None
+        if operation.treatment in _ASKED:
+            is_asked = self.fan_out is not None and operation.asks in self.kinds
+            return AskedCall if is_asked else None
+        return SpecCall if operation.model_in in _NESTED else None
 
     def answer(self, call: Call) -> None:
         """Answer a call ourselves."""

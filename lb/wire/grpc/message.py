@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.wire.protobuf import ProtobufError, varint
+
 PREFIX_SIZE: Final = 5
 """Compressed flag and big-endian length ("gRPC over HTTP2": Length-Prefixed-Message)."""
+_LENGTH_BYTES: Final = 10
 NAME_SEARCH_LIMIT: Final = 1024
 """A model's name must start within the first bytes: it is field 1, and writers go by number."""
 
@@ -83,3 +86,30 @@ def model_name(head: bytes) -> bytes | None:
     if size < start + length:
         return None
     return head[start : start + length]
+
+
+def nested_name(head: bytes, depth: int) -> bytes | None:
+    """As `model_name`, `depth` messages deeper, each of which comes first as field 1.
+
+    TF Serving's `PredictRequest` has the name in its `model_spec`, one message deep.
+    """
+    size = len(head)
+    if size < PREFIX_SIZE:
+        return None
+    if head[0]:
+        return b""
+    at = PREFIX_SIZE
+    end = PREFIX_SIZE + int.from_bytes(head[1:PREFIX_SIZE], "big")
+    for _ in range(depth + 1):
+        if at >= end or (at < size and head[at] != 0x0A):
+            return b""
+        try:
+            length, at = varint(head, at + 1, size)
+        except ProtobufError:
+            return None if size < at + 1 + _LENGTH_BYTES else b""
+        if at + length > end:
+            return b""
+        end = at + length
+    if end - at > NAME_SEARCH_LIMIT:
+        return b""
+    return head[at:end] if size >= end else None

@@ -6,6 +6,7 @@ import pytest
 
 from lb.domain.operation import ModelIn, OperationKind, Treatment
 from lb.kserve import inference_pb2 as pb
+from lb.kserve import tfserving
 from lb.kserve.operations import (
     GRPC_OPERATIONS,
     HEALTH_CHECK,
@@ -26,7 +27,7 @@ def test_every_method_of_the_service_is_known() -> None:
         f"/inference.GRPCInferenceService/{method.name}".encode() for method in service.methods
     }
     health = {b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"}
-    assert set(GRPC_OPERATIONS) == paths | health
+    assert set(GRPC_OPERATIONS) == paths | health | set(tfserving.GRPC_OPERATIONS)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,14 @@ def test_other_grpc_paths_are_relayed_without_assumptions(path: bytes) -> None:
     assert operation is UNKNOWN
     assert operation.treatment is Treatment.BALANCE
     assert not operation.may_run_twice
+
+
+def test_the_model_of_tf_serving_and_mlserver_is_known() -> None:
+    predict = http_route(b"POST", b"/v1/models/half%20plus/versions/3:predict")
+    stream = http_route(b"POST", b"/v2/models/m/infer_stream")
+
+    assert (predict.operation.name, predict.model) == ("Predict", b"half plus")
+    assert (stream.operation.name, stream.model) == ("ModelInferStream", b"m")
 
 
 def test_health_and_liveness_are_answered_here() -> None:
@@ -163,6 +172,7 @@ def test_control_operations_are_these_and_no_others() -> None:
         "CudaSharedMemoryUnregister",
         "TraceSetting",
         "LogSettings",
+        "HandleReloadConfigRequest",
     }
 
 

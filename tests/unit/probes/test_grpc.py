@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -204,3 +205,23 @@ def test_settings_and_pings_are_acknowledged() -> None:
     names = [type(event).__name__ for event in events]
     assert names == ["SettingsAcknowledged", "PingAckReceived"]
     assert talk.receive(b"") == b""
+
+
+@pytest.mark.parametrize(
+    ("message", "finding"),
+    [
+        (b"\x0a\x04\x08\x01\x10\x1e", Finding.READY),
+        (b"\x0a\x04\x08\x01\x10\x14", Finding.NOT_READY),
+    ],
+)
+def test_a_model_is_healthy_when_a_version_is_available(message: bytes, finding: Finding) -> None:
+    plan = dataclasses.replace(make_plan(Question.MODEL_STATUS_CALL), model="half")
+    server = Server(plan)
+    assert dict(server.headers)[":path"] == "/tensorflow.serving.ModelService/GetModelStatus"
+    assert server.message == b"\0\0\0\0\x08\x0a\x06\x0a\x04half"
+    talk = GrpcCall(plan)
+    talk.opening()
+    unary(bytes([0, 0, 0, 0, len(message)]) + message)(server.http2)
+    talk.receive(server.http2.data_to_send())
+    assert talk.answer is not None
+    assert talk.answer.finding is finding

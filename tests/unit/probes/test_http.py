@@ -103,3 +103,41 @@ def test_the_expected_statuses_are_what_is_ready() -> None:
 def test_an_interim_answer_without_end_is_given_up() -> None:
     answer = answer_to(b"HTTP/1.1 100 Continue\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
     assert answer == Answer(Finding.ERROR, "endless interim answer")
+
+
+STATUS = ProbePlan(question=Question.MODEL_STATUS_GET, address=ADDRESS, path="/v1/models/m")
+AVAILABLE = b'{"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}'
+LOADING = AVAILABLE.replace(b"AVAILABLE", b"LOADING")
+
+
+def status(body: bytes, *, code: int = 200) -> bytes:
+    return b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n%b" % (code, len(body), body)
+
+
+@pytest.mark.parametrize("step", [1, 20, 1000])
+@pytest.mark.parametrize(
+    ("answer", "finding"),
+    [
+        (status(AVAILABLE), Finding.READY),
+        (status(LOADING), Finding.NOT_READY),
+        (status(b'{"error": "not found"}', code=404), Finding.NOT_READY),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            Finding.NOT_READY,
+        ),
+    ],
+)
+def test_a_model_is_healthy_when_a_version_is_available(
+    answer: bytes, finding: Finding, step: int
+) -> None:
+    pieces = [answer[at : at + step] for at in range(0, len(answer), step)]
+    judged = answer_to(*pieces, plan=STATUS)
+    assert judged is not None
+    assert judged.finding is finding
+
+
+def test_an_incomplete_or_endless_state_is_no_good_news() -> None:
+    assert answer_to(status(LOADING)[:-1], plan=STATUS) is None
+    endless = answer_to(b"HTTP/1.1 200 OK\r\n\r\n", bytes(70_000), plan=STATUS)
+    assert endless is not None
+    assert endless.finding is Finding.ERROR

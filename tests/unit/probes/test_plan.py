@@ -20,8 +20,8 @@ TFSERVING, GENERIC = BackendKind.TFSERVING, BackendKind.GENERIC
         (TRITON, GRPC, Question.SERVER_READY, "/v2/health/ready"),
         (KSERVE, HTTP, Question.HTTP_GET, "/v2/health/ready"),
         (KSERVE, GRPC, Question.SERVER_READY, "/v2/health/ready"),
-        (TFSERVING, HTTP, Question.HTTP_GET, "/"),
-        (TFSERVING, GRPC, Question.GRPC_HEALTH, "/"),
+        (TFSERVING, HTTP, Question.CONNECT, "/"),
+        (TFSERVING, GRPC, Question.CONNECT, "/"),
         (GENERIC, HTTP, Question.HTTP_GET, "/"),
         (GENERIC, GRPC, Question.GRPC_HEALTH, "/"),
     ],
@@ -41,6 +41,28 @@ def test_one_kind_for_both_ports_asks_the_port_that_speaks_it(protocol: AppProto
     spec = make_spec()
     assert plan_probe(spec, protocol, ProbeChoice(kind=ProbeKind.HTTP)).address == HTTP_ADDRESS
     assert plan_probe(spec, protocol, ProbeChoice(kind=ProbeKind.GRPC)).address == GRPC_ADDRESS
+
+
+def test_a_tf_serving_is_asked_for_the_state_of_its_model() -> None:
+    spec = dataclasses.replace(make_spec(), kind=TFSERVING)
+    choice = ProbeChoice(model="half plus/two")
+
+    over_http, over_grpc = (plan_probe(spec, protocol, choice) for protocol in (HTTP, GRPC))
+
+    assert over_http.question is Question.MODEL_STATUS_GET
+    assert over_http.path == "/v1/models/half%20plus%2Ftwo"
+    assert over_http.protocol is HTTP
+    assert over_grpc.question is Question.MODEL_STATUS_CALL
+    assert (over_grpc.model, over_grpc.protocol) == ("half plus/two", GRPC)
+
+
+def test_a_tf_serving_may_be_asked_for_something_else() -> None:
+    spec = dataclasses.replace(make_spec(), kind=TFSERVING)
+    choice = ProbeChoice(model="m", http_path="/ping", grpc_health=True)
+
+    assert plan_probe(spec, HTTP, choice).question is Question.HTTP_GET
+    assert plan_probe(spec, HTTP, choice).path == "/ping"
+    assert plan_probe(spec, GRPC, choice).question is Question.GRPC_HEALTH
 
 
 @pytest.mark.parametrize("protocol", [HTTP, GRPC])
