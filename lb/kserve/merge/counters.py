@@ -1,0 +1,145 @@
+"""The numbers in one entry of model statistics, the same from JSON and from protobuf."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, cast
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from lb.kserve import inference_pb2 as pb
+from lb.kserve.merge.form import Json
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Names that lead to a number; a batch size or the key of a response for a row of a list."""
+Counters: TypeAlias = dict[Path, int]
+"""Numbers that only grow while a model stays loaded."""
+ModelKey: TypeAlias = tuple[str, str]
+"""Name and version of a model."""
+
+LAST: Final = "last_inference"
+BATCHES: Final = "batch_stats"
+BATCH_SIZE: Final = "batch_size"
+RESPONSES: Final = "response_stats"
+MEMORY: Final = "memory_usage"
+_U64: Final = 2**64 - 1
+_DEPTH: Final = 8
+
+
+@lru_cache(65_536)
+def _path(*names: str | int) -> Path:
+    """The same object for the same path: there are few, and each is kept very often."""
+    return names
+
+
+def json_key(entry: Json) -> ModelKey:
+    """Whose statistics an entry is."""
+    return str(entry.get("name", "")), str(entry.get("version", ""))
+
+
+def json_counters(entry: Json) -> Counters:
+    """The numbers of one entry, `last_inference` among them."""
+    found: Counters = {}
+    for name, value in entry.items():
+        if name == BATCHES and isinstance(value, list):
+            for row in value:
+                if not (isinstance(row, dict) and isinstance(row.get(BATCH_SIZE), int)):
+                    raise ValueError("a row of the batch statistics has no size")
+                _collect_json(row, (BATCHES, row[BATCH_SIZE]), found)
+        elif name != MEMORY:
+            _collect_json({name: value}, (), found)
+    return found
+
+
+def _collect_json(values: Json, path: Path, found: Counters) -> None:
+    if len(path) > _DEPTH:
+        raise ValueError("the statistics are nested too deeply")
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _collect_json(value, (*path, name), found)
+        elif isinstance(value, int) and not isinstance(value, bool) and name != BATCH_SIZE:
+            found[_path(*path, name)] = value
+
+
+def set_json(entry: Json, counters: Counters) -> None:
+    """Write numbers into an entry; rows that are missing are added, each at its place."""
+    rows: dict[Any, Json] = {}
+    for row in entry.get(BATCHES) or ():
+        if isinstance(row, dict):
+            rows[row.get(BATCH_SIZE, 0)] = row
+    for path, value in counters.items():
+        at, names = entry, path
+        if path[0] == BATCHES:
+            at, names = rows.setdefault(path[1], {BATCH_SIZE: path[1]}), path[2:]
+        _set_json_number(at, names, value)
+    if rows:
+        entry[BATCHES] = [row for _, row in sorted(rows.items())]
+
+
+def _set_json_number(at: Json, names: Path, value: int) -> None:
+    for name in names[:-1]:
+        below = at.setdefault(str(name), {})
+        if not isinstance(below, dict):
+            return  # another server of the pool has something else of this name
+        at = below
+    at[str(names[-1])] = value
+
+
+def message_key(entry: pb.ModelStatistics) -> ModelKey:
+    """Whose statistics an entry is."""
+    return entry.name, entry.version
+
+
+def message_counters(entry: pb.ModelStatistics) -> Counters:
+    """The numbers of one entry, `last_inference` among them."""
+    found: Counters = {}
+    _collect_message(entry, (), found)
+    for row in entry.batch_stats:
+        _collect_message(row, (BATCHES, row.batch_size), found)
+    for key, response in entry.response_stats.items():
+        _collect_message(response, (RESPONSES, key), found)
+    return found
+
+
+def _collect_message(message: Message, path: Path, found: Counters) -> None:
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            continue
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            _collect_message(value, (*path, field.name), found)
+        elif isinstance(value, int) and field.name != BATCH_SIZE:
+            found[_path(*path, field.name)] = value
+
+
+def set_message(entry: pb.ModelStatistics, counters: Counters) -> None:
+    """Write numbers into an entry; rows that are missing are added, each at its place.
+
+    Numbers that the message has no field for are left out.
+    """
+    rows = {row.batch_size: row for row in entry.batch_stats}
+    for path, value in counters.items():
+        at: Message = entry
+        names = path
+        if path[0] == BATCHES:
+            size = cast(int, path[1])
+            if size not in rows:
+                rows[size] = pb.InferBatchStatistics(batch_size=size)
+            at, names = rows[size], path[2:]
+        elif path[0] == RESPONSES:
+            at, names = entry.response_stats[str(path[1])], path[2:]
+        _set_number(at, names, min(value, _U64))
+    copies = [pb.InferBatchStatistics() for _ in rows]
+    for copy, (_, row) in zip(copies, sorted(rows.items()), strict=True):
+        copy.CopyFrom(row)
+    del entry.batch_stats[:]
+    entry.batch_stats.extend(copies)
+
+
+def _set_number(at: Any, names: Path, value: int) -> None:
+    for name in names[:-1]:
+        if name not in at.DESCRIPTOR.fields_by_name:
+            return
+        at = getattr(at, str(name))
+    if value and names[-1] in at.DESCRIPTOR.fields_by_name:
+        setattr(at, str(names[-1]), value)
