@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, BackendTls, parse_address
+from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import Placement, PoolRef, PoolSnapshot
+from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
@@ -56,15 +57,25 @@ class Finished:
         self.meter.finished(record)
 
 
+_PLAIN = ModelRoute(
+    facts=ModelFacts(is_stateful=False), ready_versions=frozenset({b"1"}), is_plain=True
+)
+
+
 def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapshot:
-    """All of `backends` eligible, each on the ports that it has."""
+    """All of `backends` eligible, each on the ports that it has.
+
+    Of the model m it is known that it is stateless, of others nothing.
+    """
     policy = FewestInFlight()
     placements = []
     for protocol in AppProtocol:
         eligible = tuple(b for b in backends if b.ports[protocol] is not None)
         picker = policy.build(eligible) if eligible else None
         placements.append(Placement(eligible, picker, policy))
-    return PoolSnapshot(generation, tuple(backends), (placements[0], placements[1]))
+    return PoolSnapshot(
+        generation, tuple(backends), (placements[0], placements[1]), routes={b"m": _PLAIN}
+    )
 
 
 class RunningRelay:

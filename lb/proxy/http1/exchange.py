@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
-from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
-from lb.proxy.failure import http_status, upstream_detail
+from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.look import BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.upload import Upload
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -44,7 +45,7 @@ class Http1Exchange(Upload):
     """A request between a client's connection and a backend's."""
 
     __slots__ = (
-        "_backend_keeps", "_client_keeps", "_mask", "_sends_chunks", "_was_continued",
+        "_backend_keeps", "_client_keeps", "_look", "_mask", "_sends_chunks", "_was_continued",
         "response_begun",
     )  # fmt: skip
 
@@ -57,14 +58,40 @@ class Http1Exchange(Upload):
         self.response_begun = False
         self.relay.dispatcher.begin(self)
         if self.keep_whole(message, size):
+            snapshot = self.relay.dispatcher.pool.current
+            route = snapshot.routes.get(self.model)
+            if route is None or not route.is_plain or snapshot.regions:
+                look_at_whole(self, route, message[len(message) - size :])
             self._place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request whose head is complete, with what there is of its body."""
         self.response_begun = False
         self._was_continued = False
+        self._look: BodyLook | None = None
         self.relay.dispatcher.begin(self)
         if not self._is_too_large(pieces) and self.keep_first(head, pieces, ended=ended):
+            self._look_and_place(pieces, ended=ended)
+
+    def _look_and_place(self, pieces: list[Payload], *, ended: bool) -> None:
+        """Begin with a request that comes in parts: at once, or when enough of it has come."""
+        snapshot = self.relay.dispatcher.pool.current
+        route = snapshot.routes.get(self.model)
+        if route is None or not route.is_plain or snapshot.regions:
+            look = begin_look(self.plan, route, has_regions=bool(snapshot.regions))
+            if look is not None and not any(map(look.feed, pieces)) and not ended:
+                self._look = look
+                if self.server is not None:
+                    self._invite_body(self.server)
+                return
+            note(self, route, look)
+        self._place()
+
+    def _look_on(self, look: BodyLook, pieces: list[Payload], *, ended: bool) -> None:
+        """More has come of a request that is held back."""
+        if self.server is not None and (any(map(look.feed, pieces)) or ended):
+            self._look = None
+            note(self, self.relay.dispatcher.pool.current.routes.get(self.model), look)
             self._place()
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
@@ -78,11 +105,16 @@ class Http1Exchange(Upload):
         """Relay a further part of the body."""
         if not self._is_too_large(pieces):
             self.add_body(pieces, ended=ended)
+            if self._look is not None:
+                self._look_on(self._look, pieces, ended=ended)
 
     @property
     def wants_body(self) -> bool:
-        """Whether the client should send more now."""
-        return self.upstream is not None and not self.upstream.is_full
+        """Whether the client should send more now: to a backend, or to be looked at first."""
+        upstream = self.upstream
+        if upstream is None:
+            return not self.request_ended and self._look is not None
+        return not upstream.is_full
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
@@ -174,10 +206,10 @@ class Http1Exchange(Upload):
         ):
             self._place()
         else:
-            text = upstream_detail(name, self.protocol, outcome)
+            reason, text = dispatcher.steps.failure(self, outcome)
             if outcome is Outcome.PROTOCOL_ERROR:
                 text = f"{text}: {detail}"
-            self._fail(OUTCOME_REASONS[outcome], text)
+            self._fail(reason, text)
 
     # The answer
 
@@ -384,7 +416,7 @@ class Http1Exchange(Upload):
             upstream is not None
             and backend is not None
             and self.request_ended
-            and self.plan.is_unstoppable
+            and self.plan.is_inference
             and backend.spec.kind is BackendKind.TRITON
             and (upstream.is_reading or not self.response_begun)
         ):

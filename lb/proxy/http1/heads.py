@@ -5,6 +5,7 @@ Clients repeat themselves, so nearly every head is found by its bytes in one dic
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from lb.access.gate import Claim, FieldLine, Gate
@@ -19,15 +20,21 @@ from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
 
 _INFER: Final = "ModelInfer"
+_ALL_JSON: Final = -1
+_JSON_SIZE: Final = b"inference-header-content-length"
+_BODY_FIELDS: Final = frozenset({_JSON_SIZE, b"content-encoding"})
+_ENCODINGS: Final = frozenset({b"gzip", b"deflate"})
+_NUMBER: Final = re.compile(rb"\+?(\d{1,10})")
+"""As Triton reads it: what follows the digits does not matter."""
 
 
 class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "expects_continue", "host", "is_clean", "is_head", "is_http10", "is_plain",
-        "is_unstoppable", "keep_alive", "length", "method", "model", "operation", "path",
-        "request_id", "route", "upstream",
+        "claim", "expects_continue", "host", "is_clean", "is_compressed", "is_head", "is_http10",
+        "is_inference", "is_plain", "json_size", "keep_alive", "length", "method", "model",
+        "operation", "path", "request_id", "route", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +71,12 @@ class RequestPlan:
             and not route.is_asked
         )
         """Nothing about it needs a second look."""
-        self.is_unstoppable = route.operation.name == _INFER
+        self.is_inference = route.operation.name == _INFER
         """A Triton computes it to the end even when its client leaves."""
+        self.json_size = _ALL_JSON
+        """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
+        self.is_compressed = False
+        """The body of an inference is, in a way that Triton knows."""
 
 
 class _Line(NamedTuple):
@@ -119,6 +130,8 @@ class HeadReader:
             line = self._line(head[: head.index(CRLF)], request)
             fits = not self._body_size or request.length <= self._body_size
             plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
+            if plan.is_inference:
+                _describe_body(plan, head)
             self._requests.put(head, plan)
         return plan
 
@@ -186,6 +199,16 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
         if (name := name.lower()) in names:
             found.append((name, trimmed(value)))
     return found
+
+
+def _describe_body(plan: RequestPlan, head: bytes) -> None:
+    """Note how the body of an inference is made up. Of repeated fields the first counts."""
+    for name, value in reversed(_fields(head, _BODY_FIELDS)):
+        if name == _JSON_SIZE:
+            match = _NUMBER.match(value)
+            plan.json_size = int(match[1]) if match is not None else 0
+        else:
+            plan.is_compressed = value.lower() in _ENCODINGS
 
 
 def _unreadable(method: bytes) -> RequestPlan:

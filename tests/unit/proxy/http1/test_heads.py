@@ -24,7 +24,7 @@ def test_plan_knows_operation_model_and_path_without_query() -> None:
         b"/v2/models/m/infer",
     )
     assert plan.is_plain
-    assert plan.is_unstoppable
+    assert plan.is_inference
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_plan_knows_operation_model_and_path_without_query() -> None:
 def test_anything_special_is_not_plain(head: bytes) -> None:
     plan = HeadReader(HeadLimits()).request(head)
     assert not plan.is_plain
-    assert not plan.is_unstoppable
+    assert not plan.is_inference
 
 
 def test_equal_heads_are_read_once() -> None:

@@ -40,7 +40,7 @@ STATEFUL = ModelRoute(facts=ModelFacts(is_stateful=True, idle_s=1.0))
 STATELESS = ModelRoute(facts=ModelFacts(is_stateful=False), is_plain=True)
 
 
-def infer(*, size: int = 4, model: str = "m", version: str = "", **parameters: Any) -> bytes:
+def infer(*, size: int = 4, model: str = "s", version: str = "", **parameters: Any) -> bytes:
     """A request without its prefix; the type of a parameter follows from its value."""
     request = pb.ModelInferRequest(
         model_name=model, model_version=version, raw_input_contents=[b"x" * size]
@@ -89,7 +89,7 @@ class Bench:
         return number
 
 
-@pytest.mark.parametrize("routes", [{}, {"m": STATEFUL}, {"m": ModelRoute(facts=ModelFacts())}])
+@pytest.mark.parametrize("routes", [{}, {"s": STATEFUL}, {"s": ModelRoute(facts=ModelFacts())}])
 async def test_steps_follow_their_start(routes: dict[str, ModelRoute]) -> None:
     bench = Bench(**routes)
     homes = {number: bench.asks(2 * number + 1, start(number)) for number in range(1, 5)}
@@ -98,14 +98,14 @@ async def test_steps_follow_their_start(routes: dict[str, ModelRoute]) -> None:
         assert bench.asks(2 * number + 11, step(number)) == homes[number]
     assert bench.paper.is_clean()
     assert [backend.open_sequences for backend in bench.paper.backends] == [2, 2]
-    assert {record.model for record in bench.paper.finished.records} == {b"m"}
+    assert {record.model for record in bench.paper.finished.records} == {b"s"}
 
 
 async def test_a_stateless_model_has_no_sequences() -> None:
-    bench = Bench(m=STATELESS)
+    bench = Bench(s=STATELESS)
     for number in range(4):
         bench.asks(2 * number + 1, start(7))
-    bench = Bench(m=replace(STATELESS, is_plain=False))
+    bench = Bench(s=replace(STATELESS, is_plain=False))
     bench.asks(1, start(7))
     assert [backend.open_sequences for backend in bench.paper.backends] == [0, 0]
 
@@ -114,7 +114,7 @@ async def test_a_stateless_model_has_no_sequences() -> None:
 async def test_compressed_messages_are_looked_into_and_go_on_as_they_came(
     compress: Callable[[bytes], bytes],
 ) -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     first = compress(infer(sequence_id=7, sequence_start=True, size=20_000))
     home = bench.asks(1, message(first, 1))
     assert home is not None
@@ -123,18 +123,18 @@ async def test_compressed_messages_are_looked_into_and_go_on_as_they_came(
     bench.client.sends(call(3, later))
     sent = b"".join(frame.payload for frame in bench.sides[home].gets() if frame.kind == DATA)
     assert sent == later
-    assert bench.paper.finished.records[0].model == b"m"
+    assert bench.paper.finished.records[0].model == b"s"
 
 
 async def test_what_cannot_be_inflated_goes_to_any_backend() -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     assert bench.asks(1, message(b"not compressed", 1)) is not None
     assert bench.paper.is_clean()
 
 
 @pytest.mark.parametrize("cut", [1, 5, 6, 12, 20, 26])
 async def test_a_call_waits_until_its_parameters_have_come(cut: int) -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     home = bench.asks(1, start(7))
     body = step(7, size=100_000)
     bench.client.sends(headers(3, request_fields()) + data(3, body[:cut]))
@@ -146,7 +146,7 @@ async def test_a_call_waits_until_its_parameters_have_come(cut: int) -> None:
 
 
 async def test_parameters_that_do_not_end_hold_a_call_back_for_so_long_only() -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     body = step(7, note="x" * 3 * LOOK_BYTES)
     bench.client.sends(headers(1, request_fields()))
     for at in range(0, LOOK_BYTES - 1024, 1024):
@@ -164,14 +164,14 @@ async def test_a_version_goes_where_it_is() -> None:
     snapshot = snapshot_of(paper.backends, 2)
     second = snapshot_of(paper.backends[1:]).placements
     route = ModelRoute(facts=ModelFacts(is_stateful=False), versions={b"2": second})
-    paper.ref.publish(replace(snapshot, routes={b"m": route}))
+    paper.ref.publish(replace(snapshot, routes={b"s": route}))
     first, other = paper.backend(0), paper.backend(1)
     client = paper.client()
     for number in range(3):
         client.sends(call(2 * number + 1, message(infer(version="2"))))
     assert not first.gets()
     assert [frame.stream for frame in other.gets() if frame.kind == HEADERS] == [1, 3, 5]
-    ready = message(pb.ModelReadyRequest(name="m", version="2").SerializeToString())
+    ready = message(pb.ModelReadyRequest(name="s", version="2").SerializeToString())
     path = b"/inference.GRPCInferenceService/ModelReady"
     client.sends(headers(7, request_fields(path=path)) + data(7, ready, end=True))
     assert other.gets()
@@ -181,9 +181,9 @@ async def test_a_region_goes_where_it_is_registered() -> None:
     paper = PaperRelay(backends=2)
     snapshot = snapshot_of(paper.backends, 2)
     second = snapshot_of(paper.backends[1:]).placements
-    paper.ref.publish(replace(snapshot, regions={b"r": second}, routes={b"m": STATELESS}))
+    paper.ref.publish(replace(snapshot, regions={b"r": second}, routes={b"s": STATELESS}))
     first, other = paper.backend(0), paper.backend(1)
-    request = pb.ModelInferRequest(model_name="m")
+    request = pb.ModelInferRequest(model_name="s")
     request.inputs.add(name="X").parameters["shared_memory_region"].string_param = "r"
     client = paper.client()
     for number in range(3):
@@ -196,7 +196,7 @@ async def test_a_region_goes_where_it_is_registered() -> None:
 
 
 async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     home = bench.asks(1, start("call"))
     assert home is not None
     bench.paper.backends[home].died()
@@ -204,7 +204,7 @@ async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
     bench.client.sends(call(3, step("call")))
     assert bench.where() is None
     (refused,) = (frame for frame in bench.client.gets() if frame.kind == HEADERS)
-    assert b'sequence "call" of model m is lost' in refused.payload
+    assert b'sequence "call" of model s is lost' in refused.payload
     record = bench.paper.finished.records[-1]
     assert (record.grpc_status, record.reason) == (14, Reason.SEQUENCE_LOST)
     assert record.sequence == "call"
@@ -212,13 +212,13 @@ async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
 
 
 async def test_a_connection_lost_under_a_step_names_its_sequence() -> None:
-    bench = Bench(m=STATEFUL)
+    bench = Bench(s=STATEFUL)
     bench.client.sends(call(1, start(7)))
     home = bench.where()
     assert home is not None
     bench.sides[home].goes()
     (failed,) = (frame for frame in bench.client.gets() if frame.kind == HEADERS)
-    assert b"sequence 7 of model m: backend" in failed.payload
+    assert b"sequence 7 of model s: backend" in failed.payload
     assert bench.where() is None
     assert bench.paper.is_clean()
 
@@ -290,4 +290,4 @@ async def test_steps_that_a_backend_refused_go_again_in_order() -> None:
     bodies = [frame.payload for frame in second.gets() if frame.kind == DATA]
     assert bodies == [step(7), step(7)]
     assert paper.backends[0].port(AppProtocol.GRPC).in_flight == 2
-    assert paper.dispatcher.steps.table.backend_of(SequenceKey(b"m", 7)) is paper.backends[0]
+    assert paper.dispatcher.steps.table.backend_of(SequenceKey(b"s", 7)) is paper.backends[0]

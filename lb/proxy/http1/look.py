@@ -1,0 +1,151 @@
+"""A second look at an inference's body, for what beside its model decides where it goes: the
+sequence that it is a step of, and the shared memory that it names.
+
+Only models that may be stateful, or that not all backends have ready, need it. Of a body with
+binary tensors only its JSON head is read. In one that is all JSON the parameters stand behind the
+tensors, so such a request is held back until they have come; bodies of more than `SMALL_BODY` are
+only when their model is known to be stateful. A compressed body is inflated as far as it is looked
+at, and goes on as it came.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.pool import ModelRoute
+from lb.domain.sequence import SequenceStep
+from lb.kserve.json_parameters import ParametersScan
+from lb.kserve.regions import http_regions
+from lb.kserve.sequence import http_step, json_step
+from lb.proxy.exchange import Particulars
+from lb.wire.grpc.compression import GZIP_OR_ZLIB
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.exchange import Http1Exchange
+    from lb.proxy.http1.heads import RequestPlan
+
+SMALL_BODY: Final = 64 * 1024
+"""Bytes of JSON that are looked at whatever the model."""
+LARGE_BODY: Final = 64 * 2**20
+"""Of a model that is known to be stateful; as much as Triton takes unless told otherwise."""
+_INFLATED_AT_ONCE: Final = 2 * 2**20
+"""From one read, which then takes about 10 ms. JSON is rarely compressed to a tenth."""
+
+
+class BodyLook:
+    """Reads the body of an inference as it comes, as far as need be."""
+
+    __slots__ = ("_inflater", "_left", "_names_regions", "_scan", "_text")
+
+    def __init__(
+        self, json_size: int, limit: int, *, is_compressed: bool, names_regions: bool
+    ) -> None:
+        """
+        Args:
+            json_size: how much of the body, not compressed, is JSON; -1 is all of it.
+            limit: bytes of JSON that are looked at.
+            is_compressed: by gzip or zlib.
+            names_regions: regions of shared memory are of interest, too.
+        """
+        self._left = limit if json_size < 0 else min(json_size, limit)
+        self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
+        self._scan = ParametersScan()
+        self._names_regions = names_regions
+        self._text = bytearray()
+        """The JSON so far, where regions are of interest; small bodies only."""
+
+    def feed(self, piece: bytes | memoryview) -> bool:
+        """Take the next part of the body. True once more would change nothing."""
+        inflater = self._inflater
+        if inflater is None:
+            return self._read(bytes(piece))
+        try:
+            text = inflater.decompress(piece, _INFLATED_AT_ONCE)
+        except zlib.error:
+            return True
+        return self._read(text) or inflater.eof or bool(inflater.unconsumed_tail)
+
+    def _read(self, text: bytes) -> bool:
+        text = text[: self._left]
+        self._left -= len(text)
+        is_decided = self._scan.feed(text)
+        if self._names_regions:
+            self._text += text
+            is_decided = len(self._text) >= SMALL_BODY
+        return is_decided or not self._left
+
+    def step(self, model: bytes) -> SequenceStep | None:
+        """The step that it is, as far as was read."""
+        return json_step(self._scan.parameters, model)
+
+    @property
+    def regions(self) -> tuple[bytes, ...]:
+        """The regions that it names, as far as was read."""
+        return http_regions(bytes(self._text))
+
+
+def begin_look(
+    plan: RequestPlan, route: ModelRoute | None, *, has_regions: bool
+) -> BodyLook | None:
+    """A look at a body that comes in parts; None where there is nothing in it to look for."""
+    if not plan.is_inference:
+        return None
+    facts = None if route is None else route.facts
+    is_stateful = None if facts is None else facts.is_stateful
+    if is_stateful is False and not has_regions:
+        return None
+    limit = LARGE_BODY if is_stateful else SMALL_BODY
+    if plan.json_size < 0 and not plan.is_compressed and plan.length > limit:
+        return None
+    return BodyLook(
+        plan.json_size, limit, is_compressed=plan.is_compressed, names_regions=has_regions
+    )
+
+
+def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes) -> None:
+    """Note what decides where a request goes that came in one read."""
+    plan = exchange.plan
+    regions = exchange.relay.dispatcher.pool.current.regions
+    if plan.is_compressed or len(body) > SMALL_BODY:
+        look = begin_look(plan, route, has_regions=bool(regions))
+        if look is not None:
+            look.feed(body)
+        note(exchange, route, look)
+        return
+    step = None
+    named: tuple[bytes, ...] = ()
+    if plan.is_inference:
+        head = body if plan.json_size < 0 else body[: plan.json_size]
+        if route is None or route.facts.is_stateful is not False:
+            step = http_step(head, exchange.model)
+        if regions:
+            named = tuple(name for name in http_regions(head) if name in regions)
+    _note(exchange, route, step, named)
+
+
+def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | None) -> None:
+    """Note what a look at its body has found."""
+    step = None
+    named: tuple[bytes, ...] = ()
+    if look is not None:
+        regions = exchange.relay.dispatcher.pool.current.regions
+        if regions:
+            named = tuple(name for name in look.regions if name in regions)
+        if route is None or route.facts.is_stateful is not False:
+            step = look.step(exchange.model)
+    _note(exchange, route, step, named)
+
+
+def _note(
+    exchange: Http1Exchange,
+    route: ModelRoute | None,
+    step: SequenceStep | None,
+    regions: tuple[bytes, ...],
+) -> None:
+    if step is None and not regions and (route is None or route.is_plain):
+        return
+    exchange.particulars = particulars = Particulars()
+    particulars.version = exchange.plan.route.version
+    particulars.step = step
+    particulars.regions = regions
