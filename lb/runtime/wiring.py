@@ -204,16 +204,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         max_attempts=settings.retry.attempts,
         gate=access.gate,
     )
-    traffic = meter.traffic
-    shared = (dispatcher, timers, ledger, tasks)
-    http1 = Http1Relay(
-        *shared, traffic[AppProtocol.HTTP], http1_options(settings), security.clients
-    )
-    http2 = Http2Relay(
-        *shared, traffic[AppProtocol.GRPC], http2_options(settings), security.clients
-    )
-    http1.kinds = http2.kinds = frozenset(backend.kind for backend in settings.backends)
-    http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
+    http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     loop_lag = LoopLag()
     sources = Sources(
         meter=meter,
@@ -245,6 +236,23 @@ def build(settings: Settings, logs: Logs) -> Product:
         security=security,
         access=access,
     )
+
+
+def _relays(
+    settings: Settings,
+    shared: tuple[Dispatcher, TimerWheel, Ledger, TaskOwner],
+    meter: Meter,
+    security: Security,
+) -> tuple[Http1Relay, Http2Relay]:
+    http1 = Http1Relay(
+        *shared, meter.traffic[AppProtocol.HTTP], http1_options(settings), security.clients
+    )
+    http2 = Http2Relay(
+        *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
+    )
+    http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
+    http1.kinds = http2.kinds = frozenset(backend.kind for backend in settings.backends)
+    return http1, http2
 
 
 def _sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:

@@ -32,6 +32,7 @@ DEFAULTS = {
         "fall": 3,
         "http_path": None,
         "expected_status": (200,),
+        "model": None,
         "grpc_service": GrpcProbe.AUTO,
     },
     "retry": {"attempts": 3},
