@@ -33,6 +33,8 @@ _NOT_GREETED: Final = -1
 """In place of a stream id: SETTINGS must come before any other frame (RFC 9113 3.4)."""
 _LAST_IDS: Final = 2**31 - 2**20
 """From here on a peer is running out of stream ids (RFC 9113 5.1.1)."""
+_HEAD_UNIT: Final = 9
+"""Binary logarithm: 512 bytes of a header block cost as much as a frame, or more."""
 _PRIORITY_UPDATE: Final = 0x10
 """RFC 9218; unknown to us but no fault."""
 
@@ -60,10 +62,10 @@ class Http2Codec(Endpoint):
         self.blocks = blocks
         self.frame_limit = frame_limit
         self._header_limit = header_limit
-        self.frames_at_once = -1
-        """Frames that one `receive` handles; -1 is no limit."""
+        self.frames_at_once = 1 << 60
+        """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
         self.has_more = False
-        """The last `receive` stopped at that limit: call it again, with nothing or with more."""
+        """The last `receive` came to that limit: call it again, with nothing or with more."""
         self.last_peer_id = 0
         """Highest stream id that the peer opened."""
         self.credit = fr.DEFAULT_WINDOW
@@ -124,10 +126,8 @@ class Http2Codec(Endpoint):
         head_limit = self._header_limit << 8 | 1
         view: memoryview | None = None
         left = self.frames_at_once
-        self.has_more = False
         while pos + 9 <= size:
-            if not left:
-                self.has_more = True
+            if left <= 0:
                 break
             left -= 1
             head, flags, stream_id = unpack_header(data, pos)
@@ -160,6 +160,7 @@ class Http2Codec(Endpoint):
                     and 0 < stream_id < _LAST_IDS
                 ):
                     block = data[start:stop]
+                    left -= len(block) >> _HEAD_UNIT
                     if not flags & 1 and stop + 9 <= size and data[stop + 3] == 0:
                         pos = self.take_whole(data, stop, stream_id, block)
                         if pos:
@@ -173,7 +174,11 @@ class Http2Codec(Endpoint):
             after = self._uncommon(data, pos, size)
             if after < 0:
                 break
+            if head & 0xF7 == fr.HEADERS:  # or CONTINUATION
+                left -= (after - pos) >> _HEAD_UNIT
             pos = after
+        # Also with nothing left: otherwise the loop reads on, up to 32 times in one turn.
+        self.has_more = left <= 0
         if pos < size:
             self._tail = data[pos:]
             if pos + 9 <= size and data[pos + 3] == fr.HEADERS and not self.has_more:

@@ -254,6 +254,24 @@ async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
     assert client.transport.reading
 
 
+@pytest.mark.parametrize("pad", [None, 0], ids=["plain", "padded"])
+async def test_a_read_of_a_few_large_heads_does_so_too(pad: int | None) -> None:
+    """Each takes as long as a hundred frames."""
+    relay = PaperRelay()
+    client = relay.client()
+    client.gets()
+    large = [*request_fields(), (b"x", 50_000 * b"x")]
+    client.link.data_received(
+        b"".join(headers(stream, large, end=True, pad=pad) for stream in range(1, 21, 2))
+    )
+    relay.relay.flush()
+    assert len(client.gets()) == 2
+    assert not client.transport.reading
+    client.sends()
+    assert len(client.gets()) == 8
+    assert client.transport.reading
+
+
 async def test_a_transport_that_is_gone_stops_no_other_connection() -> None:
     relay = PaperRelay()
     gone, other = relay.client(), relay.client()
