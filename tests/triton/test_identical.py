@@ -209,6 +209,8 @@ NO_SUCH = service_pb2.ModelReadyRequest(name="nosuch").SerializeToString()
 
 # Log settings are left out: Triton writes that map in a random order.
 GRPC_REQUESTS = {
+    "server live": ("ServerLive", b""),
+    "server ready": ("ServerReady", b""),
     "server metadata": ("ServerMetadata", b""),
     "model metadata": ("ModelMetadata", b"\x0a\x06simple"),
     "model config": ("ModelConfig", b"\x0a\x06simple"),

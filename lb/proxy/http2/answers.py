@@ -8,7 +8,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, flag_message, health_message
 from lb.kserve.operations import HEALTH_CHECK, HEALTH_WATCH, SERVER_LIVE
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.replies import OK_HEAD
+from lb.proxy.http2.replies import ANSWER_HEAD
 from lb.wire.grpc.message import frame_message
 
 
@@ -51,6 +51,6 @@ def _watch(call: Call) -> None:
 
     call.begun = True
     call.status = 200
-    call.server.send_head(call.client_id, OK_HEAD, end_stream=False)
+    call.server.send_head(call.client_id, ANSWER_HEAD, end_stream=False)
     call.watch = relay.dispatcher.pool.subscribe(tell)
     tell(relay.dispatcher.pool.current)

@@ -10,7 +10,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.replies import (
-    OK_HEAD,
+    ANSWER_HEAD,
     RESET_CODES,
     status_trailers,
     trailers_only,
@@ -139,7 +139,7 @@ class JoinedStreams(Exchange):
         response = self.response
         response.ended = True
         response.trailers = status_trailers(GrpcStatus.OK)
-        self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
+        self.server.send_head(self.client_id, ANSWER_HEAD, end_stream=False)
         self.server.send_data(response, data)
         if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)

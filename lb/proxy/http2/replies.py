@@ -12,7 +12,9 @@ from lb.wire.http2.frames import ErrorCode
 OK_HEAD: Final = encode_field(b":status", b"200") + encode_field(
     b"content-type", b"application/grpc"
 )
-"""What our own answers begin with."""
+"""What our own errors begin with."""
+ANSWER_HEAD: Final = OK_HEAD + encode_field(b"grpc-accept-encoding", b"identity, deflate, gzip")
+"""What our own answers begin with: as gRPC servers do, it says how requests may be compressed."""
 NOT_GRPC: Final = encode_field(b":status", b"415")
 BAD_METHOD: Final = encode_field(b":status", b"405") + encode_field(b"allow", b"POST")
 
