@@ -152,6 +152,8 @@ class BackendSpec:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Added to probes and to calls of our own, never to relayed requests. They may be secrets."""
     tls: BackendTls | None = None
+    shared_memory: bool | None = None
+    """It can open the shared memory of our clients; None: its address tells."""
 
     def tls_of(self, port: BackendPort) -> BackendTls | None:
         """How to speak TLS with one port, None where it is plain."""

@@ -84,6 +84,8 @@ class Reason(Enum):
     """The client has as many requests under way as it may."""
     SEQUENCE_LOST = "sequence_lost"
     """The backend that ran the request's sequence is gone, and what it remembered with it."""
+    BACKENDS_DIFFER = "backends_differ"
+    """The backends contradict each other where a client expects one answer."""
     INTERNAL = "internal"
 
 

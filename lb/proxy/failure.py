@@ -41,6 +41,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.RATE_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.CONCURRENCY_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
+    Reason.BACKENDS_DIFFER: (409, GrpcStatus.FAILED_PRECONDITION),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }
 

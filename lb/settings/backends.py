@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -124,6 +124,10 @@ class BackendSettings(Section):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Headers for probes and for calls of our own, such as `authorization`; never added to the
     requests of clients."""
+    shared_memory: bool | Literal["auto"] = "auto"
+    """Whether it can open the shared memory of clients, so that regions are registered with it:
+    `true`, `false` or `auto`, which is true for a backend with a loopback address or a Unix socket,
+    and for all where no backend has one (containers)."""
     tls: BackendTlsSettings | None = None
     """TLS with this backend, probes and scrapes included; left out, it is plain."""
     health: HealthSettings = HealthSettings()
@@ -144,6 +148,7 @@ class BackendSettings(Section):
             max_in_flight=self.max_in_flight,
             headers=tuple((header.lower(), value) for header, value in self.headers.items()),
             tls=self._tls(),
+            shared_memory=None if self.shared_memory == "auto" else self.shared_memory,
         )
 
     def _tls(self) -> BackendTls | None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from lb.domain.backend import BackendSpec
 from lb.settings.access import AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings, HealthSettings
+from lb.settings.control import ControlSettings
 from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
@@ -90,6 +91,7 @@ class Settings(Section):
     pass headers on to models."""
     access: AccessSettings = AccessSettings()
     admin: AdminSettings = AdminSettings()
+    control: ControlSettings = ControlSettings()
     fronts: FrontSettings = FrontSettings()
     retry: RetrySettings = RetrySettings()
     access_log: AccessLogSettings = AccessLogSettings()
