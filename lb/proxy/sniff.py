@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from lb.domain.client import IpAddress
+from lb.net.client import client_of
+from lb.net.crowd import Crowd
 from lb.net.timers import Timer, TimerWheel
 from lb.wire.http2.frames import PREFACE
 
@@ -38,6 +41,10 @@ class Sniffer:
         self.make_http2 = make_http2
         self.timers = timers
         self.head_timeout_s = head_timeout_s
+        self.crowd = Crowd()
+        """How many connections each client has, those that wait here included."""
+        self.on_crowded: Callable[[], None] = _ignore
+        """Called for each that is one too many."""
         self.waiting: set[SniffProtocol] = set()
         """Connections that have not said yet what they speak."""
 
@@ -48,6 +55,10 @@ class Sniffer:
         return len(self.waiting)
 
 
+def _ignore() -> None:
+    """Nobody counts."""
+
+
 class SniffProtocol(asyncio.Protocol):
     """Waits for the decisive bytes, then hands the connection over and is gone."""
 
@@ -56,12 +67,18 @@ class SniffProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: Timer | None = None
         self._data = b""
+        self._address: IpAddress | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client connected."""
         self._transport = cast("asyncio.Transport", transport)
         sniffer = self._sniffer
         sniffer.waiting.add(self)
+        self._address = client_of(transport).address
+        if not sniffer.crowd.enter(self._address):
+            sniffer.on_crowded()
+            self._transport.abort()
+            return
         self._timer = sniffer.timers.after(sniffer.head_timeout_s, self._expire)
 
     def _expire(self) -> None:
@@ -74,7 +91,11 @@ class SniffProtocol(asyncio.Protocol):
 
     def _end(self) -> None:
         self._transport = None
-        self._sniffer.waiting.discard(self)
+        sniffer = self._sniffer
+        if self in sniffer.waiting:
+            sniffer.waiting.remove(self)
+            # The protocol counts it anew.
+            sniffer.crowd.leave(self._address)
         if self._timer is not None:
             self._timer.cancel()
 

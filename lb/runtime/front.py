@@ -65,6 +65,11 @@ class Front:
                 lambda: traffic.connection_failed(Reason.PROXY_HEADER),
             )
 
+        for stage in (self.sniffer, self.tls):
+            if stage is not None:
+                stage.crowd = product.http1.crowd
+                stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+
     def __len__(self) -> int:
         """Connections that have not reached their protocol."""
         stages = (self.sniffer, self.tls, self.proxied)

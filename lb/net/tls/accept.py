@@ -8,6 +8,9 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lb.domain.client import IpAddress
+from lb.net.client import client_of
+from lb.net.crowd import Crowd
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.contexts import describe
 from lb.net.tls.server import ServerTls
@@ -54,6 +57,10 @@ class TlsAcceptor:
         self.timers = timers
         self.handshake_s = handshake_s
         self.on_failure = on_failure
+        self.crowd = Crowd()
+        """How many connections each client has, those under way here included."""
+        self.on_crowded = on_failure
+        """Called for each that is one too many."""
         self.shaking: set[AcceptedTls] = set()
         """Connections whose handshake is under way; the others belong to their protocols."""
 
@@ -72,7 +79,7 @@ class TlsAcceptor:
 class AcceptedTls(TlsTransport):
     """One connection of a client."""
 
-    __slots__ = ("_acceptor", "_hello", "_peer", "_received", "_timer")
+    __slots__ = ("_acceptor", "_address", "_hello", "_peer", "_received", "_timer")
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
         super().__init__()
@@ -82,6 +89,7 @@ class AcceptedTls(TlsTransport):
         self._hello = ClientHello()
         self._timer: Timer | None = None
         self._peer: object = None
+        self._address: IpAddress | None = None
 
     @property
     def heeds_cuts(self) -> bool:
@@ -94,6 +102,11 @@ class AcceptedTls(TlsTransport):
         acceptor = self._acceptor
         acceptor.shaking.add(self)
         self._peer = transport.get_extra_info("peername")
+        self._address = client_of(transport).address
+        if not acceptor.crowd.enter(self._address):
+            acceptor.on_crowded()
+            self.abort()
+            return
         self._timer = acceptor.timers.after(acceptor.handshake_s, self._expire)
 
     def _expire(self) -> None:
@@ -145,7 +158,11 @@ class AcceptedTls(TlsTransport):
         _log.debug("TLS handshake failed", extra=fields)
 
     def _settle(self) -> None:
-        self._acceptor.shaking.discard(self)
+        acceptor = self._acceptor
+        if self in acceptor.shaking:
+            acceptor.shaking.remove(self)
+            # The protocol counts it anew.
+            acceptor.crowd.leave(self._address)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lb.net.crowd import Crowd
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
 from lb.net.tls.server import ServerTls
@@ -77,4 +78,25 @@ async def test_there_is_no_identity_without_a_certificate(world: World) -> None:
     assert door.connection.get_extra_info("identity_field") is None
     assert door.connection.get_extra_info("peername") == ("1.2.3.4", 5)
     door.connection.connection_lost(None)
+    door.timers.close()
+
+
+async def test_a_client_may_not_wait_in_more_handshakes_than_it_may_have_connections(
+    world: World,
+) -> None:
+    door = Door(world)
+    acceptor = door.acceptor
+    door.connection.connection_lost(None)
+    acceptor.crowd = Crowd(1)
+    crowded: list[int] = []
+    acceptor.on_crowded = lambda: crowded.append(1)
+    wires = [Wire(), Wire()]
+    first, second = (acceptor() for _ in wires)
+    for connection, wire in zip((first, second), wires, strict=True):
+        connection.connection_made(wire)
+    assert [wire.calls for wire in wires] == [[], ["abort"]]
+    assert len(crowded) == 1
+    for connection in (first, second):
+        connection.connection_lost(None)
+    assert (len(acceptor.crowd), len(acceptor), len(door.timers), door.failures) == (0, 0, 0, 0)
     door.timers.close()
