@@ -6,11 +6,25 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 _TRUE: Final = b"\x08\x01"
-_SERVING: Final = b"\x08\x01"
-_NOT_SERVING: Final = b"\x08\x02"
+SERVER_NAMES: Final = frozenset({
+    b"", b"grpc.health.v1.Health", b"inference.GRPCInferenceService",
+    b"tensorflow.serving.ModelService", b"tensorflow.serving.PredictionService",
+})  # fmt: skip
+"""Services of `grpc.health.v1` that stand for the whole server; others may be models."""
+
+
+class Serving(IntEnum):
+    """`grpc.health.v1.HealthCheckResponse.ServingStatus`."""
+
+    SERVING = 1
+    NOT_SERVING = 2
+    SERVICE_UNKNOWN = 3
+    """Only told to those who watch: the service may come yet."""
+
 
 EXITING: Final = "Server exiting"
 """What a Triton says about itself while it shuts down, and what we say while we drain."""
@@ -21,6 +35,6 @@ def flag_message(value: bool) -> bytes:
     return _TRUE if value else b""
 
 
-def health_message(serving: bool) -> bytes:
+def health_message(serving: Serving) -> bytes:
     """A `grpc.health.v1.HealthCheckResponse`."""
-    return _SERVING if serving else _NOT_SERVING
+    return b"\x08%c" % serving

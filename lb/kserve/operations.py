@@ -32,6 +32,8 @@ MODEL_STREAM_INFER: Final = Operation(
     "ModelStreamInfer", OperationKind.STREAM, model_in=ModelIn.MESSAGE
 )
 
+MODEL_READY: Final = Operation("ModelReady", _READ, model_in=ModelIn.MESSAGE)
+
 _SERVICE: Final = b"/inference.GRPCInferenceService/"
 GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
     _SERVICE + operation.name.encode(): operation
@@ -41,7 +43,7 @@ GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
         SERVER_METADATA,
         MODEL_INFER,
         MODEL_STREAM_INFER,
-        Operation("ModelReady", _READ, model_in=ModelIn.MESSAGE),
+        MODEL_READY,
         Operation("ModelMetadata", _READ, model_in=ModelIn.MESSAGE),
         Operation("ModelConfig", _READ, model_in=ModelIn.MESSAGE),
         Operation("ModelStatistics", _READ, Treatment.MERGE),
@@ -115,13 +117,14 @@ def _in_path(name: str, kind: OperationKind, treatment: Treatment = Treatment.BA
 
 
 _INFERENCE: Final = OperationKind.INFERENCE
+HTTP_MODEL_READY: Final = _in_path("ModelReady", _READ)
 MODEL_GENERATE_STREAM: Final = _in_path("ModelGenerateStream", _INFERENCE)
 _MODEL_ACTIONS: Final[dict[tuple[bytes, bytes | None], Operation]] = {
     (b"POST", b"infer"): _in_path("ModelInfer", _INFERENCE),
     (b"POST", b"infer_stream"): _in_path("ModelInferStream", _INFERENCE),
     (b"POST", b"generate"): _in_path("ModelGenerate", _INFERENCE),
     (b"POST", b"generate_stream"): MODEL_GENERATE_STREAM,
-    (b"GET", b"ready"): _in_path("ModelReady", _READ),
+    (b"GET", b"ready"): HTTP_MODEL_READY,
     (b"GET", b"config"): _in_path("ModelConfig", _READ),
     (b"GET", b"stats"): _in_path("ModelStatistics", _READ, Treatment.MERGE),
     (b"GET", b"trace/setting"): _in_path("TraceSetting", _READ, Treatment.MERGE),

@@ -99,3 +99,12 @@ def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
     if draining:
         return error(503, Reason.DRAINING, EXITING)
     return Answer(200 if snapshot.placement(AppProtocol.HTTP).eligible else 400)
+
+
+def model_ready(plan: RequestPlan, snapshot: PoolSnapshot) -> Answer | None:
+    """What we say to a question about a model; None where a backend is to answer it.
+
+    A model that some backend has ready is ready. Servers differ in what they say of others.
+    """
+    served = snapshot.is_served(plan.model, plan.route.version, AppProtocol.HTTP)
+    return Answer(200) if served and not plan.route.fault else None

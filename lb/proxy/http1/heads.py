@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, http_control
-from lb.kserve.operations import UNKNOWN, Route, http_route
+from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.wire.cache import HeadCache
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF, trimmed
@@ -69,6 +69,7 @@ class RequestPlan:
             and claim is None
             and not route.is_ours
             and not route.is_asked
+            and route.operation is not HTTP_MODEL_READY
         )
         """Nothing about it needs a second look."""
         self.is_inference = route.operation.name == _INFER

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http1.answers import REASONS, Answer, error, own, refusal
+from lb.kserve.operations import HTTP_MODEL_READY
+from lb.proxy.http1.answers import REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedExchange
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
@@ -231,6 +232,8 @@ class ServerConnection(Downstream):
                 dispatcher.admit(exchange, plan.claim, self.client)
             except RequestRefused as refused:
                 return refusal(refused)
+        if plan.operation is HTTP_MODEL_READY:
+            return model_ready(plan, dispatcher.pool.current)
         if not plan.route.is_ours:
             return None
         return own(plan, dispatcher.pool.current, draining=dispatcher.exiting)

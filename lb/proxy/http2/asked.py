@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -33,6 +33,9 @@ class AskedCall(Call):
 
     __slots__ = ()
 
+    limit: ClassVar[int] = _MESSAGE_LIMIT + PREFIX_SIZE
+    """Most bytes of the request, prefix included."""
+
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
         if end_stream:
@@ -45,9 +48,12 @@ class AskedCall(Call):
             self._drop_upload(len(payload))
             return
         self.bytes_in += len(payload)
+        if self.bytes_in > self.limit:
+            self.fail(Reason.BODY_TOO_LARGE, "the message is too large for this call")
+            return
         if self.messages is not None and not self._message_fits(payload):
             return
-        if not request.retain(payload, _MESSAGE_LIMIT):
+        if not request.retain(payload, self.limit):
             return
         pieces = request.retained
         if len(pieces) > _COMPACT_PIECES:

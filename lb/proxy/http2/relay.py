@@ -13,7 +13,13 @@ from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.control import grpc_control
 from lb.kserve.gate import masked
-from lb.kserve.operations import MODEL_STREAM_INFER, grpc_operation
+from lb.kserve.operations import (
+    HEALTH_CHECK,
+    HEALTH_WATCH,
+    MODEL_READY,
+    MODEL_STREAM_INFER,
+    grpc_operation,
+)
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
@@ -22,6 +28,7 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.health import HealthCall, ReadyCall
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.screened import ScreenedCall
 from lb.proxy.http2.server import ServerLink
@@ -41,6 +48,11 @@ if TYPE_CHECKING:
     from lb.proxy.http2.link import Link
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
+_COLLECTED: Final[dict[Operation, type[Call]]] = {
+    HEALTH_CHECK: HealthCall,
+    HEALTH_WATCH: HealthCall,
+    MODEL_READY: ReadyCall,
+}
 _NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
@@ -194,6 +206,8 @@ class Http2Relay:
     def _handler(self, operation: Operation) -> type[Call] | None:
         if operation is MODEL_STREAM_INFER:
             return ScreenedCall
+        if operation in _COLLECTED:
+            return _COLLECTED[operation]
         if operation.treatment in _ASKED:
             is_asked = self.fan_out is not None and operation.asks in self.kinds
             return AskedCall if is_asked else None

@@ -6,7 +6,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.health import flag_message, health_message
+from lb.kserve.health import Serving, flag_message, health_message
 
 
 @pytest.mark.parametrize("value", [False, True])
@@ -16,7 +16,7 @@ def test_a_flag_reads_as_live_and_as_ready(value: bool) -> None:
     assert pb.ServerReadyResponse.FromString(message) == pb.ServerReadyResponse(ready=value)
 
 
-@pytest.mark.parametrize(("serving", "name"), [(True, "SERVING"), (False, "NOT_SERVING")])
-def test_health_reads_as_its_state(serving: bool, name: str) -> None:
-    response = health_pb2.HealthCheckResponse.FromString(health_message(serving))
-    assert response == health_pb2.HealthCheckResponse(status=name)
+@pytest.mark.parametrize("state", Serving)
+def test_health_reads_as_its_state(state: Serving) -> None:
+    response = health_pb2.HealthCheckResponse.FromString(health_message(state))
+    assert response == health_pb2.HealthCheckResponse(status=state.name)

@@ -6,16 +6,15 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http2.answers import is_ready
+from lb.proxy.http2.health import is_ready
 from tests.fakes.backends import make_backends
-from tests.fakes.frames import DATA, Frame, data, headers, message, request_fields, rst
+from tests.fakes.frames import DATA, Frame, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
 
 LIVE = b"/inference.GRPCInferenceService/ServerLive"
 READY = b"/inference.GRPCInferenceService/ServerReady"
 CHECK = b"/grpc.health.v1.Health/Check"
-WATCH = b"/grpc.health.v1.Health/Watch"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -73,30 +72,3 @@ async def test_while_we_exit_we_are_not_ready() -> None:
     assert b"grpc-status\x0214" in head.payload
     assert b"Server exiting" in head.payload
     assert head.ends_stream
-
-
-async def test_a_watcher_hears_of_every_change_once() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    client.sends(ask(WATCH))
-    assert health(client.gets()) == [SERVING]
-    for backends, wanted in ((relay.backends, []), ((), [NOT_SERVING]), ((), [])):
-        relay.ref.publish(snapshot_of(backends))
-        relay.relay.flush()
-        assert health(client.gets()) == wanted
-    relay.ref.publish(snapshot_of(relay.backends))
-    relay.dispatcher.announce_exit()
-    relay.relay.flush()
-    assert health(client.gets()) == [SERVING, NOT_SERVING]
-
-
-async def test_a_watcher_that_goes_is_told_nothing_more() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    client.sends(ask(WATCH))
-    client.sends(rst(1))
-    client.gets()
-    relay.ref.publish(snapshot_of(()))
-    relay.relay.flush()
-    assert client.gets() == []
-    assert relay.is_clean()

@@ -1,0 +1,121 @@
+"""Questions about health that name something: `grpc.health.v1`, and whether a model is ready."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
+from lb.domain.pool import PoolSnapshot
+from lb.kserve.health import SERVER_NAMES, Serving, flag_message, health_message
+from lb.kserve.operations import HEALTH_WATCH
+from lb.proxy.exchange import Particulars
+from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.replies import OK_HEAD
+from lb.wire.grpc.message import frame_message
+from lb.wire.protobuf import BYTES, ProtobufError, fields
+
+_LIMIT: Final = 4096
+"""Bytes of a question: a name has at most 255."""
+_GRPC: Final = AppProtocol.GRPC
+
+
+def is_ready(snapshot: PoolSnapshot) -> bool:
+    """Ready for gRPC: at least one backend is eligible."""
+    return bool(snapshot.placement(_GRPC).eligible)
+
+
+def serving(snapshot: PoolSnapshot, service: bytes) -> Serving:
+    """The state of a service: a model that a backend lists, or else the server.
+
+    A Triton does not look at the name, so that clients which give it one of their own invention
+    must find a server, too.
+    """
+    if service in snapshot.routes and service not in SERVER_NAMES:
+        is_served = bool(snapshot.is_served(service, b"", _GRPC))
+    else:
+        is_served = is_ready(snapshot)
+    return Serving.SERVING if is_served else Serving.NOT_SERVING
+
+
+def watched(snapshot: PoolSnapshot, service: bytes) -> Serving:
+    """As `serving`, for those who watch, which no Triton lets them: unknown is unknown."""
+    is_known = service in SERVER_NAMES or service in snapshot.routes or not snapshot.knows_all
+    return serving(snapshot, service) if is_known else Serving.SERVICE_UNKNOWN
+
+
+class HealthCall(AskedCall):
+    """`Check` and `Watch` of `grpc.health.v1.Health`."""
+
+    __slots__ = ()
+
+    limit: ClassVar[int] = _LIMIT
+
+    def _ask(self) -> None:
+        """The request is complete."""
+        try:
+            service = _strings(self._message()).get(1, b"") if self.bytes_in else b""
+        except (RequestRefused, ProtobufError):
+            service = b""
+        dispatcher = self.relay.dispatcher
+        if self.operation is HEALTH_WATCH:
+            self._watch(service)
+        elif dispatcher.exiting:
+            self.finish_answer(frame_message(health_message(Serving.NOT_SERVING)))
+        else:
+            state = serving(dispatcher.pool.current, service)
+            self.finish_answer(frame_message(health_message(state)))
+
+    def _watch(self, service: bytes) -> None:
+        """Send the state now and whenever it changes, until the client goes (health.proto)."""
+        relay = self.relay
+        last = 0
+
+        def tell(snapshot: PoolSnapshot) -> None:
+            nonlocal last
+            exiting = relay.dispatcher.exiting
+            state = Serving.NOT_SERVING if exiting else watched(snapshot, service)
+            if state != last:
+                last = state
+                self.server.send_data(self.response, frame_message(health_message(state)))
+
+        self.begun = True
+        self.status = 200
+        self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
+        self.watch = relay.dispatcher.pool.subscribe(tell)
+        tell(relay.dispatcher.pool.current)
+
+
+class ReadyCall(AskedCall):
+    """`ModelReady`: ready if any backend has the model; else a backend says what it is."""
+
+    __slots__ = ()
+
+    limit: ClassVar[int] = _LIMIT
+
+    def _ask(self) -> None:
+        """The request is complete."""
+        try:
+            names = _strings(self._message())
+        except (RequestRefused, ProtobufError):
+            names = {}
+        self.model, version = names.get(1, b""), names.get(2, b"")
+        if self.relay.dispatcher.pool.current.is_served(self.model, version, _GRPC):
+            self.finish_answer(frame_message(flag_message(True)))
+            return
+        if version:
+            self.particulars = Particulars()
+            self.particulars.version = version
+        if self.request.rewind():
+            self._place()
+
+
+def _strings(message: bytes) -> dict[int, bytes]:
+    """The strings of a message by their field.
+
+    Raises:
+        ProtobufError: it is malformed.
+    """
+    return {
+        number: message[start:end] for number, kind, start, end in fields(message) if kind == BYTES
+    }
