@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from lb.control.record import BackendRecord, Member, PortRecord
+from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import (
     AdminState,
@@ -95,6 +95,9 @@ class BackendDirectory:
         }
         for name in before.keys() - self._records.keys():
             _log.info("backend removed", extra={"backend": name})
+        for name, record in before.items():
+            if self._records.get(name) is not record:
+                record.backend.died()  # for the sequences that it ran
         self._publish(now)
 
     def _kept_or_new(
@@ -126,6 +129,8 @@ class BackendDirectory:
         _log.info("backend administered", extra={**fields, "why": "operator"})
         record.admin = state
         record.empty_since = None
+        if state is AdminState.DISABLED:
+            record.backend.died()  # its sequences get nothing more either
         record.settle(now)
         record.wake()
         self._publish_if_changed()
@@ -174,6 +179,7 @@ class BackendDirectory:
         port.last_result = result
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
+        self.find(port.backend.name).note_death()
         if self._settle(port, before, result.detail, now):
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
             self._publish_if_changed()
@@ -197,7 +203,7 @@ class BackendDirectory:
     def _note_empty(self, record: BackendRecord, now: float) -> None:
         if record.admin is AdminState.ENABLED or record.empty_since is not None:
             return
-        if not record.backend.in_flight:
+        if not record.backend.in_flight and not record.backend.open_sequences:
             record.empty_since = now
             fields = {"backend": record.backend.name, "admin": record.admin.value}
             _log.info("backend is empty", extra=fields)
@@ -212,11 +218,12 @@ class BackendDirectory:
         """
         record = self._records.get(backend.name)
         port = record.port(protocol) if record and record.backend is backend else None
-        if port is None or not REPLAY_TABLE[outcome].counts_against_backend:
+        if record is None or port is None or not REPLAY_TABLE[outcome].counts_against_backend:
             return
         if outcome is Outcome.CONNECT_REFUSED:
             before = port.health.state
             port.health.refused()
+            record.note_death()
             if self._settle(port, before, "refused a connection", now):
                 self._tell_sibling(port, True, now)
                 self._publish_if_changed()
@@ -278,7 +285,7 @@ class BackendDirectory:
     def _forget_models(self, record: BackendRecord) -> None:
         if record.models.lists is not False:
             record.models.forget()
-        record.regions = frozenset()
+        record.learn(NO_SETUP)
         for port in record.ports:
             port.health.has_models = False
 

@@ -18,6 +18,8 @@ from lb.domain.backend import (
 from lb.health.models import ModelTable
 from lb.health.port import PortHealth
 from lb.health.thresholds import Thresholds
+from lb.kserve.repository import Region
+from lb.kserve.server_settings import Settings
 from lb.probes.plan import ProbeChoice
 from lb.probes.probe import ProbeResult
 
@@ -43,6 +45,21 @@ class Member:
     spec: BackendSpec
     thresholds: Thresholds = field(default_factory=Thresholds)
     probe: ProbeChoice = field(default_factory=ProbeChoice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a server was told to have beside models, as far as known."""
+
+    regions: tuple[Region, ...] = ()
+    """Of system shared memory."""
+    cuda: frozenset[str] = frozenset()
+    """Names of regions of CUDA memory."""
+    trace: Settings = field(default_factory=dict)
+    log: Settings = field(default_factory=dict)
+
+
+NO_SETUP: Final = Setup()
 
 
 def _nobody() -> None:
@@ -81,8 +98,8 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "admin", "backend", "empty_since", "member", "models", "ports", "regions", "since", "state",
-        "wake",
+        "admin", "backend", "empty_since", "lives", "member", "models", "ports", "regions", "setup",
+        "since", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -98,12 +115,16 @@ class BackendRecord:
         self.since = now
         """When `state` last changed."""
         self.empty_since: float | None = None
-        """When the last request of a draining or disabled backend was seen to be gone."""
+        """When the last request of a draining or disabled backend was seen to be gone, and its
+        last sequence."""
+        self.lives = False
+        """It has answered since it was last found dead."""
         self.models = ModelTable()
         if member.spec.kind not in LISTING_KINDS:
             self.models.cannot_list()
+        self.setup = NO_SETUP
         self.regions: frozenset[bytes] = frozenset()
-        """Names of the regions of shared memory that are registered there, as far as known."""
+        """Names of the regions in `setup`, as they stand on the wire."""
         self.wake: Callable[[], None] = _nobody
         """Tells whoever asks for its models that its state has changed."""
 
@@ -112,10 +133,26 @@ class BackendRecord:
         """Whether one of its ports answers, ready or not."""
         return any(port.health.is_open for port in self.ports)
 
+    def note_death(self) -> None:
+        """Take note when it has stopped to answer: its process is gone, or as good as that."""
+        if self.answers:
+            self.lives = True
+        elif self.lives:
+            self.lives = False
+            self.backend.died()
+
     def is_open(self, protocol: AppProtocol) -> bool:
         """Whether it has a port of that protocol which answers, ready or not."""
         port = self.port(protocol)
         return port is not None and port.health.is_open
+
+    def learn(self, setup: Setup) -> bool:
+        """Take note of what it has beside models. Returns whether its regions have changed."""
+        before = self.regions
+        self.setup = setup
+        names = {region.name for region in setup.regions} | setup.cuda
+        self.regions = frozenset(name.encode("utf-8", "surrogatepass") for name in names)
+        return self.regions != before
 
     def settle(self, now: float) -> None:
         """Bring `state` in line with the operator and the ports; the worst port counts."""

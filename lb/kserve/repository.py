@@ -1,4 +1,4 @@
-"""What a server says it has: its list of models, its regions of shared memory, its settings.
+"""What a server says it has: its list of models and its regions of shared memory.
 
 For the control plane; merged answers for clients are made elsewhere. All of it comes from
 backends, so texts are cut and everything else is refused.
@@ -20,9 +20,6 @@ NAME_BYTES: Final = 1024
 """Models with longer names are left out."""
 _REASON_LENGTH: Final = 1024
 _STATES: Final = {state.name: state for state in ModelState}
-
-Settings = dict[str, str]
-"""Trace or log settings by name; values as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,19 @@ def regions_from_json(body: bytes) -> tuple[Region, ...]:
     return tuple(regions)
 
 
+def cuda_regions_from_message(message: bytes) -> tuple[Region, ...]:
+    """Read a `CudaSharedMemoryStatusResponse`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        regions = pb.CudaSharedMemoryStatusResponse.FromString(message).regions
+    except DecodeError as error:
+        raise ValueError(f"not a list of regions: {error}") from error
+    return tuple(Region(r.name, "", 0, r.byte_size) for r in regions.values())
+
+
 def regions_from_message(message: bytes) -> tuple[Region, ...]:
     """Read a `SystemSharedMemoryStatusResponse`.
 
@@ -102,18 +112,6 @@ def regions_from_message(message: bytes) -> tuple[Region, ...]:
     except DecodeError as error:
         raise ValueError(f"not a list of regions: {error}") from error
     return tuple(Region(r.name, r.key, r.offset, r.byte_size) for r in regions.values())
-
-
-def settings_from_json(body: bytes) -> Settings:
-    """Read the answer to `GET v2/trace/setting` or `GET v2/logging`.
-
-    Raises:
-        ValueError: it is no JSON object.
-    """
-    content = _json(body)
-    if not isinstance(content, dict):
-        raise ValueError("expected an object")
-    return {name: json.dumps(value, sort_keys=True) for name, value in content.items()}
 
 
 def _array(body: bytes) -> list[dict[str, Any]]:

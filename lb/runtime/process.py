@@ -39,6 +39,8 @@ _IDLE_CLOSED: Final = 32
 """Idle connections to backends that are closed at once when descriptors get short."""
 _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
+_TABLES_S: Final = 2.0
+"""How long the start waits for the backends to say which models they have."""
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
 
@@ -119,7 +121,9 @@ class Process:
             await self._serve_app(product, "metrics", metrics)
             await self._serve_app(product, "admin", admin_app(product))
             product.probes.start()
+            product.models.start()
             await self._unless_stopped(product.probes.first_round())
+            await self._unless_stopped(product.models.first_round(_TABLES_S))
             if not self._stop.is_set():
                 await self._open(product)
                 await self._stop.wait()

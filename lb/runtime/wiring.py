@@ -19,10 +19,13 @@ from lb.admin.metrics_app import Target, make_metrics_app
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions
 from lb.control.record import Member
 from lb.control.views import port_statuses
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.health.thresholds import Thresholds
+from lb.net.ask.asker import Asker
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -149,6 +152,7 @@ class Product:
     settings: Settings
     directory: BackendDirectory
     probes: ProbeLoops
+    models: ModelWatch
     dispatcher: Dispatcher
     http1: Http1Relay
     http2: Http2Relay
@@ -178,6 +182,7 @@ class Product:
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
         await self.probes.aclose()
+        await self.models.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
@@ -204,6 +209,10 @@ def build(settings: Settings, logs: Logs) -> Product:
         max_attempts=settings.retry.attempts,
         gate=access.gate,
     )
+    models = _models(settings, directory, security, rng)
+    dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
+        backend, model, version, time.monotonic()
+    )
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     loop_lag = LoopLag()
     sources = Sources(
@@ -225,6 +234,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         settings=settings,
         directory=directory,
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
+        models=models,
         dispatcher=dispatcher,
         http1=http1,
         http2=http2,
@@ -236,6 +246,14 @@ def build(settings: Settings, logs: Logs) -> Product:
         security=security,
         access=access,
     )
+
+
+def _models(
+    settings: Settings, directory: BackendDirectory, security: Security, rng: Random
+) -> ModelWatch:
+    asker = Asker(security.clients, connect_timeout_s=settings.timeouts.connect)
+    table = settings.model_table
+    return ModelWatch(directory, Questions(asker), rng, refresh_s=table.refresh)
 
 
 def _relays(

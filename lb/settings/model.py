@@ -19,6 +19,7 @@ from lb.settings.control import ControlSettings
 from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
+from lb.settings.model_table import ModelTableSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
 from lb.settings.section import Section
 from lb.settings.units import Duration
@@ -98,6 +99,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
+    model_table: ModelTableSettings = ModelTableSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Settings per ML model, by its name. There are none yet, so each mapping must be empty."""
 

@@ -7,11 +7,11 @@ from lb.kserve import inference_pb2 as pb
 from lb.kserve.repository import (
     NAME_BYTES,
     Region,
+    cuda_regions_from_message,
     entries_from_json,
     entries_from_message,
     regions_from_json,
     regions_from_message,
-    settings_from_json,
 )
 
 INDEX = b"""[{"name": "a", "version": "1", "state": "READY", "reason": ""},
@@ -65,6 +65,8 @@ def test_what_is_no_message_is_refused() -> None:
         entries_from_message(b"\x0a\xff")
     with pytest.raises(ValueError, match="not a list of regions"):
         regions_from_message(b"\x0a\xff")
+    with pytest.raises(ValueError, match="not a list of regions"):
+        cuda_regions_from_message(b"\x0a\xff")
 
 
 def test_regions_are_read_from_both_forms() -> None:
@@ -75,6 +77,9 @@ def test_regions_are_read_from_both_forms() -> None:
     made = status.regions["r"]
     made.name, made.key, made.offset, made.byte_size = "r", "/key", 64, 128
     assert regions_from_message(status.SerializeToString()) == (region,)
+    cuda = pb.CudaSharedMemoryStatusResponse()
+    cuda.regions["cuda"].name, cuda.regions["cuda"].byte_size = "cuda", 8
+    assert cuda_regions_from_message(cuda.SerializeToString()) == (Region("cuda", "", 0, 8),)
     assert regions_from_json(b'[{"name": "cuda", "device_id": 0, "byte_size": 8}]') == (
         Region("cuda", "", 0, 8),
     )
@@ -83,11 +88,3 @@ def test_regions_are_read_from_both_forms() -> None:
 def test_a_region_of_no_size_is_refused() -> None:
     with pytest.raises(ValueError, match="numbers"):
         regions_from_json(b'[{"name": "r", "key": "/k", "byte_size": "8"}]')
-
-
-def test_settings_are_compared_by_value() -> None:
-    one = settings_from_json(b'{"trace_level": ["OFF"], "trace_rate": "1000"}')
-    assert one == settings_from_json(b'{"trace_rate":"1000","trace_level":["OFF"]}')
-    assert one["trace_level"] == '["OFF"]'
-    with pytest.raises(ValueError, match="object"):
-        settings_from_json(b"[]")

@@ -1,0 +1,334 @@
+"""Keeps the tables of models: asks every backend that may list its models what it has.
+
+On a schedule; at once when a port changes its state, after calls that change servers, and when an
+answer contradicts the table; and soon again while a model loads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from time import monotonic
+from typing import Final, TypeVar
+
+from lb.control.directory import BackendDirectory
+from lb.control.facts import FactsKeeper
+from lb.control.questions import NotOffered, Questions, Reply, entries
+from lb.control.record import LISTING_KINDS, BackendRecord, Setup
+from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
+from lb.domain.errors import UpstreamError
+from lb.domain.operation import Operation
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolSnapshot
+from lb.net.tasks import TaskOwner
+
+_log = logging.getLogger(__name__)
+
+_JITTER: Final = 0.1
+_SOON_S: Final = 0.5
+"""To the next look while a model loads, or the server as a whole is not ready."""
+_GAP_S: Final = 0.05
+"""Between two looks at one backend, however many reasons there are."""
+_UNLISTED_S: Final = 60.0
+"""To the next look at a server that does not list its models, and at anything but models."""
+_STALE_REFRESHES: Final = 3
+_STALE_S: Final = 10.0
+"""A list that could not be renewed for so long, and so many refreshes, counts as none."""
+_SETTLED_S: Final = 1.0
+"""How long a client's call that changed servers may wait for what is known of them."""
+
+_SETUP: Final = ("SharedMemory", "TraceSetting", "LogSettings")
+"""In the names of operations that change something beside models."""
+
+_T = TypeVar("_T")
+
+
+def _no_one(_record: BackendRecord) -> None:
+    """Nobody wants to know who joins."""
+
+
+class _Watched:
+    """One backend whose models are looked after."""
+
+    __slots__ = (
+        "changed_models", "is_new", "last", "looked_at", "record", "setup_due", "task", "waiting",
+        "woken",
+    )  # fmt: skip
+
+    def __init__(self, record: BackendRecord) -> None:
+        self.record = record
+        self.woken = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.last: tuple[AppProtocol, bytes] | None = None
+        """The newest list as it came."""
+        self.is_new = True
+        """It has not listed its models since it last closed all ports."""
+        self.changed_models: set[bytes] = set()
+        """Models of which a call may have changed the configuration."""
+        self.setup_due = 0.0
+        self.looked_at = 0.0
+        """When the newest look began that came to an end."""
+        self.waiting: list[tuple[float, asyncio.Event]] = []
+
+
+class ModelWatch:
+    """Keeps what is known of all models. Implements `ControlNews`."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        questions: Questions,
+        rng: Random,
+        *,
+        refresh_s: float,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._directory = directory
+        self._questions = questions
+        self._rng = rng
+        self._refresh_s = refresh_s
+        self._clock = clock
+        self._tasks = TaskOwner()
+        self._facts = FactsKeeper(questions, self._tasks, directory.facts_changed, clock)
+        self._watched: dict[BackendRecord, _Watched] = {}
+        self._unsubscribe: Callable[[], None] | None = None
+        self._is_settled = False
+        """The first round is over: who lists models for the first time has joined."""
+        self.joined: Callable[[BackendRecord], None] = _no_one
+        """Told of a backend that came or came back, once its models are known."""
+
+    def start(self) -> None:
+        """Begin to ask, and follow the pool from now on."""
+        self._unsubscribe = self._directory.ref.subscribe(self._follow)
+        self._follow(self._directory.ref.current)
+
+    async def first_round(self, timeout_s: float) -> None:
+        """Return when everybody who answers has been asked, or that time has passed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wait_for(self._watched.values())
+                await self._facts.idle.wait()
+        except TimeoutError:
+            _log.warning("not every backend has said which models it has")
+        self._is_settled = True
+
+    async def aclose(self) -> None:
+        """End everything."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        await self._tasks.aclose()
+        self._watched.clear()
+
+    # News
+
+    def control_done(
+        self, operation: Operation, model: bytes, backends: tuple[Backend, ...]
+    ) -> None:
+        """Look at servers that a call may have changed."""
+        is_setup = any(part in operation.name for part in _SETUP)
+        for watched in self._of(backends):
+            if is_setup:
+                watched.setup_due = 0.0
+            else:
+                watched.changed_models.add(model)
+            watched.woken.set()
+
+    async def settled(self, backends: tuple[Backend, ...]) -> None:
+        """Wait until what is known of `backends` is news from now on, for a second at most."""
+        try:
+            async with asyncio.timeout(_SETTLED_S):
+                await self._wait_for(self._of(backends))
+                await self._facts.idle.wait()
+        except TimeoutError:
+            _log.info("what a call has changed is not known yet")
+
+    def look_at(self, record: BackendRecord) -> None:
+        """Look at everything of one backend as soon as possible."""
+        watched = self._watched.get(record)
+        if watched is not None:
+            watched.setup_due = 0.0
+            watched.woken.set()
+
+    def _of(self, backends: Iterable[Backend]) -> list[_Watched]:
+        wanted = set(backends)
+        return [w for record, w in self._watched.items() if record.backend in wanted]
+
+    async def _wait_for(self, watched: Iterable[_Watched]) -> None:
+        """Wait for a look at each of them that begins from now on."""
+        now = self._clock()
+        done = []
+        for each in watched:
+            event = asyncio.Event()
+            each.waiting.append((now, event))
+            each.woken.set()
+            done.append(event)
+        for event in done:
+            await event.wait()
+
+    # The loops
+
+    def _follow(self, _snapshot: PoolSnapshot) -> None:
+        records = {
+            record for record in self._directory.records if record.member.spec.kind in LISTING_KINDS
+        }
+        if records == self._watched.keys():
+            return
+        for record in self._watched.keys() - records:
+            watched = self._watched.pop(record)
+            if watched.task is not None:
+                watched.task.cancel()
+            for _, event in watched.waiting:
+                event.set()
+        for record in records - self._watched.keys():
+            watched = self._watched[record] = _Watched(record)
+            record.wake = watched.woken.set
+            name = f"models: {record.backend.name}"
+            watched.task = self._tasks.spawn(self._watch(watched), name=name)
+
+    async def _watch(self, watched: _Watched) -> None:
+        while True:
+            watched.woken.clear()
+            began = self._clock()
+            try:
+                await self._look(watched)
+            except Exception:  # top frame: without its loop a table would stay as it is for ever
+                _log.exception("asking for models failed", extra=_about(watched.record))
+            self._looked(watched, began)
+            await asyncio.sleep(_GAP_S)
+            await self._until_due(watched)
+
+    def _looked(self, watched: _Watched, began: float) -> None:
+        watched.looked_at = began
+        for since, event in watched.waiting:
+            if since <= began:
+                event.set()
+        watched.waiting = [each for each in watched.waiting if not each[1].is_set()]
+
+    async def _until_due(self, watched: _Watched) -> None:
+        pause_s = self._pause_s(watched.record)
+        try:
+            async with asyncio.timeout(pause_s):
+                await watched.woken.wait()
+        except TimeoutError:
+            return
+
+    def _pause_s(self, record: BackendRecord) -> float | None:
+        """Seconds to the next look; None: not before something happens."""
+        if not record.answers:
+            return None
+        if record.models.lists is False:
+            return _UNLISTED_S
+        pause_s = self._refresh_s * (1 + _JITTER * (2 * self._rng.random() - 1))
+        if record.models.is_changing or record.state is BackendState.PARTIAL:
+            pause_s = min(_SOON_S, pause_s)
+        return pause_s
+
+    # One look
+
+    async def _look(self, watched: _Watched) -> None:
+        record = watched.record
+        if not record.answers:
+            watched.last = None
+            return
+        asked_at = self._clock()
+        watched.is_new = watched.is_new or record.models.lists is None
+        try:
+            index = await self._questions.index(record)
+            self._take_index(watched, index, asked_at)
+        except NotOffered as refused:
+            self._take_none(record, str(refused))
+        except ValueError as error:
+            self._take_none(record, f"its list cannot be read: {error}")
+        except UpstreamError as error:
+            self._take_silence(record, error.detail)
+        if self._clock() >= watched.setup_due and record.member.spec.kind is BackendKind.TRITON:
+            await self._look_at_setup(watched)
+
+    def _take_index(self, watched: _Watched, index: Reply, asked_at: float) -> None:
+        record, models = watched.record, watched.record.models
+        if not record.answers:
+            return  # it has closed its ports meanwhile, and is forgotten
+        before = (models.lists, models.ready)
+        is_same = watched.last == (index.protocol, index.body) and models.lists is True
+        if is_same:
+            models.confirmed(asked_at)
+        else:
+            fresh = models.listed(entries(index), asked_at)
+            watched.last = (index.protocol, index.body)
+            if models.lists is False:
+                _log.warning("too many models to keep a list", extra=_about(record))
+            self._facts.read(record, fresh)
+        if watched.changed_models:
+            changed, watched.changed_models = watched.changed_models, set()
+            self._facts.read(record, [key for key in models.ready if key[0] in changed])
+        self._facts.read_missing(record)
+        if not is_same or (models.lists, models.ready) != before:
+            self._facts.retain(self._names())
+            self._directory.models_changed(record, self._clock())
+        if watched.is_new:
+            watched.is_new = False
+            if self._is_settled:
+                self.joined(record)
+
+    def _names(self) -> frozenset[bytes]:
+        listed = {record.models.names for record in self._watched}
+        return frozenset[bytes]().union(*listed)
+
+    def _take_none(self, record: BackendRecord, why: str) -> None:
+        """It has no list for us, so it may have any model."""
+        if record.models.lists is not False:
+            _log.info("backend does not list its models", extra={**_about(record), "why": why})
+            record.models.cannot_list()
+            self._directory.models_changed(record, self._clock())
+
+    def _take_silence(self, record: BackendRecord, why: str) -> None:
+        """It gave no answer: what it said before counts for a while."""
+        now = self._clock()
+        age_s = record.models.age_s(now)
+        limit_s = max(_STALE_S, _STALE_REFRESHES * self._refresh_s)
+        if record.answers and (age_s is None or age_s > limit_s):
+            self._take_none(record, why)
+
+    async def _look_at_setup(self, watched: _Watched) -> None:
+        """Ask for regions and settings; what is not offered counts as none."""
+        record = watched.record
+        watched.setup_due = self._clock() + _UNLISTED_S
+        try:
+            setup = await self._setup(record)
+        except UpstreamError as error:
+            _log.debug("setup not read", extra={**_about(record), "why": error.detail})
+            return
+        if record.learn(setup):
+            self._directory.models_changed(record, self._clock())
+
+    async def _setup(self, record: BackendRecord) -> Setup:
+        ask = self._questions
+        return Setup(
+            regions=await _offered(ask.regions(record), ()),
+            cuda=frozenset(r.name for r in await _offered(ask.cuda_regions(record), ())),
+            trace=await _offered(ask.trace_settings(record), {}),
+            log=await _offered(ask.log_settings(record), {}),
+        )
+
+
+async def _offered(question: Awaitable[_T], nothing: _T) -> _T:
+    """The answer to a question, or what stands for it where the server does not have such a call.
+
+    Raises:
+        UpstreamError: there was no answer.
+    """
+    try:
+        return await question
+    except (NotOffered, ValueError):
+        return nothing
+    except UpstreamError as error:
+        if error.outcome is Outcome.REFUSED:
+            return nothing
+        raise
+
+
+def _about(record: BackendRecord) -> dict[str, str]:
+    return {"backend": record.backend.name}

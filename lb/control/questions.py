@@ -1,0 +1,262 @@
+"""Questions of our own to one backend, in the protocol of whichever of its ports answers.
+
+HTTP first: Triton answers it with several threads, and gRPC's health probes share one thread with
+all other questions there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from lb.control.record import BackendRecord
+from lb.domain.backend import AppProtocol
+from lb.domain.errors import UpstreamError
+from lb.domain.model import ModelEntry
+from lb.domain.outcome import Outcome
+from lb.health.models import Version
+from lb.kserve import inference_pb2 as pb
+from lb.kserve import messages
+from lb.kserve.errors import http_error_text
+from lb.kserve.facts import Configured, configured_from_json, configured_from_message
+from lb.kserve.messages import Method, Request, Response
+from lb.kserve.repository import (
+    Region,
+    cuda_regions_from_message,
+    entries_from_json,
+    entries_from_message,
+    regions_from_json,
+    regions_from_message,
+)
+from lb.kserve.server_settings import (
+    Settings,
+    log_from_message,
+    log_to_message,
+    settings_from_json,
+    settings_to_json,
+    trace_from_message,
+    trace_to_message,
+)
+from lb.net.ask.asker import Asker
+
+_AT_ONCE: Final = 32
+"""Questions under way: a pool of hundreds is not asked all at once."""
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
+"""Names that stand in a path as they are; Triton decodes no percent-encoding."""
+_TEMPORARY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
+_FOR_GOOD_GRPC: Final = frozenset({3, 5, 7, 12, 16})
+_RESTRICTED: Final = re.compile(r"This (?:protocol|API) is restricted")
+
+
+_ReadT = TypeVar("_ReadT")
+
+
+_JSON: Final = ((b"content-type", b"application/json"),)
+
+
+class NotOffered(Exception):
+    """The server does not have such a call, or not for us; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a backend answered, whatever that is."""
+
+    protocol: AppProtocol
+    status: int
+    """Of HTTP or of gRPC."""
+    body: bytes
+    """Of HTTP, or the message of gRPC."""
+    detail: str
+    """Its error, in its own words; empty when there is none."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it did as it was told."""
+        return self.status == (200 if self.protocol is AppProtocol.HTTP else 0)
+
+    def checked(self) -> Reply:
+        """Itself, when it is good.
+
+        Raises:
+            NotOffered: asking again later will not help.
+            UpstreamError: it may.
+        """
+        if self.is_ok:
+            return self
+        text = self.detail or f"status {self.status}"
+        if self.protocol is AppProtocol.HTTP:
+            is_temporary = self.status in _TEMPORARY_HTTP
+        else:
+            is_temporary = self.status not in _FOR_GOOD_GRPC
+        if is_temporary and not _RESTRICTED.match(text):
+            raise UpstreamError(Outcome.REFUSED, text)
+        raise NotOffered(text)
+
+
+def entries(index: Reply) -> tuple[ModelEntry, ...]:
+    """Read the answer to `Questions.index`.
+
+    Raises:
+        ValueError: it is no list of models.
+    """
+    return _read(index, entries_from_json, entries_from_message)
+
+
+def _read(
+    reply: Reply, from_json: Callable[[bytes], _ReadT], from_message: Callable[[bytes], _ReadT]
+) -> _ReadT:
+    return (from_json if reply.protocol is AppProtocol.HTTP else from_message)(reply.body)
+
+
+class Questions:
+    """Asks backends about themselves, and tells them what to have."""
+
+    def __init__(self, asker: Asker, *, timeout_s: float = 2.0) -> None:
+        self._asker = asker
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    # What it has. All raise NotOffered, UpstreamError, and ValueError for what cannot be read.
+
+    async def index(self, record: BackendRecord) -> Reply:
+        """The list of its models, to be read by `entries`."""
+        path = b"/v2/repository/index"
+        reply = await self._ask(
+            record, b"POST", path, b"", messages.REPOSITORY_INDEX, pb.RepositoryIndexRequest()
+        )
+        return reply.checked()
+
+    async def config(self, record: BackendRecord, version: Version) -> Configured:
+        """What the configuration of one version of a model says."""
+        name, number = version
+        path = b"/v2/models/%b/versions/%b/config" % version if number else b""
+        request = pb.ModelConfigRequest(
+            name=name.decode("utf-8", "replace"), version=number.decode("utf-8", "replace")
+        )
+        if not (_PLAIN.fullmatch(name) and number.isdigit()):
+            path = b""
+        reply = await self._ask(record, b"GET", path, b"", messages.MODEL_CONFIG, request)
+        return _read(reply.checked(), configured_from_json, configured_from_message)
+
+    async def regions(self, record: BackendRecord) -> tuple[Region, ...]:
+        """Its regions of system shared memory."""
+        reply = await self._ask(
+            record,
+            b"GET",
+            b"/v2/systemsharedmemory/status",
+            b"",
+            messages.SYSTEM_SHARED_MEMORY_STATUS,
+            pb.SystemSharedMemoryStatusRequest(),
+        )
+        return _read(reply.checked(), regions_from_json, regions_from_message)
+
+    async def cuda_regions(self, record: BackendRecord) -> tuple[Region, ...]:
+        """Its regions of CUDA memory; they have no keys."""
+        reply = await self._ask(
+            record,
+            b"GET",
+            b"/v2/cudasharedmemory/status",
+            b"",
+            messages.CUDA_SHARED_MEMORY_STATUS,
+            pb.CudaSharedMemoryStatusRequest(),
+        )
+        return _read(reply.checked(), regions_from_json, cuda_regions_from_message)
+
+    async def trace_settings(self, record: BackendRecord) -> Settings:
+        """Its trace settings."""
+        request = pb.TraceSettingRequest()
+        path = b"/v2/trace/setting"
+        reply = await self._ask(record, b"GET", path, b"", messages.TRACE_SETTING, request)
+        return _read(reply.checked(), settings_from_json, trace_from_message)
+
+    async def log_settings(self, record: BackendRecord) -> Settings:
+        """Its log settings."""
+        request = pb.LogSettingsRequest()
+        path = b"/v2/logging"
+        reply = await self._ask(record, b"GET", path, b"", messages.LOG_SETTINGS, request)
+        return _read(reply.checked(), settings_from_json, log_from_message)
+
+    # What it is to have. All return its answer, and raise UpstreamError when there is none.
+
+    async def load(self, record: BackendRecord, model: bytes, timeout_s: float) -> Reply:
+        """Load a model from its repository."""
+        path = b"/v2/repository/models/%b/load" % model if _PLAIN.fullmatch(model) else b""
+        request = pb.RepositoryModelLoadRequest(model_name=model.decode("utf-8", "replace"))
+        method = messages.REPOSITORY_MODEL_LOAD
+        call, message = method.path.encode(), method.encode(request)
+        # Out of turn: it may take minutes.
+        return await self._converse(record, b"POST", path, b"{}", call, message, timeout_s)
+
+    async def register(self, record: BackendRecord, region: Region) -> Reply:
+        """Register a region of system shared memory."""
+        name = region.name.encode("utf-8", "surrogatepass")
+        path = b"/v2/systemsharedmemory/region/%b/register" % name
+        content = {"key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+        request = pb.SystemSharedMemoryRegisterRequest(
+            name=region.name, key=region.key, offset=region.offset, byte_size=region.byte_size
+        )
+        return await self._ask(
+            record,
+            b"POST",
+            path if _PLAIN.fullmatch(name) else b"",
+            json.dumps(content).encode(),
+            messages.SYSTEM_SHARED_MEMORY_REGISTER,
+            request,
+        )
+
+    async def set_trace(self, record: BackendRecord, settings: Settings) -> Reply:
+        """Change trace settings."""
+        body, request = settings_to_json(settings), trace_to_message(settings)
+        path = b"/v2/trace/setting"
+        return await self._ask(record, b"POST", path, body, messages.TRACE_SETTING, request)
+
+    async def set_log(self, record: BackendRecord, settings: Settings) -> Reply:
+        """Change log settings."""
+        body, request = settings_to_json(settings), log_to_message(settings)
+        path = b"/v2/logging"
+        return await self._ask(record, b"POST", path, body, messages.LOG_SETTINGS, request)
+
+    async def _ask(
+        self,
+        record: BackendRecord,
+        http_method: bytes,
+        path: bytes,
+        body: bytes,
+        method: Method[Request, Response],
+        request: Request,
+    ) -> Reply:
+        """Ask in turn; see `_converse`."""
+        message = method.encode(request)
+        call = method.path.encode()
+        async with self._turn:
+            return await self._converse(
+                record, http_method, path, body, call, message, self._timeout_s
+            )
+
+    async def _converse(
+        self,
+        record: BackendRecord,
+        http_method: bytes,
+        path: bytes,
+        body: bytes,
+        call: bytes,
+        message: bytes,
+        timeout_s: float,
+    ) -> Reply:
+        """Ask over HTTP, or over gRPC where HTTP does not answer or `path` is empty."""
+        spec = record.member.spec
+        if path and record.is_open(AppProtocol.HTTP):
+            answer = await self._asker.http(
+                spec, http_method, path, _JSON, body, timeout_s=timeout_s
+            )
+            text = "" if answer.status == 200 else http_error_text(answer.body)
+            return Reply(AppProtocol.HTTP, answer.status, answer.body, text)
+        if record.is_open(AppProtocol.GRPC):
+            called = await self._asker.grpc(spec, call, message, timeout_s=timeout_s)
+            return Reply(AppProtocol.GRPC, called.status, called.message, called.detail)
+        raise UpstreamError(Outcome.CONNECT_REFUSED, "no port of it answers")
