@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.counters import (
@@ -30,20 +30,14 @@ _ENTRIES: Final = "model_stats"
 _BYTES: Final = "byte_size"
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """One server's statistics."""
-
-    whole: Json
-    counters: list[tuple[ModelKey, Counters]]
-    """Of each entry."""
+WholeT = TypeVar("WholeT", Json, pb.ModelStatisticsResponse)
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcAnswer:
-    """One server's statistics."""
+class StatisticsAnswer(Generic[WholeT]):
+    """One server's statistics. They count once the memory has taken them over."""
 
-    whole: pb.ModelStatisticsResponse
+    whole: WholeT
     counters: list[tuple[ModelKey, Counters]]
     """Of each entry."""
 
@@ -54,7 +48,7 @@ class HttpStatistics:
     def __init__(self, memory: StatisticsMemory) -> None:
         self._memory = memory
 
-    def read(self, body: bytes) -> HttpAnswer:
+    def read(self, body: bytes) -> StatisticsAnswer[Json]:
         """One server's statistics."""
         whole = read_object(body)
         entries = whole.get(_ENTRIES)
@@ -62,9 +56,9 @@ class HttpStatistics:
             raise ValueError("the answer holds no statistics")
         for entry in entries:
             _check_usage(entry.get(MEMORY, []))
-        return HttpAnswer(whole, [(json_key(each), json_counters(each)) for each in entries])
+        return StatisticsAnswer(whole, [(json_key(each), json_counters(each)) for each in entries])
 
-    def combine(self, answers: Sequence[tuple[str, HttpAnswer]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, StatisticsAnswer[Json]]]) -> bytes:
         """The sums of all that the memory knows, for the models that somebody has now."""
         entries: dict[ModelKey, Json] = {}
         for _, answer in answers:
@@ -87,14 +81,16 @@ class GrpcStatistics:
     def __init__(self, memory: StatisticsMemory) -> None:
         self._memory = memory
 
-    def read(self, body: bytes) -> GrpcAnswer:
+    def read(self, body: bytes) -> StatisticsAnswer[pb.ModelStatisticsResponse]:
         """One server's statistics."""
         whole = read_message(pb.ModelStatisticsResponse, body)
-        return GrpcAnswer(
+        return StatisticsAnswer(
             whole, [(message_key(each), message_counters(each)) for each in whole.model_stats]
         )
 
-    def combine(self, answers: Sequence[tuple[str, GrpcAnswer]]) -> bytes:
+    def combine(
+        self, answers: Sequence[tuple[str, StatisticsAnswer[pb.ModelStatisticsResponse]]]
+    ) -> bytes:
         """The sums of all that the memory knows, for the models that somebody has now."""
         entries: dict[ModelKey, pb.ModelStatistics] = {}
         for _, answer in answers:

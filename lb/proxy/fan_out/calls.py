@@ -1,0 +1,107 @@
+"""Putting a question to one backend, in a protocol that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.control import Reach
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.kserve.conversion import to_http, to_message
+from lb.kserve.messages import SERVICE
+from lb.net.ask.asker import Asker, Keep
+from lb.net.ask.talk import Fields
+from lb.proxy.failure import http_body
+from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
+from lb.wire.grpc.status import GrpcStatus
+
+_OWN: Final = frozenset({b"accept-encoding", b"grpc-accept-encoding"})
+"""Answers have to be read here."""
+_CROSSING: Final = (b"authorization", b"triton-")
+"""Fields, or what they begin with, that mean the same in the other protocol."""
+_ENCODING: Final = b"content-encoding"
+
+
+def protocol_for(reach: Reach, question: Question) -> AppProtocol:
+    """In which protocol to ask: the client's, where the backend answers in it."""
+    if reach.answers(question.protocol):
+        return question.protocol
+    return AppProtocol(1 - question.protocol)
+
+
+class Calls:
+    """Asks; whatever happens is a result."""
+
+    def __init__(self, asker: Asker, clock: Callable[[], float]) -> None:
+        self._asker = asker
+        self._clock = clock
+
+    async def put(self, question: Question, reach: Reach, timeout_s: float, keep: Keep) -> Result:
+        """Put a question to one backend that is reachable."""
+        backend, protocol = reach.backend, protocol_for(reach, question)
+        try:
+            if protocol is AppProtocol.HTTP:
+                return await self._over_http(question, backend, timeout_s, keep)
+            return await self._over_grpc(question, backend, timeout_s, keep)
+        except UpstreamError as error:
+            return unanswered(backend, protocol, error)
+        except ValueError as error:
+            return _unspeakable(backend, protocol, str(error))
+
+    async def _over_http(
+        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+    ) -> Result:
+        method, target, body = question.method, question.target, question.body
+        fields = question.fields
+        if question.protocol is AppProtocol.GRPC:
+            method, fields = b"POST", _crossing(fields)
+            target, body = to_http(question.operation.name, body)
+        asked_at = self._clock()
+        answer = await self._asker.http(
+            backend.spec, method, target, _without_own(fields), body, timeout_s=timeout_s, keep=keep
+        )
+        return answered_http(backend, answer, asked_at, self._clock())
+
+    async def _over_grpc(
+        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+    ) -> Result:
+        path, message, fields = question.target, question.body, question.fields
+        if question.protocol is AppProtocol.HTTP:
+            if any(name == _ENCODING for name, _ in fields):
+                raise ValueError("a compressed request cannot be put into the other protocol")
+            name = question.operation.name
+            path = f"/{SERVICE}/{name}".encode()
+            message = to_message(name, question.target, message)
+            fields = _crossing(fields)
+        asked_at = self._clock()
+        answer = await self._asker.grpc(
+            backend.spec, path, message, _without_own(fields), timeout_s=timeout_s, keep=keep
+        )
+        return answered_grpc(backend, answer, asked_at, self._clock())
+
+
+def gave_up(reach: Reach, question: Question) -> Result:
+    """The result of a backend that went down while it was waited for."""
+    error = UpstreamError(Outcome.LOST, "went down before it answered")
+    return unanswered(reach.backend, protocol_for(reach, question), error)
+
+
+def _unspeakable(backend: Backend, protocol: AppProtocol, detail: str) -> Result:
+    """The result of a backend that cannot be asked such a thing."""
+    if protocol is AppProtocol.GRPC:
+        status = int(GrpcStatus.INVALID_ARGUMENT)
+        return Result(backend=backend, protocol=protocol, status=status, detail=detail)
+    return Result(
+        backend=backend, protocol=protocol, status=400, body=http_body(detail), detail=detail
+    )
+
+
+def _without_own(fields: Fields) -> Fields:
+    return tuple(field for field in fields if field[0] not in _OWN)
+
+
+def _crossing(fields: Fields) -> Fields:
+    return tuple(field for field in fields if field[0].startswith(_CROSSING))

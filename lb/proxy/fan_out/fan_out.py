@@ -1,0 +1,278 @@
+"""Asks the backends that a question concerns, and makes one answer of theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.control import ControlNews, Reach, Roster
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import Reason
+from lb.kserve.conversion import subject
+from lb.net.ask.asker import Asker
+from lb.net.tasks import TaskOwner
+from lb.proxy.fan_out import replies
+from lb.proxy.fan_out.account import AnswerAccount
+from lb.proxy.fan_out.calls import Calls, gave_up
+from lb.proxy.fan_out.options import FanOutOptions
+from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.result import Result
+from lb.proxy.fan_out.targets import concerned
+from lb.proxy.fan_out.views import Views
+from lb.telemetry.own_calls import OwnCalls
+from lb.wire.ledger import Ledger
+from lb.wire.protobuf import ProtobufError, fields
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""How often those that are waited for are held against the roster."""
+_REPOSITORY: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+_SETTINGS: Final = frozenset({"TraceSetting", "LogSettings"})
+_ONE_IS_ENOUGH: Final = frozenset({"CudaSharedMemoryRegister"})
+"""CUDA memory belongs to one GPU, which not all can open."""
+_SETTINGS_FIELD: Final = 1
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Whose turn it is to change one thing."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+class BackendFanOut:
+    """Implements `lb.proxy.fan_out.question.FanOut`."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        asker: Asker,
+        tasks: TaskOwner,
+        ledger: Ledger,
+        options: FanOutOptions,
+        *,
+        clock: Callable[[], float],
+        own_calls: OwnCalls | None = None,
+    ) -> None:
+        """Take what it works with.
+
+        Args:
+            roster: whom it can reach.
+            asker: how.
+            tasks: owner of the tasks that wait for backends.
+            ledger: account of the answers' bytes.
+            options: what is configured.
+            clock: monotonic.
+            own_calls: counts them.
+        """
+        self.news: ControlNews | None = None
+        """Is told of what changed servers."""
+        self.options = options
+        self.own_calls = own_calls or OwnCalls()
+        self._roster = roster
+        self._calls = Calls(asker, clock)
+        self._clock = clock
+        self._tasks = tasks
+        self._ledger = ledger
+        self._views = Views()
+        self._under_way = 0
+        self._turns: dict[tuple[str, bytes], _Turn] = {}
+
+    async def ask(self, question: Question) -> Reply:
+        """See `FanOut`."""
+        if self._under_way >= self.options.concurrent:
+            detail = "too many calls that concern all backends are under way"
+            return replies.refusal(question, Reason.BACKENDS_FULL, detail)
+        self._under_way += 1
+        account = AnswerAccount(self._ledger)
+        try:
+            if changes_something(question):
+                return await self._control(question, account)
+            return await self._view(question, account)
+        finally:
+            self._under_way -= 1
+            account.close()
+
+    # What only reads
+
+    async def _view(self, question: Question, account: AnswerAccount) -> Reply:
+        targets = [
+            reach
+            for reach in concerned(self._roster(), question.operation)
+            if reach.answers(question.protocol)
+        ]
+        if not targets:
+            return _nobody(question)
+        timeout_s = self.options.read_timeout_s
+        results = await self._ask_all(question, targets, timeout_s, account)
+        if not account.is_open:
+            return _short_of_memory(question, targets)
+        return await self._views.combine(question, results)
+
+    # What changes servers
+
+    async def _control(self, question: Question, account: AnswerAccount) -> Reply:
+        message = question.body if question.protocol is AppProtocol.GRPC else None
+        about = subject(question.operation.name, question.target, message)
+        async with self._turn(question, about):
+            began = self._clock()
+            roster = concerned(self._roster(), question.operation)
+            targets = [reach for reach in roster if reach.is_reachable]
+            results, rest = await self._change(question, targets, account)
+            reached = [result for result in results if not result.is_unreached]
+            self._log_control(question, about, roster, results, began)
+            if self.news is not None:
+                backends = tuple(result.backend for result in reached)
+                model = question.model or (about if _is_about_model(question) else b"")
+                self.news.control_done(question.operation, model, backends)
+        if not account.is_open:
+            return _short_of_memory(question, targets)
+        if not results:
+            return _nobody(question)
+        return _verdict(question, reached or results, rest)
+
+    async def _change(
+        self, question: Question, targets: Sequence[Reach], account: AnswerAccount
+    ) -> tuple[list[Result], Sequence[Reach]]:
+        """Ask all at once, or one after the other up to the first that fails."""
+        deadline_s = self.options.deadline_s
+        if not (self.options.rolling and question.operation.name in _REPOSITORY):
+            return await self._ask_all(question, targets, deadline_s, account), ()
+        results: list[Result] = []
+        for index, reach in enumerate(targets):
+            results += await self._ask_all(question, [reach], deadline_s, account)
+            if not (results[-1].is_ok or results[-1].is_unreached):
+                return results, targets[index + 1 :]
+        return results, ()
+
+    @asynccontextmanager
+    async def _turn(self, question: Question, about: bytes) -> AsyncIterator[None]:
+        """Keep calls that change the same thing apart: all backends see them in one order."""
+        name = question.operation.name
+        # Regions and settings are named by several calls, one of them about all of them.
+        key = ("repository", about) if name in _REPOSITORY else (name.partition("Shared")[0], b"")
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
+
+    def _log_control(
+        self,
+        question: Question,
+        about: bytes,
+        roster: Sequence[Reach],
+        results: Sequence[Result],
+        began: float,
+    ) -> None:
+        asked = {result.backend.name for result in results if not result.is_unreached}
+        failed = [
+            f"{result.backend.name}: {result.detail}"
+            for result in results
+            if not (result.is_ok or result.is_unreached)
+        ]
+        down = [reach.backend.name for reach in roster if reach.backend.name not in asked]
+        extra: dict[str, object] = {
+            "operation": question.operation.name,
+            "subject": about.decode(errors="replace"),
+            "backends": ", ".join(sorted(asked)),
+            "took_ms": round((self._clock() - began) * 1000),
+        }
+        if down:
+            extra["not_asked"] = ", ".join(down)
+        if failed:
+            extra["failed"] = "; ".join(failed)[:2048]
+        _log.log(logging.WARNING if failed else logging.INFO, "control call", extra=extra)
+
+    # Asking
+
+    async def _ask_all(
+        self,
+        question: Question,
+        targets: Sequence[Reach],
+        timeout_s: float,
+        account: AnswerAccount,
+    ) -> list[Result]:
+        """Ask all at once; results in the order of `targets`."""
+        results: dict[str, Result] = {}
+
+        async def put(reach: Reach) -> None:
+            result = await self._calls.put(question, reach, timeout_s, account.keep)
+            results[reach.backend.name] = result
+
+        waiting = {
+            self._tasks.spawn(put(reach), name=f"ask:{reach.backend.name}"): reach
+            for reach in targets
+        }
+        try:
+            while waiting:
+                done, _ = await asyncio.wait(
+                    waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED
+                )
+                for task in done:
+                    del waiting[task]
+                self._give_up_on_lost(waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+        found = [results.get(reach.backend.name) or gave_up(reach, question) for reach in targets]
+        for result in found:
+            self.own_calls.count(question.operation.name, result.backend.name, result.label)
+        return found
+
+    def _give_up_on_lost(self, waiting: dict[asyncio.Task[None], Reach]) -> None:
+        """Wait no longer for backends that have gone down meanwhile."""
+        if not waiting:
+            return
+        alive = {reach.backend.name for reach in self._roster() if reach.is_reachable}
+        for task, reach in waiting.items():
+            if reach.backend.name not in alive:
+                task.cancel()
+
+
+def changes_something(question: Question) -> bool:
+    """Whether servers are others afterwards. Two gRPC calls read when they name no settings."""
+    operation = question.operation
+    if operation.kind is not OperationKind.CONTROL:
+        return False
+    if question.protocol is AppProtocol.HTTP or operation.name not in _SETTINGS:
+        return True
+    try:
+        return any(number == _SETTINGS_FIELD for number, _, _, _ in fields(question.body))
+    except ProtobufError:
+        return True
+
+
+def _is_about_model(question: Question) -> bool:
+    return question.operation.name in _REPOSITORY or question.operation.name == "TraceSetting"
+
+
+def _verdict(question: Question, results: Sequence[Result], rest: Sequence[Reach]) -> Reply:
+    judge = any if question.operation.name in _ONE_IS_ENOUGH else all
+    if not judge(result.is_ok for result in results):
+        return replies.failure(question, results, rest)
+    try:
+        return replies.success(question, results)
+    except ValueError as error:
+        return replies.refusal(question, Reason.UPSTREAM_PROTOCOL, str(error))
+
+
+def _nobody(question: Question) -> Reply:
+    detail = f"no backend that can be asked over {question.protocol.label} is reachable"
+    return replies.refusal(question, Reason.NO_BACKEND, detail)
+
+
+def _short_of_memory(question: Question, asked: Sequence[Reach]) -> Reply:
+    detail = "too little memory for the answers of the backends"
+    return replies.refusal(question, Reason.MEMORY, detail, asked)

@@ -1,0 +1,25 @@
+"""Counts of the calls of our own that clients' calls to all backends become."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+CallKey = tuple[str, str, str]
+"""Operation, backend and outcome."""
+
+
+class OwnCalls:
+    """Plain counters, read at scrape time."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[CallKey] = Counter()
+
+    def count(self, operation: str, backend: str, outcome: str) -> None:
+        """One call ended.
+
+        Args:
+            operation: its name.
+            backend: who was asked.
+            outcome: `ok`, `error` when the backend answered one, or why it did not answer.
+        """
+        self.counts[operation, backend, outcome] += 1
