@@ -156,11 +156,17 @@ class BackendDirectory:
         self._publish_if_changed()
 
     def misplaced(self, backend: Backend, model: bytes, version: bytes, now: float) -> None:
-        """A backend answered that it does not have a model ready (any version, if empty)."""
+        """A backend answered that it does not have a model ready.
+
+        Without the version that was asked for, that may be one which nobody has: then only the
+        backend's next list can tell, and it is asked for at once.
+        """
         record = self._records.get(backend.name)
         if record is None or record.backend is not backend:
             return
-        if record.models.contradicted(model, version, now):
+        if not version:
+            record.wake()
+        elif record.models.contradicted((model, version), now):
             fields = {"backend": backend.name, "model": model.decode(errors="backslashreplace")}
             _log.info("backend does not have a model that it listed", extra=fields)
             record.wake()

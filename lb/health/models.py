@@ -83,18 +83,13 @@ class ModelTable:
         self.forget()
         self.lists = False
 
-    def contradicted(self, model: bytes, version: bytes, now: float) -> bool:
-        """It answered that it does not have a model ready; an empty version is all of them.
-
-        Returns:
-            Whether that is news.
-        """
-        for key in self.ready:
-            if key[0] == model and version in (b"", key[1]):
-                self._absent[key] = now
-        before = self.ready
+    def contradicted(self, version: Version, now: float) -> bool:
+        """It answered that it does not have that ready. Returns whether that is news."""
+        if version not in self.ready:
+            return False
+        self._absent[version] = now
         self._conclude()
-        return self.ready != before
+        return True
 
     def share(self, other: ModelTable) -> bool:
         """Use the sets of another backend where they are the same.

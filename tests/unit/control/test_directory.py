@@ -415,10 +415,23 @@ def test_an_answer_that_contradicts_the_list_routes_around_it_and_asks_again() -
         lists(directory, name, "m")
     woken: list[str] = []
     directory.find("a").wake = lambda: woken.append("a")
-    directory.misplaced(backend_of(directory, "a"), b"m", b"", 120.0)
+    directory.misplaced(backend_of(directory, "a"), b"m", b"7", 119.0)
+    assert where(directory, "m") == ["a", "b"]
+    directory.misplaced(backend_of(directory, "a"), b"m", b"1", 120.0)
     assert where(directory, "m") == ["b"]
     assert woken == ["a"]
-    directory.misplaced(backend_of(directory, "a"), b"m", b"", 121.0)
+    directory.misplaced(backend_of(directory, "a"), b"m", b"1", 121.0)
+    assert woken == ["a"]
+
+
+def test_an_answer_about_an_unknown_version_only_asks_for_a_list() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m")
+    woken: list[str] = []
+    directory.find("a").wake = lambda: woken.append("a")
+    directory.misplaced(backend_of(directory, "a"), b"m", b"", 120.0)
+    assert where(directory, "m") == ["a", "b"]
     assert woken == ["a"]
 
 
@@ -454,7 +467,7 @@ def test_news_of_a_backend_that_left_are_ignored() -> None:
     published = Publications(directory)
     record.models.listed([ModelEntry(b"m", b"1", ModelState.READY)], 111.0)
     directory.models_changed(record, 111.0)
-    directory.misplaced(record.backend, b"m", b"", 112.0)
+    directory.misplaced(record.backend, b"m", b"1", 112.0)
     assert published == []
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from lb.domain.model import ModelEntry, ModelState
 from lb.health.models import MAX_ENTRIES, ModelTable
 
+A = (b"a", b"1")
 READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
 
 
@@ -42,7 +43,7 @@ def test_a_list_tells_what_became_ready() -> None:
 
 def test_a_contradiction_counts_until_a_list_that_was_asked_for_later() -> None:
     table = make_table(entry("a"), entry("b"))
-    assert table.contradicted(b"a", b"", 20.0)
+    assert table.contradicted(A, 20.0)
     assert table.ready == {(b"b", b"1")}
     table.listed([entry("a"), entry("b")], 19.0)
     assert table.ready == {(b"b", b"1")}
@@ -52,22 +53,22 @@ def test_a_contradiction_counts_until_a_list_that_was_asked_for_later() -> None:
 
 def test_a_contradiction_of_one_version_leaves_the_others() -> None:
     table = make_table(entry("a"), entry("a", "2"))
-    assert table.contradicted(b"a", b"2", 20.0)
+    assert table.contradicted((b"a", b"2"), 20.0)
     assert table.ready == {(b"a", b"1")}
     assert [table.state_of(each) for each in table.entries] == [READY, UNAVAILABLE]
 
 
 def test_the_same_contradiction_is_no_news_twice() -> None:
     table = make_table(entry("a"))
-    assert table.contradicted(b"a", b"1", 20.0)
-    assert not table.contradicted(b"a", b"1", 21.0)
-    assert not table.contradicted(b"never heard of", b"", 21.0)
+    assert table.contradicted(A, 20.0)
+    assert not table.contradicted(A, 21.0)
+    assert not table.contradicted((b"never heard of", b"1"), 21.0)
     assert not table.has_ready_models
 
 
 def test_a_model_that_was_contradicted_is_not_news_when_it_is_listed_again() -> None:
     table = make_table(entry("a"))
-    table.contradicted(b"a", b"", 20.0)
+    table.contradicted(A, 20.0)
     assert table.listed([entry("a")], 21.0) == frozenset()
 
 
@@ -101,7 +102,7 @@ def test_a_list_without_end_counts_as_none() -> None:
 
 def test_forgetting_forgets_contradictions_too() -> None:
     table = make_table(entry("a"))
-    table.contradicted(b"a", b"", 20.0)
+    table.contradicted(A, 20.0)
     table.forget()
     assert table.lists is None
     assert table.listed([entry("a")], 5.0) == {(b"a", b"1")}
@@ -119,7 +120,7 @@ def test_equal_sets_of_two_backends_become_one_object() -> None:
 
 def test_a_contradiction_outlives_sharing() -> None:
     one, same = make_table(entry("a")), make_table(entry("a"))
-    same.contradicted(b"a", b"", 20.0)
+    same.contradicted(A, 20.0)
     assert same.share(one)
     assert same.ready == frozenset()
     assert one.has_ready_models
