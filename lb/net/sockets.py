@@ -17,6 +17,8 @@ from typing import Final
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing sends RST instead of FIN."""
 _READ_BYTES: Final = 65536
+_ACKNOWLEDGED: Final = slice(120, 128)
+"""In `struct tcp_info` of Linux, since 4.1."""
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
@@ -34,6 +36,19 @@ def unsent_bytes(transport: asyncio.Transport) -> int:
             return size
         size += int.from_bytes(queued, sys.byteorder)
     return size
+
+
+def acknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Bytes that the peer's kernel has taken since the connection began (`tcpi_bytes_acked`), of
+    which a peer that never reads takes no more than fits its buffer; 0 where it is not TCP."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family == socket.AF_UNIX:
+        return 0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.stop)
+    except OSError:
+        return 0
+    return int.from_bytes(info[_ACKNOWLEDGED], sys.byteorder)
 
 
 def reset_on_close(transport: asyncio.Transport) -> None:

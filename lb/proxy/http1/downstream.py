@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Outcome, Reason
 from lb.net.client import client_of
-from lb.net.sockets import reset_on_close, unsent_bytes
+from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.client import write_pieces
 from lb.wire.http1.body import Payload
@@ -45,7 +45,7 @@ class Downstream(asyncio.Protocol, ABC):
     """A client's connection without the reading of requests."""
 
     __slots__ = (
-        "_alarm", "_identity", "_lingered", "_unsent", "_unsent_since", "client", "eof",
+        "_alarm", "_identity", "_lingered", "_taken", "_unsent", "_unsent_since", "client", "eof",
         "exchange", "is_full", "is_reading", "relay", "served", "since", "state", "transport",
     )  # fmt: skip
 
@@ -72,6 +72,7 @@ class Downstream(asyncio.Protocol, ABC):
         # How much of an answer the client left waiting, and since when.
         self._unsent = 0
         self._unsent_since = 0.0
+        self._taken = 0
         self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
 
     @abstractmethod
@@ -194,6 +195,7 @@ class Downstream(asyncio.Protocol, ABC):
         """Some of an answer waits to be taken: it must go on in time."""
         if self.transport is not None and self.transport.get_write_buffer_size():
             self._unsent = unsent_bytes(self.transport)
+            self._taken = acknowledged_bytes(self.transport)
             self._unsent_since = self.relay.clock()
             self._alarm.ring_by(self._unsent_since + self.relay.options.body_timeout_s)
 
@@ -233,10 +235,11 @@ class Downstream(asyncio.Protocol, ABC):
         if not transport.get_write_buffer_size():
             self._unsent = 0
             return
-        unsent = unsent_bytes(transport)
-        if unsent < self._unsent:
+        unsent, taken = unsent_bytes(transport), acknowledged_bytes(transport)
+        # More may wait than before although much was taken: a backend may be faster.
+        if unsent < self._unsent or taken > self._taken:
             self._unsent_since = self.relay.clock()
-        self._unsent = unsent
+        self._unsent, self._taken = unsent, taken
 
     def _give_client_up(self) -> None:
         exchange = self.exchange

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from lb.net.sockets import read_rest, reset_on_close, unsent_bytes
+from lb.net.sockets import acknowledged_bytes, read_rest, reset_on_close, unsent_bytes
 from tests.fakes.http1_backend import eventually
 
 Runner = Callable[[Coroutine[Any, Any, None]], None]
@@ -56,6 +56,25 @@ def test_unsent_bytes_fall_as_the_peer_reads(run: Runner) -> None:
         taken = len(peer.recv(4 << 20))
         await eventually(lambda: unsent_bytes(transport) < before)
         assert taken > 0
+        transport.abort()
+        peer.close()
+
+    run(check())
+
+
+def test_acknowledged_bytes_grow_with_what_the_peer_takes_however_much_waits(run: Runner) -> None:
+    async def check() -> None:
+        _, transport, peer = await _connect()
+        transport.write(b"x" * (32 << 20))
+        before, waiting = acknowledged_bytes(transport), unsent_bytes(transport)
+        taken = 0
+        while taken < 8 << 20:
+            size = len(peer.recv(1 << 20))
+            taken += size
+            transport.write(b"x" * (size + 1))
+            await asyncio.sleep(0)
+        await eventually(lambda: acknowledged_bytes(transport) > before)
+        assert acknowledged_bytes(transport) + unsent_bytes(transport) >= taken + waiting
         transport.abort()
         peer.close()
 

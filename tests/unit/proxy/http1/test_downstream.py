@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from lb.domain.outcome import Outcome, Reason
 from lb.net.crowd import Crowd
 from lb.proxy.http1.downstream import State
@@ -134,6 +136,31 @@ async def test_answer_must_be_taken_on_and_on() -> None:
     assert client.ended == "abort"
     assert backend.ended == "abort"
     assert sides.finished.records[0].reason is Reason.CLIENT_STALLED
+
+
+async def test_a_backend_that_is_faster_than_its_reader_makes_no_stalled_reader() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        own = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    with own, peer:
+        client._extra["socket"] = own  # type: ignore[attr-defined]
+        server.data_received(_GET)
+        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        client.waiting = 300
+        server.pause_writing()
+        for waiting in (400, 500, 600):
+            own.send(b"taken")
+            assert peer.recv(5) == b"taken"
+            sides.now += 29
+            client.waiting = waiting
+            _look(server)
+        assert client.ended == ""
+        sides.now += 31
+        _look(server)
+        assert client.ended == "abort"
 
 
 async def test_small_answer_that_is_not_taken_does_not_stay_for_the_idle_time() -> None:
