@@ -224,6 +224,13 @@ BACKENDS: Final = (
         "Connections to the backend that could not be made.",
         _PORT,
     ),
+    MetricSpec(
+        "triton_lb_backend_own_calls_total",
+        _COUNTER,
+        "Calls to the backend that one request of a client for all backends became, by what came "
+        "of them: ok, error (the backend answered one), or why it did not answer.",
+        ("operation", "backend", "outcome"),
+    ),
 )
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",

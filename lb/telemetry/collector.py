@@ -7,7 +7,7 @@ them: with hundreds of backends a page is a tenth of a second of work, which mus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final
@@ -27,6 +27,7 @@ from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
+from lb.telemetry.own_calls import CallKey
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -76,6 +77,7 @@ class Sources:
     token_requests: Mapping[str, int]
     """By name of the token."""
     token_failures: Callable[[], int]
+    own_calls: Mapping[CallKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ class LoadBalancerCollector:
             "triton_lb_backend_received_bytes_total": self._port("bytes_received"),
             "triton_lb_backend_connects_total": self._port("connects"),
             "triton_lb_backend_connect_failures_total": self._port("connect_failures"),
+            "triton_lb_backend_own_calls_total": self._own_calls,
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -310,6 +313,12 @@ class LoadBalancerCollector:
         for name, protocol, port in self._ports():
             value = Buckets(_LATENCY_BOUNDS, tuple(port.latency.counts), port.latency.sum)
             yield (name, protocol.label), value
+
+    def _own_calls(self) -> Iterator[Row]:
+        known = {backend.name for backend in self._sources.snapshot().backends}
+        for labels, count in tuple(self._sources.own_calls.items()):
+            if labels[1] in known:
+                yield labels, count
 
 
 def _by_code(

@@ -54,6 +54,7 @@ class Counters:
                 reload_failures=lambda: 2,
                 token_requests={"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
+                own_calls={("RepositoryIndex", name, "ok"): 2 for name in ("gpu-0", "gone")},
             )
         )
 
