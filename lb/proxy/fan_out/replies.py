@@ -61,25 +61,27 @@ def failure(
 ) -> Reply:
     """The error of those that failed: one server's own words where all say the same."""
     failed = [result for result in results if not result.is_ok]
-    first = failed[0]
-    is_answer = first.reason is None and first.protocol is question.protocol
-    if is_answer and len(failed) == len(results) and _are_alike(failed):
-        return _as_given(first, results)
-    text = _description(question.operation, failed, len(results), not_asked)
-    status = first.status_in(question.protocol)
-    names = _names(results)
+    if len(failed) == len(results) and _are_alike(failed, question.protocol):
+        own = next((each for each in failed if each.protocol is question.protocol), None)
+        if own is not None:
+            return _as_given(own, results)
+        text = failed[0].detail
+    else:
+        text = _description(question.operation, failed, len(results), not_asked)
+    status, reason, names = (
+        failed[0].status_in(question.protocol),
+        failed[0].reason,
+        _names(results),
+    )
     if question.protocol is AppProtocol.GRPC:
-        known = status if status in GrpcStatus.__members__.values() else int(GrpcStatus.UNKNOWN)
-        return Reply(status=known, detail=text, reason=first.reason, backends=names)
-    return Reply(status=status, body=http_body(text), reason=first.reason, backends=names)
+        return Reply(status=_canonical(status), detail=text, reason=reason, backends=names)
+    return Reply(status=status, body=http_body(text), reason=reason, backends=names)
 
 
 def _as_given(result: Result, results: Sequence[Result]) -> Reply:
-    status = result.status
-    if result.protocol is AppProtocol.GRPC and status not in GrpcStatus.__members__.values():
-        status = int(GrpcStatus.UNKNOWN)
+    is_grpc = result.protocol is AppProtocol.GRPC
     return Reply(
-        status=status,
+        status=_canonical(result.status) if is_grpc else result.status,
         body=result.body,
         detail=result.detail,
         content_type=result.content_type,
@@ -87,11 +89,15 @@ def _as_given(result: Result, results: Sequence[Result]) -> Reply:
     )
 
 
-def _are_alike(failed: Sequence[Result]) -> bool:
-    said = {
-        (result.protocol, result.status, _FOLDER.sub("/folder", result.detail)) for result in failed
-    }
-    return len(said) == 1
+def _canonical(status: int) -> int:
+    """A gRPC status that clients know."""
+    return status if status in GrpcStatus.__members__.values() else int(GrpcStatus.UNKNOWN)
+
+
+def _are_alike(failed: Sequence[Result], protocol: AppProtocol) -> bool:
+    """Whether all give the same answer, which is an error."""
+    said = {(each.status_in(protocol), _FOLDER.sub("/folder", each.detail)) for each in failed}
+    return len(said) == 1 and all(each.reason is None for each in failed)
 
 
 def _description(
@@ -113,4 +119,4 @@ def _short(text: str) -> str:
 
 
 def _names(results: Sequence[Result]) -> tuple[str, ...]:
-    return tuple(result.backend.name for result in results)
+    return tuple(result.backend.name for result in results if not result.is_unreached)

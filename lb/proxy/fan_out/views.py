@@ -100,8 +100,9 @@ def _telling(bad: Sequence[Result]) -> Sequence[Result]:
 
 
 def _log_missing(question: Question, bad: Sequence[Result], *, is_answered: bool) -> None:
-    """Say who is not in a view, unless that is because it does not have the model."""
+    """Say who is not in a view, unless it is down or does not have the model."""
     for result in bad:
-        if is_answered and meaning(result.detail) not in _EXPECTED:
+        is_news = not result.is_unreached and meaning(result.detail) not in _EXPECTED
+        if is_answered and is_news:
             fields = {"operation": question.operation.name, "backend": result.backend.name}
             _log.warning("backend is missing in a view", extra={**fields, "why": result.detail})
