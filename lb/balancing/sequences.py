@@ -216,6 +216,11 @@ class SequenceTable:
         if not pin.steps:
             del self._pins[row]
 
+    def forget(self, key: SequenceKey, backend: Backend) -> None:
+        """A sequence did not begin on its backend after all."""
+        if self.backend_of(key) is backend:
+            self._close(self._rows.find(self._models[key.model].row_key(key.id)))
+
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
         share = self._share_of(key)

@@ -15,6 +15,7 @@ import re
 from typing import Final
 
 from lb.domain.operation import Operation
+from lb.wire.grpc.cutter import MessageCutter
 
 RESERVED: Final = b"triton_python_backend_shm_region_"
 """The default; `--backend-config=python,shm-region-prefix-name=...` sets another."""
@@ -88,9 +89,11 @@ class StreamMask:
     is field 1 and comes first in its message.
     """
 
-    __slots__ = ("_at_start", "_error", "_prefix", "_rest")
+    __slots__ = ("_at_start", "_error", "_prefix", "_rest", "completed")
 
     def __init__(self) -> None:
+        self.completed = 0
+        """Messages of which all has come."""
         self._prefix = b""
         """What has come of a length prefix."""
         self._rest = 0
@@ -98,6 +101,10 @@ class StreamMask:
         self._at_start = False
         self._error: NameMask | None = None
         """Of the message under way, if it is an error."""
+
+    def cutter(self) -> MessageCutter:
+        """What cuts the rest of the stream into messages."""
+        return MessageCutter(self._prefix, self._rest)
 
     def feed(self, payload: bytes | memoryview) -> bytes | memoryview:
         """The next bytes of the stream, masked; most often the same object."""
@@ -109,6 +116,7 @@ class StreamMask:
             and payload[_PREFIX_SIZE] != _ERROR_TAG
             and int.from_bytes(payload[1:_PREFIX_SIZE], "big") + _PREFIX_SIZE == size
         ):
+            self.completed += 1
             return payload
         changed: bytearray | None = None
         pos = 0
@@ -124,6 +132,7 @@ class StreamMask:
                 changed = changed or bytearray(payload)
                 changed[pos:stop] = self._error.feed(bytes(payload[pos:stop]))
             self._rest -= stop - pos
+            self.completed += not self._rest
             pos = stop
         return payload if changed is None else bytes(changed)
 
@@ -135,6 +144,7 @@ class StreamMask:
             self._rest = int.from_bytes(self._prefix[1:], "big")
             self._prefix = b""
             self._at_start = True
+            self.completed += not self._rest
         return taken
 
 

@@ -137,6 +137,19 @@ class Dispatcher:
             exchange.placed_at = now
         return backend
 
+    def start(self, exchange: Exchange, backend: Backend, now: float) -> None:
+        """As `place`, at a backend that was chosen already: one more stream of a call."""
+        port = backend.port(exchange.protocol)
+        backend.in_flight += 1
+        port.in_flight += 1
+        port.attempts += 1
+        exchange.backend = backend
+        exchange.port = port
+        exchange.attempts += 1
+        exchange.attempt_at = now
+        if not exchange.placed_at:
+            exchange.placed_at = now
+
     def placement(self, exchange: Exchange) -> Placement:
         """The backends that may get a request, with all that is known of it."""
         snapshot = self.pool.current

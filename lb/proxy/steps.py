@@ -46,10 +46,7 @@ class Steps:
         particulars = exchange.particulars
         if particulars is None or (step := particulars.step) is None:
             return None
-        idle_s = UNKNOWN_IDLE_S
-        if facts is not None and facts.is_stateful is not None:
-            idle_s = facts.idle_s
-        backend, pin = self.table.place(step, placement, idle_s, now, exchange.tried)
+        backend, pin = self.table.place(step, placement, idle_of(facts), now, exchange.tried)
         if backend is None or pin is None:
             return backend
         if not backend.has_room:
@@ -88,3 +85,10 @@ class Steps:
         if not step.is_start and self.table.is_lost(step.key):
             return Reason.SEQUENCE_LOST, f"{lost_text(step.key, backend)} ({text})"
         return reason, f"{sequence_text(step.key)}: {text}"
+
+
+def idle_of(facts: ModelFacts | None) -> float:
+    """Seconds after which a Triton forgets an idle sequence of a model, as far as is known."""
+    if facts is None or facts.is_stateful is None:
+        return UNKNOWN_IDLE_S
+    return facts.idle_s

@@ -25,8 +25,8 @@ from lb.wire.http2.frames import (
 from lb.wire.http2.states import AS_CLIENT, stream_table
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
     from lb.proxy.http2.pool import UpstreamPool
+    from lb.proxy.http2.stream_branch import UpstreamCall
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class ClientLink(Link):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _was_closing(self, call: Call) -> bool:
+    def _was_closing(self, call: UpstreamCall) -> bool:
         """Whether `call` met a connection that was closing: reused, and silent since."""
         opened_late = call.request.sink_id > 1 and self.last_byte_at < call.opened_at
         return opened_late and not call.begun
@@ -143,7 +143,7 @@ class ClientLink(Link):
         """How many calls more this connection takes."""
         return 0 if self.retired else self.stream_limit - len(self.streams)
 
-    def open(self, call: Call) -> None:
+    def open(self, call: UpstreamCall) -> None:
         """Start an attempt of `call` here."""
         # HOT PATH (benchmarks/load). Sets the ends of both pipes in place of an object per
         # attempt.
@@ -174,7 +174,7 @@ class ClientLink(Link):
         if stream_id >= _LAST_STREAM_ID:
             self.retire()
 
-    def open_whole(self, call: Call, payload: bytes, size: int) -> None:
+    def open_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
         """Start an attempt whose request is complete and small: one piece of output."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `open` for the common unary call; that is the
         # reference.

@@ -7,7 +7,6 @@ a compressed message is inflated as far as it is looked at, and goes on as it ca
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.pool import ModelRoute
@@ -15,7 +14,7 @@ from lb.kserve.operations import MODEL_INFER
 from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete, grpc_asked
 from lb.proxy.exchange import Particulars
-from lb.wire.grpc.compression import GZIP_OR_ZLIB
+from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ LOOK_BYTES: Final = 32 * 1024
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
 """Of a compressed message at first, and when that was too little."""
 _ID: Final = b"sequence_id"
-_UNKNOWN_SIZE: Final = 2**31
-"""Of a compressed message of which there is more than was inflated."""
 
 
 def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bool) -> bool:
@@ -49,7 +46,7 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
     if is_there and route is None and not (data[0] or snapshot.regions or _ID in message):
         return True  # of a model without a route only a sequence is of interest
     try:
-        message, size, asked = _read(message, size, is_compressed=bool(data[0]))
+        message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
     except Incomplete:
         if may_wait:
             return False
@@ -73,7 +70,7 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
     return True
 
 
-def _read(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int, Asked]:
+def read_asked(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int, Asked]:
     """What a message asks for, with as much of it as was read and the size of all of it.
 
     Raises:
@@ -82,23 +79,10 @@ def _read(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int
     if not is_compressed:
         return message, size, grpc_asked(message, size)
     for limit in _INFLATED_BYTES:
-        text, full_size = _inflated(message, size, limit)
+        text, full_size = inflated_start(message, limit)
         try:
             return text, full_size, grpc_asked(text, full_size)
         except Incomplete:
             if len(text) < limit:
                 break
     raise Incomplete
-
-
-def _inflated(data: bytes, size: int, limit: int) -> tuple[bytes, int]:
-    """The beginning of a compressed message, and the size of all of it, or one beyond it.
-
-    Nothing, where it cannot be inflated: the backend says what is wrong with it.
-    """
-    inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
-    try:
-        message = inflater.decompress(data, limit)
-    except zlib.error:
-        return b"", 0
-    return message, len(message) if inflater.eof else _UNKNOWN_SIZE

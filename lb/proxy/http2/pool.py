@@ -15,8 +15,8 @@ from lb.net.dial import dial
 from lb.proxy.http2.client import ClientLink
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
     from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.stream_branch import UpstreamCall
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class UpstreamPool:
         self.port = backend.port(AppProtocol.GRPC)
         self.links: list[ClientLink] = []
         """Connections that take calls."""
-        self.waiting: deque[Call] = deque()
+        self.waiting: deque[UpstreamCall] = deque()
         """Calls that wait for room on a connection."""
         self._others: set[ClientLink] = set()
         """Connections that do not take calls yet, or not any more."""
@@ -50,7 +50,7 @@ class UpstreamPool:
         """Nothing is open, on its way, or waited for."""
         return not (len(self) or self._dials or self.waiting)
 
-    def start(self, call: Call) -> None:
+    def start(self, call: UpstreamCall) -> None:
         """Open `call` on a connection, now or when there is one."""
         # HOT PATH (benchmarks/load). Nearly always the first connection has room.
         particulars = call.particulars
@@ -63,7 +63,7 @@ class UpstreamPool:
                 return
         self._wait(call)
 
-    def _start_step(self, call: Call, pin: Pin) -> None:
+    def _start_step(self, call: UpstreamCall, pin: Pin) -> None:
         """Steps of a sequence stay in order: one behind the other on the same connection."""
         if not self.waiting or pin.steps == 1:
             link = self._way(pin)
@@ -84,7 +84,7 @@ class UpstreamPool:
             links = self.links
         return next((link for link in links if link.room > 0), None)
 
-    def start_whole(self, call: Call, payload: bytes, size: int) -> None:
+    def start_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small."""
         # HOT PATH (benchmarks/bench_http2_relay.py).
         for link in self.links:
@@ -94,7 +94,7 @@ class UpstreamPool:
         if call.request.push(payload):
             self._wait(call)
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: UpstreamCall) -> None:
         self.waiting.append(call)
         if self._takes_no_calls:
             self._fail_waiting(Outcome.REFUSED, "it takes no streams")
@@ -108,7 +108,7 @@ class UpstreamPool:
 
     def serve_waiting(self) -> None:
         """Start as many waiting calls as there is room for."""
-        bound: list[Call] = []
+        bound: list[UpstreamCall] = []
         while self.waiting:
             call = self.waiting[0]
             if call.finished or call.upstream is not None or call.port is not self.port:

@@ -30,9 +30,9 @@ from lb.proxy.http2.answers import answer
 from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.health import HealthCall, ReadyCall
 from lb.proxy.http2.pool import UpstreamPool
-from lb.proxy.http2.screened import ScreenedCall
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.spec import SpecCall
+from lb.proxy.http2.stream_call import StreamCall
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
@@ -205,7 +205,7 @@ class Http2Relay:
 
     def _handler(self, operation: Operation) -> type[Call] | None:
         if operation is MODEL_STREAM_INFER:
-            return ScreenedCall
+            return StreamCall
         if operation in _COLLECTED:
             return _COLLECTED[operation]
         if operation.treatment in _ASKED:

@@ -1,0 +1,356 @@
+"""One of several upstream streams that serve one stream of a client. See `stream_merge`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES
+from lb.kserve.stream_debts import Debts
+from lb.proxy.exchange import Exchange
+from lb.proxy.failure import upstream_detail
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, StreamError, window_update
+from lb.wire.http2.heads import NO_STATUS, ResponseHead
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.call import Call
+    from lb.proxy.http2.client import ClientLink
+    from lb.proxy.http2.stream_merge import StreamMerge
+
+_SAME_AGAIN: Final = frozenset({Outcome.REFUSED, Outcome.STALE})
+"""What a fresh connection to the same backend mends."""
+_MAX_EARLY_HEADS: Final = 10
+
+UpstreamCall: TypeAlias = "Call | Branch"
+"""What has a stream on a backend's connection."""
+
+
+class Share(Pipe[Any]):
+    """The bytes of a client's stream that go to one backend. Their window is the client's."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, owner: Any, whole: Pipe[Any]) -> None:
+        # A window size of 0 has the link ask `went_out` after every write.
+        super().__init__(owner, whole.ledger, 0, 0)
+        self.whole = whole
+        self.source = whole.source
+        self.source_id = whole.source_id
+
+    def went_out(self, size: int) -> int:
+        """See `Pipe`."""
+        size += self.owed
+        self.owed = 0
+        again = min(self.replayed, size)
+        self.replayed -= again
+        whole = self.whole
+        if self.queue and self.ledger.is_short:
+            whole.owed += size - again
+            return 0
+        return whole.went_out(size - again)
+
+
+class Branch(Exchange):
+    """An upstream stream. Towards its connection it is a call; as an `Exchange` it is one attempt.
+
+    What it has got of answers waits in `response` until `StreamMerge` takes it. Without a backend
+    it holds errors of our own.
+    """
+
+    __slots__ = (
+        "begun", "cutter", "debts", "early_heads", "head", "merge", "opened_at", "relay", "request",
+        "response", "server", "upstream",
+    )  # fmt: skip
+
+    def __init__(self, merge: StreamMerge) -> None:
+        call = merge.call
+        super().__init__(AppProtocol.GRPC, call.operation, call.client, call.relay.now)
+        self.model = call.model
+        self.merge = merge
+        self.relay = call.relay
+        self.server = call.server
+        self.head = call.head
+        self.upstream: ClientLink | None = None
+        self.begun = False
+        """The head of its response has come."""
+        self.early_heads = 0
+        self.opened_at = 0.0
+        self.debts = Debts()
+        self.cutter = MessageCutter()
+        """At the first byte that waits in `response`."""
+        options = call.relay.options
+        self.request: Pipe[Any] = Share(self, call.request)
+        self.response: Pipe[Any] = Pipe(
+            self, call.relay.ledger, options.answer_window, options.stream_window_max
+        )
+        self._couple()
+
+    def _couple(self) -> None:
+        self.request.opposite = self.response
+        self.response.opposite = self.request
+
+    def adopt(self) -> None:
+        """Take over the one upstream stream that the call has had so far."""
+        call = self.merge.call
+        self.backend, self.port, self.attempt_at = call.backend, call.port, call.attempt_at
+        self.attempts = call.attempts
+        call.port = None
+        self.begun, self.opened_at = call.begun, call.opened_at
+        self.upstream, call.upstream = call.upstream, None
+        whole, request = call.request, self.request
+        request.sink, request.sink_id, request.credit = whole.sink, whole.sink_id, whole.credit
+        whole.sink = None
+        move_queue(whole, request)
+        move_retained(whole, request)
+        request.replayed, whole.replayed = whole.replayed, 0
+        self.response = self.merge.inbound
+        self.response.owner = self
+        self._couple()
+        upstream = self.upstream
+        if upstream is None:
+            assert self.backend is not None
+            self.relay.pool(self.backend).start(self)  # it waited for a connection
+        elif whole in upstream.waiting:
+            del upstream.waiting[whole]
+            upstream.waiting[request] = None
+
+    def open(self, backend: Backend) -> None:
+        """Start the stream at a backend. A message follows at once."""
+        self.request.retained = []
+        self.relay.dispatcher.start(self, backend, self.relay.now)
+        self.relay.pool(backend).start(self)
+
+    # The client's side
+
+    def send(self, payload: Payload) -> bool:
+        """Bytes of the client. False when the call had to give way."""
+        if self.finished:
+            self.merge.call.drop_upload(len(payload))
+            return True
+        self.bytes_in += len(payload)
+        request = self.request
+        if request.retained is not None and not request.retain(
+            payload, self.relay.options.retained_size
+        ):
+            return False
+        if request.sink is None:
+            return request.push(payload)
+        request.sink.send_data(request, payload)
+        return not self.merge.call.finished
+
+    def half_close(self, trailers: bytes) -> None:
+        """The client has sent all."""
+        request = self.request
+        request.trailers = trailers
+        request.ended = True
+        if request.sink is not None:
+            request.sink.end_stream(request)
+
+    # The backend's side: what its connection and its pool call
+
+    def response_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """The head of the response arrived, or its trailers."""
+        if self.begun:
+            if head.status or not end_stream:
+                raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        elif head.status < 200:
+            self._early_head(head, end_stream)
+            return
+        elif head.status != 200 and not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status}")
+        else:
+            self.begun = True
+            self.status = head.status
+            self.request.drop_retained()
+        if not end_stream:
+            self.merge.begin(head)
+            return
+        status = head.grpc_status
+        if status == NO_STATUS:
+            status = status_of_http(self.status)
+        self._answered(status)
+        self.merge.branch_ended(self, status, decode_message(head.grpc_message), head)
+
+    def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
+        self.early_heads += 1
+        if not head.status or end_stream or head.status == 101:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
+        if self.early_heads > _MAX_EARLY_HEADS:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "too many informational responses")
+
+    def end_whole(
+        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
+    ) -> bool:
+        """See `Call`: there is more to do than a write."""
+        return False
+
+    def response_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the response arrived."""
+        if not self.begun:
+            upstream = self.upstream
+            if upstream is not None:
+                error = StreamError(ErrorCode.PROTOCOL_ERROR, "DATA before the head of a response")
+                upstream.on_stream_error(self.request.sink_id, error)
+            return
+        self.bytes_out += len(payload)
+        if not self.response.push(payload):
+            return
+        if end_stream:
+            self._answered(GrpcStatus.UNKNOWN)
+            self.merge.branch_ended(self, GrpcStatus.UNKNOWN, "no status", None)
+        else:
+            self.merge.pump()
+
+    def _answered(self, status: int) -> None:
+        """The backend's part is over."""
+        self.response.ended = True
+        port = self.port
+        if port is not None:
+            port.bytes_sent += self.bytes_in
+            port.bytes_received += self.bytes_out
+        self.relay.dispatcher.attempt_ended(self, Outcome.ANSWERED, status, self.relay.now)
+        request = self.request
+        self.detach(None if request.finished else ErrorCode.NO_ERROR)
+        self._drop_request()
+
+    def upstream_reset(self, code: int) -> None:
+        """The backend reset the stream; it is off its connection already."""
+        if code == ErrorCode.REFUSED_STREAM and not self.begun:
+            self.attempt_failed(Outcome.REFUSED)
+            return
+        if self.upstream is not None:
+            self.upstream.forget(self.request)
+            self.upstream = None
+        self.relay.dispatcher.attempt_ended(self, Outcome.RESET)
+        self._drop_request()
+        self.merge.branch_lost(
+            self,
+            Outcome.RESET,
+            f"backend {self.name} (grpc) reset the stream with code {code}",
+            Reason.UPSTREAM_RESET,
+            status_of_reset(code),
+        )
+
+    def backend_stalled(self) -> None:
+        """The backend has taken nothing of the requests that wait for it."""
+        self.detach(ErrorCode.CANCEL)
+        self.attempt_failed(Outcome.STALLED)
+
+    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
+        """The attempt ended without an answer; it is off its connection already."""
+        if self.finished:
+            return
+        request = self.request
+        if self.upstream is not None:
+            self.upstream.forget(request)
+            self.upstream = None
+        backend = self.backend
+        assert backend is not None
+        dispatcher = self.relay.dispatcher
+        is_held = request.sink is None or request.retained is not None
+        dispatcher.attempt_ended(self, outcome)
+        if outcome in _SAME_AGAIN and dispatcher.may_retry(
+            self, outcome, body_retained=is_held, response_begun=self.begun
+        ):
+            if request.sink is None or request.rewind():
+                request.sink = None
+                dispatcher.start(self, backend, self.relay.now)
+                self.relay.pool(backend).start(self)
+            return
+        self._drop_request()
+        text = upstream_detail(backend.name, self.protocol, outcome)
+        self.merge.branch_lost(
+            self, outcome, f"{text}: {detail}" if detail else text, OUTCOME_REASONS[outcome]
+        )
+
+    def pipe_finished(self, pipe: Pipe[Any]) -> None:
+        """END_STREAM went out: nothing depends on it."""
+
+    def evict(self) -> None:
+        """The ledger wants these bytes back: the whole call ends."""
+        self.merge.call.evict()
+
+    # What `StreamMerge` calls
+
+    @property
+    def name(self) -> str:
+        """The backend's."""
+        return self.backend.name if self.backend is not None else "-"
+
+    def peek(self) -> bytes:
+        """The first bytes that wait, as many as tell what the next answer is."""
+        data = b""
+        for payload in self.response.queue or ():
+            data += bytes(payload[: ANSWER_HEAD_BYTES - len(data)])
+            if len(data) >= ANSWER_HEAD_BYTES:
+                break
+        return data
+
+    def take(self) -> Payload:
+        """What comes next of the message under way. Its sender gets the room back."""
+        response = self.response
+        assert response.queue
+        piece = response.pull(self.cutter.advance(response.queue[0], 0))
+        increment = response.went_out(len(piece))
+        if increment and self.upstream is not None:
+            self.upstream.out.append(window_update(response.source_id, increment))
+            self.upstream.mark()
+        return piece
+
+    def detach(self, code: ErrorCode | None) -> None:
+        """Leave the backend's connection, resetting the stream there."""
+        upstream, self.upstream = self.upstream, None
+        if upstream is None:
+            return
+        stream_id = self.request.sink_id
+        upstream.forget(self.request)
+        if code is not None and upstream.transport is not None:
+            upstream.reset(stream_id, code)
+        upstream.close_stream(stream_id)
+
+    def _drop_request(self) -> None:
+        """The backend takes no more: what waits for it is dropped."""
+        self.finished = True
+        request = self.request
+        waited = request.waiting
+        unpaid = waited - min(request.replayed, waited)
+        request.clear()
+        request.sink = None
+        self.merge.call.drop_upload(unpaid)
+
+    def leave(self, outcome: Outcome) -> None:
+        """The call is over, or everything of this branch was said."""
+        self.detach(ErrorCode.CANCEL)
+        self.relay.dispatcher.attempt_ended(self, outcome)
+        self.finished = True
+        self.request.clear()
+        self.response.clear()
+        self.request.owner = self.response.owner = None
+        self.response.opposite = self.relay.no_pipe
+
+
+def move_queue(source: Pipe[Any], target: Pipe[Any]) -> int:
+    """Let what waits in one pipe wait in another. Returns how many bytes that is."""
+    size = source.waiting
+    if size:
+        _move_bytes(source, target, size)
+        target.queue, source.queue = source.queue, None
+    return size
+
+
+def move_retained(source: Pipe[Any], target: Pipe[Any]) -> None:
+    """Let another pipe have what is kept for another attempt; nothing waits in `source`."""
+    if source.held:
+        _move_bytes(source, target, source.held)
+    target.retained, source.retained = source.retained, None
+    target.retained_size, source.retained_size = source.retained_size, 0
+
+
+def _move_bytes(source: Pipe[Any], target: Pipe[Any], size: int) -> None:
+    ledger = source.ledger
+    ledger.release(source, size)
+    ledger.take(target, size)  # there was room for them a moment ago

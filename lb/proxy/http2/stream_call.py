@@ -1,0 +1,479 @@
+"""`ModelStreamInfer`: a stream whose messages may have to go to several backends.
+
+The first message chooses the backend of the stream, and as long as all others belong there the
+call is relayed like any other: messages are told apart by their prefixes and passed on as they
+come. The first one that belongs elsewhere turns the call into one of several upstream streams
+(`stream_merge`). Errors in the stream are looked into (`lb.kserve.gate`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.retry import REPLAY_TABLE, Ran
+from lb.kserve.gate import StreamMask
+from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.stream_merge import MAX_UNANSWERED, StreamMerge
+from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
+from lb.proxy.steps import idle_of
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.fields import FieldCache
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode
+from lb.wire.http2.heads import RequestHead, ResponseHead
+
+if TYPE_CHECKING:
+    from lb.domain.pool import ModelRoute, PoolSnapshot
+    from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
+    from lb.proxy.http2.stream_branch import Branch
+
+_GRPC: Final = AppProtocol.GRPC
+_NAME_TAG: Final = 0x0A
+_SHORT_NAME: Final = 0x80
+"""Names of fewer bytes have a length of one byte."""
+_COUNT_EVERY: Final = 64
+"""Counted requests that are remembered before those that were answered are taken off."""
+_NO_MESSAGE: Final = StreamMessage()
+_ENDS_AT_ERROR: Final = b"triton_grpc_error"
+
+
+class StreamCall(Call):
+    """A stream of inferences."""
+
+    __slots__ = (
+        "_answers", "_between", "_cutter", "_head", "_known", "_known_stop", "_look_at", "_message",
+        "_needs_no_look", "_snapshot", "_target", "debts", "is_uncounted", "mask", "merge",
+    )  # fmt: skip
+
+    def __init__(
+        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+    ) -> None:
+        super().__init__(relay, server, stream_id, head)
+        self.mask = StreamMask()
+        self.merge: StreamMerge | None = None
+        """With several upstream streams."""
+        self.debts = Debts()
+        """Of the backend, while it is one."""
+        self.is_uncounted = False
+        """There were more requests without answers than are remembered."""
+        self._answers = 0
+        """Those that `debts` knows of."""
+        self._cutter = MessageCutter()
+        self._between = True
+        """No message is under way."""
+        self._head: Pipe[Any] | None = None
+        """The first bytes of a message, until it is known where it goes."""
+        self._look_at = 0
+        """Bytes of it that must have come before it is looked at again."""
+        self._target: Branch | None = None
+        """Where the message under way goes."""
+        self._snapshot: PoolSnapshot | None = None
+        """The pool for which the next five hold."""
+        self._known = b""
+        """How messages begin, behind their prefix, that go where the last one of them went."""
+        self._known_stop = 0
+        self._needs_no_look = False
+        """They are not even looked through for a sequence."""
+        self._message = _NO_MESSAGE
+
+    # The client's side
+
+    def _proceed(self, end_stream: bool) -> None:
+        """The head may pass."""
+        if end_stream:
+            self._end_request(b"")
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the request arrived."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). A whole message that begins as the last
+        # one did goes on as it is; the reference is `_take`.
+        size = len(payload)
+        self.bytes_in += size
+        if self.messages is not None and not self._message_fits(payload):
+            return
+        request = self.request
+        sink = request.sink
+        if (
+            self._between
+            and sink is not None
+            and not end_stream
+            and type(payload) is bytes
+            and payload[PREFIX_SIZE : self._known_stop] == self._known
+            and not payload[0]
+            and int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE == size
+            and self._snapshot is self.relay.dispatcher.pool.current
+            and request.retained is None
+            and (self._needs_no_look or SEQUENCE_ID not in payload)
+        ):
+            message = self._message
+            if message.has_one_answer:
+                counted = self.debts.counted
+                counted.append(message)
+                if len(counted) > _COUNT_EVERY:
+                    self._count_answers()
+            sink.send_data(request, payload)
+            return
+        if self._is_answered:
+            request.ended = request.ended or bool(end_stream)
+            self._drop_upload(size)
+            return
+        if size and not self._take(payload):
+            return
+        if end_stream:
+            self._end_request(b"")
+
+    def request_trailers(self, block: bytes) -> None:
+        """The request ended with trailers."""
+        if self._is_answered:
+            self.request.ended = True
+        else:
+            self._end_request(block)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether nobody needs more of the request."""
+        return self.response.ended or (self.merge is not None and self.merge.is_closing)
+
+    def _end_request(self, trailers: bytes) -> None:
+        request = self.request
+        request.trailers = trailers
+        request.ended = True
+        if not self._length_fits():
+            return
+        if not self._between:
+            self.fail(Reason.BAD_REQUEST, "the stream ends within a message")
+        elif self.merge is not None:
+            self.merge.half_close(trailers)
+        elif self.backend is None:
+            # Not a single message. Some Tritons die of such a stream, so no backend gets it.
+            self.finish_answer(b"")
+        elif request.sink is not None:
+            request.sink.end_stream(request)
+
+    def drop_upload(self, size: int) -> None:
+        """Payload that nobody reads: the client may go on sending."""
+        if size and not self.finished:
+            self._drop_upload(size)
+
+    # Messages
+
+    def _take(self, payload: Payload) -> bool:
+        """Send on what came, message by message. False when the call is over."""
+        at, size = 0, len(payload)
+        while at < size:
+            is_first = self._between
+            cutter = self._cutter
+            stop = cutter.advance(payload, at)
+            piece = payload if stop - at == size else payload[at:stop]
+            at = stop
+            self._between = cutter.is_between
+            if is_first or self._is_looking:
+                self._find_way(piece)
+            else:
+                self._send(piece)
+            if self.finished:
+                return False
+        return True
+
+    @property
+    def _is_looking(self) -> bool:
+        """Whether it is not known yet where the message under way goes."""
+        return self._head is not None and bool(self._head.queue)
+
+    def _find_way(self, piece: Payload) -> None:
+        """The beginning of a message, or more of it: find out where it goes."""
+        head = self._head
+        pieces: tuple[Payload, ...] = (piece,)
+        held = len(piece)
+        if head is not None and head.queue:
+            pieces = (*head.queue, piece)
+            held += head.waiting
+        message = None
+        if held >= self._look_at or self._between:
+            # Looked at anew only when there is twice as much: crumbs must not cost its square.
+            self._look_at = 2 * held
+            data = b"".join(part[:LOOK_BYTES] for part in pieces)[:LOOK_BYTES]
+            snapshot = self.relay.dispatcher.pool.current
+            message = read_message(data, snapshot, is_all=self._between)
+        if message is None:
+            if head is None:
+                head = self._head = Pipe(self, self.relay.ledger, 0, 0)
+            head.push(piece)
+            return
+        self._look_at = 0
+        if head is not None:
+            head.clear()
+        self._route(message, pieces)
+        if self.merge is None and not self.finished:
+            self._remember(message, data, snapshot)
+
+    def _remember(self, message: StreamMessage, data: bytes, snapshot: PoolSnapshot) -> None:
+        """Note what the next message must begin with to go the same way unseen."""
+        name = message.model
+        size = len(name)
+        route = snapshot.routes.get(name)
+        self._known, self._known_stop, self._snapshot = b"", 0, None
+        if (
+            message.step is None
+            and not message.version
+            and not snapshot.regions
+            and (route is None or route.is_plain)
+            and data[: PREFIX_SIZE + 2][PREFIX_SIZE:] == bytes((_NAME_TAG, size % _SHORT_NAME))
+            and 0 < size < _SHORT_NAME
+            and not data[0]
+        ):
+            self._known = data[PREFIX_SIZE : PREFIX_SIZE + 2 + size]
+            self._known_stop = PREFIX_SIZE + 2 + size
+            self._needs_no_look = is_plain(route)
+            self._message = StreamMessage(name, has_one_answer=message.has_one_answer)
+            self._snapshot = snapshot
+
+    def _send(self, piece: Payload) -> None:
+        """Some of the message under way."""
+        if self._target is not None:
+            self._target.send(piece)
+            return
+        request = self.request
+        if request.retained is not None and not self._retain(piece):
+            return
+        if request.sink is not None:
+            request.sink.send_data(request, piece)
+        else:
+            request.push(piece)
+
+    def _count_answers(self) -> None:
+        """Take off what was answered since."""
+        completed = self.mask.completed
+        self.debts.answered(completed - self._answers)
+        self._answers = completed
+        if len(self.debts.counted) > MAX_UNANSWERED:
+            self.debts.counted.clear()
+            self.is_uncounted = True
+            self._snapshot = None
+
+    # Where messages go
+
+    def _route(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
+        """Send a message, or the beginning of it, to where it belongs."""
+        try:
+            backend = self._backend_for(message)
+            if backend is None:
+                self._begin(message, pieces, None)
+                return
+        except RequestRefused as refusal:
+            self._refuse(message, pieces, refusal)
+            return
+        if self.merge is None and self.backend is None:
+            self._begin(message, pieces, backend)
+            return
+        if self.is_uncounted:
+            message = message._replace(has_one_answer=False)
+        if self.merge is None and (backend is not self.backend or self._mixes(message)):
+            self._fan_out()
+        merge = self.merge
+        if merge is None:
+            self._note(message)
+            for piece in pieces:
+                self._send(piece)
+            return
+        branch = merge.live.get(backend)
+        is_new = branch is None
+        branch = self._target = branch or merge.new_branch(backend)
+        merge.expect(branch, message)
+        for piece in pieces:
+            branch.send(piece)
+        if is_new and not self.finished:
+            branch.open(backend)
+
+    def _backend_for(self, message: StreamMessage) -> Backend | None:
+        """Where a message goes. This is the one place that decides it.
+
+        What belongs to no sequence stays with the first backend of the stream, as long as that
+        has what it needs.
+
+        Returns:
+            None for the first message, where the policy decides.
+
+        Raises:
+            RequestRefused: it can go nowhere.
+        """
+        dispatcher = self.relay.dispatcher
+        home = self._home
+        step = message.step
+        snapshot = dispatcher.pool.current
+        route = snapshot.routes.get(message.model)
+        if step is None and home is not None and not message.regions and _is_everywhere(route):
+            return home
+        asked = Exchange(_GRPC, self.operation, self.client, self.relay.now)
+        asked.model = message.model
+        asked.particulars = particulars = Particulars()
+        particulars.version, particulars.regions = message.version, message.regions
+        placement = dispatcher.placement(asked)
+        if step is not None:
+            table = dispatcher.steps.table
+            now = self.relay.now
+            idle_s = idle_of(None if route is None else route.facts)
+            backend, pin = table.place(step, placement, idle_s, now, self.tried)
+            if pin is not None:
+                # From here on it is under way as long as the stream is; the pin lives by itself.
+                table.ended(step, pin, pin.starts, now)
+            if backend is not None and backend.ports[_GRPC] is not None:
+                return backend
+        if home is None and self.merge is None:
+            return None
+        live = self.merge.live if self.merge is not None else (home,)
+        for other in live:
+            # Where no new streams go, those that run go on.
+            if other in placement.eligible or other not in snapshot.usable(_GRPC):
+                return other
+        picked = placement.picker.pick() if placement.picker is not None else None
+        if picked is None and home is None:
+            raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
+        return picked or home
+
+    @property
+    def _home(self) -> Backend | None:
+        """The backend of what belongs to no other one."""
+        if self.merge is None:
+            return self.backend
+        return next(iter(self.merge.live), None)
+
+    def _begin(
+        self, message: StreamMessage, pieces: tuple[Payload, ...], backend: Backend | None
+    ) -> None:
+        """The first message: choose the backend of the stream, if that is open, and start it."""
+        relay = self.relay
+        self.model = message.model
+        step = message.step
+        particulars = None
+        route = relay.dispatcher.pool.current.routes.get(message.model)
+        if message.version or message.regions or (route is not None and not route.is_plain):
+            particulars = self.particulars = Particulars()
+            particulars.version, particulars.regions = message.version, message.regions
+        if backend is None:
+            backend = relay.dispatcher.place(self, relay.now)
+        else:
+            relay.dispatcher.start(self, backend, relay.now)
+        if step is not None:
+            self.particulars = particulars = particulars or Particulars()
+            particulars.step = step
+        self._note(message)
+        for piece in pieces:
+            self._send(piece)
+        if not self.finished:
+            relay.pool(backend).start(self)
+
+    def _note(self, message: StreamMessage) -> None:
+        self._target = None
+        self.debts.note(message, self.relay.now)
+        if len(self.debts.counted) > _COUNT_EVERY:
+            self._count_answers()
+
+    def _mixes(self, message: StreamMessage) -> bool:
+        """Whether answers that are counted and others would come over one upstream stream: they
+        can only be told apart when they are looked at."""
+        if message.has_one_answer:
+            return bool(self.debts.free_models)
+        self._count_answers()
+        return bool(self.debts.counted)
+
+    def _refuse(
+        self, message: StreamMessage, pieces: tuple[Payload, ...], refusal: RequestRefused
+    ) -> None:
+        """A message that can go nowhere: the stream goes on, unless this is how it begins."""
+        is_first = self.merge is None and self.backend is None
+        if is_first and refusal.reason is not Reason.SEQUENCE_LOST:
+            self.model = message.model
+            self.fail(refusal.reason, refusal.detail)
+            return
+        merge = self.merge or self._fan_out()
+        self._target = merge.refuse(message, refusal.detail)
+        self.drop_upload(sum(map(len, pieces)))
+
+    # Several upstream streams
+
+    def _fan_out(self) -> StreamMerge:
+        """More than one upstream stream from now on."""
+        self._count_answers()
+        self._snapshot = None
+        return StreamMerge(self)
+
+    @property
+    def ends_at_first_error(self) -> bool:
+        """Whether the client has asked for that (Triton's `triton_grpc_error`)."""
+        return any(
+            field.name == _ENDS_AT_ERROR and field.value == b"true"
+            for field in FieldCache().split(self.head.block)
+        )
+
+    def forget_starts(self, debts: Debts, backend: Backend | None, outcome: Outcome) -> None:
+        """Sequences that surely did not begin on a backend may begin elsewhere."""
+        if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
+            for key in debts.begun():
+                self.relay.dispatcher.steps.table.forget(key, backend)
+
+    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
+        """See `Call`."""
+        self.forget_starts(self.debts, self.backend, outcome)
+        super().attempt_failed(outcome, detail)
+
+    def _place(self) -> None:
+        """Another attempt: all messages so far are routed anew."""
+        request = self.request
+        pieces = (*(request.queue or ()), *(self._head.queue or () if self._head else ()))
+        request.clear()
+        request.retained = []
+        if self._head is not None:
+            self._head.clear()
+        self.backend = self._target = self._snapshot = None
+        self.particulars = None
+        self.debts = Debts()
+        self._cutter = MessageCutter()
+        self._between = True
+        for piece in pieces:
+            if not self._take(piece):
+                return
+        if request.ended and self.merge is not None:
+            self.merge.half_close(request.trailers)
+
+    # The backend's side
+
+    def end_whole(
+        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
+    ) -> bool:
+        """See `Call`: there is more to do than a write."""
+        return False
+
+    def response_data(self, payload: Payload, end_stream: int) -> None:
+        """See `Call`."""
+        super().response_data(self.mask.feed(payload), end_stream)
+
+    # Ends
+
+    def _detach(self, code: ErrorCode | None) -> None:
+        """See `JoinedStreams`."""
+        super()._detach(code)
+        if self.merge is not None:
+            self.merge.detach(code)
+
+    def _leave(self, reason: Reason | None, now: float | None = None) -> None:
+        """See `JoinedStreams`."""
+        if self._head is not None:
+            self._head.clear()
+            self._head.owner = None
+        if self.merge is not None:
+            self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
+        super()._leave(reason, now)
+
+
+def _is_everywhere(route: ModelRoute | None) -> bool:
+    """Whether all backends have a model, as far as is known."""
+    return route is None or (route.placements is None and not route.versions)

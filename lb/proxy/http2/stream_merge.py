@@ -1,0 +1,407 @@
+"""One stream of a client, served by several upstream streams.
+
+Requests go to the branches as `StreamCall` decides. On the way back whole messages are merged: the
+answers that are counted (see `Debts`) in the order of their requests over the whole stream, others
+as they come, and never two messages into each other. An answer whose turn has not come waits under
+the window of its own branch, so what is held is bounded by the windows, and no branch can make
+another one hold more.
+
+The stream ends when the client has half-closed it and every branch has ended, or when no branch is
+left. A branch that is lost while others live ends with errors in the stream for all that it owes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from lb.balancing.sequences import lost_text, sequence_text
+from lb.domain.backend import Backend
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.sequence import SequenceStep
+from lb.kserve.stream_answers import error_answer
+from lb.kserve.stream_debts import StreamMessage
+from lb.proxy.failure import grpc_status
+from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
+from lb.proxy.http2.stream_branch import Branch, move_queue
+from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, window_update
+from lb.wire.http2.heads import ResponseHead
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.stream_call import StreamCall
+
+MAX_UNANSWERED: Final = 2**16
+"""Counted requests of one stream without an answer; beyond that its client does not read."""
+
+
+class Outlet(Pipe[Any]):
+    """The merged answers on their way to the client. What waits came out of a branch already."""
+
+    __slots__ = ()
+
+    def went_out(self, size: int) -> int:
+        """See `Pipe`. Nobody is credited: the branches were."""
+        if not self.queue and self.owner is not None:
+            self.owner.answers_went_out()
+        return 0
+
+
+class StreamMerge:
+    """The branches of one call."""
+
+    __slots__ = (
+        "_is_pumping", "_is_scheduled", "_local", "_order", "_sources", "_speaker", "_status",
+        "_trailers", "call", "inbound", "is_closing", "live", "outlet",
+    )  # fmt: skip
+
+    def __init__(self, call: StreamCall) -> None:
+        self.call = call
+        self.live: dict[Backend, Branch] = {}
+        """Upstream streams that are open, the first one first."""
+        self._sources: list[Branch] = []
+        """Branches that may have something to say; those that ended, too, until all is said."""
+        self._order: deque[Branch] = deque()
+        """Whose answer is due: one entry for each counted request."""
+        self._speaker: Branch | None = None
+        """Whose message is under way to the client."""
+        self._local: Branch | None = None
+        """Says what no backend was asked."""
+        self._status: tuple[int, str, Reason | None] | None = None
+        """How the stream ends, if not well: the first bad status of a branch."""
+        self._trailers = b""
+        """The last good trailers of a branch."""
+        self.is_closing = False
+        """No branch is left: the stream ends once all was said."""
+        self._is_pumping = False
+        self._is_scheduled = False
+        self.inbound = call.response
+        self.outlet = self._new_outlet()
+        call.merge = self
+        if call.port is not None:
+            self._adopt()
+
+    # The change from one upstream stream to several
+
+    def _new_outlet(self) -> Outlet:
+        call = self.call
+        before = self.inbound
+        server = call.server
+        outlet = Outlet(call, call.relay.ledger, 2**31, 0)
+        outlet.sink, outlet.sink_id, outlet.credit = server, call.client_id, before.credit
+        outlet.opposite = call.request
+        call.request.opposite = outlet
+        size = move_queue(before, outlet)
+        if size:
+            if before in server.waiting:
+                del server.waiting[before]
+                server.waiting[outlet] = None
+            increment = before.went_out(size)
+            if increment and call.upstream is not None:
+                call.upstream.out.append(window_update(before.source_id, increment))
+                call.upstream.mark()
+        before.sink = None
+        call.response = outlet
+        return outlet
+
+    def _adopt(self) -> None:
+        call = self.call
+        backend = call.backend
+        assert backend is not None
+        branch = self.new_branch(backend)
+        branch.debts = call.debts
+        branch.cutter = call.mask.cutter()
+        if not branch.cutter.is_between:
+            self._speaker = branch
+            branch.debts.answered(1)
+        self._order.extend([branch] * len(branch.debts.counted))
+        branch.adopt()
+
+    # Requests
+
+    def new_branch(self, backend: Backend) -> Branch:
+        """One more upstream stream, not open yet."""
+        branch = self.live[backend] = Branch(self)
+        self._sources.append(branch)
+        return branch
+
+    def expect(self, branch: Branch, message: StreamMessage) -> None:
+        """A request goes to a branch."""
+        branch.debts.note(message, self.call.relay.now)
+        if message.has_one_answer:
+            self._order.append(branch)
+            if len(self._order) > MAX_UNANSWERED:
+                self.call.fail(Reason.MEMORY, "too many requests wait for their answers")
+
+    def refuse(self, message: StreamMessage, text: str) -> Branch:
+        """Answer a request with an error in its turn. Returns where the rest of it goes."""
+        local = self._local
+        if local is None:
+            local = self._local = Branch(self)
+            local.finished = True
+            self._sources.append(local)
+        local.debts.counted.append(message)
+        self._order.append(local)
+        if local.response.push(error_answer(message.id, text)):
+            self.pump()
+        return local
+
+    def half_close(self, trailers: bytes) -> None:
+        """The client has sent all."""
+        for branch in tuple(self.live.values()):
+            branch.half_close(trailers)
+        self.pump()
+
+    # Answers
+
+    def begin(self, head: ResponseHead) -> None:
+        """A branch sent the head of its response: the first one goes to the client."""
+        if not self.call.begun:
+            self._begin(head.block)
+
+    def _begin(self, block: bytes) -> None:
+        call = self.call
+        call.begun = True
+        call.status = 200
+        call.first_byte_at = call.relay.now
+        call.server.send_head(call.client_id, block, end_stream=False)
+
+    def answers_went_out(self) -> None:
+        """Nothing waits for the client any more."""
+        if not self._is_pumping and not self._is_scheduled:
+            # Not from within the drain of the outlet.
+            self._is_scheduled = True
+            self.call.relay.loop.call_soon(self._pump_later)
+
+    def _pump_later(self) -> None:
+        self._is_scheduled = False
+        if not self.call.finished:
+            self.call.relay.now = self.call.relay.clock()
+            self.pump()
+
+    def pump(self) -> None:
+        """Pass on what may go out now."""
+        call = self.call
+        if self._is_pumping or call.finished:
+            return
+        self._is_pumping = True
+        while not self.outlet.queue and not call.finished:
+            branch = self._speaker or self._next()
+            if branch is None or not branch.response.queue:
+                break
+            self._pass_on(branch)
+        self._is_pumping = False
+        if not call.finished:
+            self._end_if_over()
+
+    def _next(self) -> Branch | None:
+        """Whose turn it is to begin a message."""
+        for branch in tuple(self._sources):
+            if not branch.response.queue:
+                if branch.finished and branch is not self._local:
+                    self._retire(branch)
+                continue
+            counted = branch.debts.is_counted(branch.peek() if branch.debts.is_mixed else b"")
+            if counted is None and not branch.finished:
+                continue  # too little of it has come
+            if counted and self._order and self._order[0] is not branch:
+                continue
+            if counted:
+                branch.debts.counted.popleft()
+                if self._order:
+                    self._order.popleft()
+            # Who speaks goes to the end of the line.
+            self._sources.remove(branch)
+            self._sources.append(branch)
+            return branch
+        return None
+
+    def _pass_on(self, branch: Branch) -> None:
+        call = self.call
+        piece = branch.take()
+        self._speaker = None if branch.cutter.is_between else branch
+        self._say(piece)
+        if call.finished and branch.response.queue:
+            branch.response.clear()
+
+    def _say(self, piece: Payload) -> None:
+        call = self.call
+        if not call.begun:
+            self._begin(OK_HEAD)
+        call.bytes_out += len(piece)
+        call.server.send_data(self.outlet, call.mask.feed(piece))
+
+    # Ends
+
+    def branch_ended(
+        self, branch: Branch, status: int, detail: str, head: ResponseHead | None
+    ) -> None:
+        """A backend has given its status: all of its answers are here."""
+        self._close(branch)
+        if status == GrpcStatus.OK:
+            if head is not None and not head.status:
+                self._trailers = head.block
+            self._forgive(branch)
+        else:
+            self._note(status, detail, None)
+            if self.call.ends_at_first_error:
+                self._end_all_but(branch)
+            else:
+                reason = f"backend {branch.name} (grpc) ended the stream with status {status}"
+                self._mourn(branch, f"{reason}: {detail}" if detail else reason)
+        self._check_live()
+        self.pump()
+
+    def branch_lost(
+        self,
+        branch: Branch,
+        outcome: Outcome,
+        text: str,
+        reason: Reason,
+        status: GrpcStatus | None = None,
+    ) -> None:
+        """An upstream stream is gone, and what its backend knew of it."""
+        self._close(branch)
+        if self._speaker is branch and not self._has_whole(branch):
+            self.call.fail(reason, text, outcome, status=status)
+            return
+        self.call.forget_starts(branch.debts, branch.backend, outcome)
+        self._mourn(branch, text)
+        if not self.live:
+            self._note(grpc_status(reason) if status is None else status, text, reason)
+        self._check_live()
+        self.pump()
+
+    def _close(self, branch: Branch) -> None:
+        if branch.backend is not None and self.live.get(branch.backend) is branch:
+            del self.live[branch.backend]
+
+    def _check_live(self) -> None:
+        if not self.live:
+            self.is_closing = True
+
+    def _note(self, status: int, detail: str, reason: Reason | None) -> None:
+        if self._status is None:
+            self._status = status, detail, reason
+
+    def _has_whole(self, branch: Branch) -> bool:
+        """Whether all of the message under way has come."""
+        cutter = branch.cutter.copy()
+        return any(
+            cutter.advance(payload, 0) < len(payload) or cutter.is_between
+            for payload in branch.response.queue or ()
+        )
+
+    def _end_all_but(self, branch: Branch) -> None:
+        """The stream ends at the first error, as its client wishes."""
+        for other in tuple(self._sources):
+            if other is not branch:
+                self._drop(other)
+        self.live.clear()
+        self._order.clear()
+        if self._speaker is not branch:
+            self._speaker = None
+
+    def _drop(self, branch: Branch) -> None:
+        branch.leave(Outcome.CANCELLED)
+        self._sources.remove(branch)
+        if branch is self._local:
+            self._local = None
+
+    def _retire(self, branch: Branch) -> None:
+        """A branch that ended has said all."""
+        self._forgive(branch)
+        branch.leave(Outcome.CANCELLED)
+        self._sources.remove(branch)
+
+    def _forgive(self, branch: Branch) -> None:
+        """Wait for no more answers of a branch than have come."""
+        counted = branch.debts.counted
+        spare = len(counted) - self._split(branch)[1]
+        if spare <= 0:
+            return
+        kept = len(counted) - spare
+        seen = 0
+        order: deque[Branch] = deque()
+        for other in self._order:
+            seen += other is branch
+            if other is not branch or seen <= kept:
+                order.append(other)
+        self._order = order
+        while len(counted) > kept:
+            counted.pop()
+
+    def _split(self, branch: Branch) -> tuple[int, int]:
+        """Of what waits in a branch: bytes of whole messages, and how many of these are counted."""
+        data = b"".join(branch.response.queue or ())
+        cutter = branch.cutter.copy()
+        whole = count = 0
+        at = 0
+        is_rest = not cutter.is_between  # of a message that was counted when it began
+        while at < len(data):
+            start, at = at, cutter.advance(data, at)
+            if cutter.is_between:
+                whole = at
+                count += not is_rest and branch.debts.is_counted(data[start:at]) is not False
+                is_rest = False
+        return whole, count
+
+    def _mourn(self, branch: Branch, text: str) -> None:
+        """Put errors in the place of all that a branch owes, after what it did say."""
+        debts = branch.debts
+        response = branch.response
+        whole, count = self._split(branch)
+        said = b"".join(response.queue or ())[:whole]
+        response.clear()
+        unsaid = list(debts.counted)[count:]
+        errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
+        for key, debt in debts.sequences.items():
+            errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
+        response.push(said + b"".join(errors))
+
+    def _end_if_over(self) -> None:
+        call = self.call
+        outlet = self.outlet
+        is_over = self.is_closing or (call.request.ended and not self.live)
+        if not is_over or self._speaker is not None or outlet.ended:
+            return
+        if any(branch.response.queue for branch in self._sources):
+            return
+        status, detail, call.reason = self._status or (GrpcStatus.OK, "", call.reason)
+        call.grpc_status = status
+        if not call.begun and status != GrpcStatus.OK:
+            call.status = 200
+            call.answer_whole(trailers_only(GrpcStatus(status), detail), call.reason)
+            return
+        if not call.begun:
+            self._begin(OK_HEAD)
+        outlet.ended = True
+        if status == GrpcStatus.OK and self._trailers:
+            outlet.trailers = self._trailers
+        else:
+            outlet.trailers = status_trailers(GrpcStatus(status), detail)
+        call.server.end_stream(outlet)
+
+    def detach(self, code: ErrorCode | None) -> None:
+        """The call ends early: so do the branches."""
+        for branch in self.live.values():
+            branch.detach(code)
+
+    def leave(self, outcome: Outcome) -> None:
+        """The call is over. Nothing is left behind."""
+        for branch in self._sources:
+            branch.leave(outcome)
+        self._sources.clear()
+        self.live.clear()
+        self._order.clear()
+        self._speaker = self._local = None
+
+
+def _text(step: SequenceStep | None, branch: Branch, text: str) -> str:
+    """What to tell of a request that a lost branch has not answered."""
+    if step is None or branch.backend is None:
+        return text
+    if branch.relay.dispatcher.steps.table.is_lost(step.key):
+        return f"{lost_text(step.key, branch.backend)} ({text})"
+    return f"{sequence_text(step.key)}: {text}"

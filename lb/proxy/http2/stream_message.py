@@ -1,0 +1,84 @@
+"""A look at one message of a `ModelStreamInfer`, for what decides where it goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.pool import ModelRoute, PoolSnapshot
+from lb.kserve.regions import grpc_regions
+from lb.kserve.sequence import Asked, Incomplete
+from lb.kserve.stream_debts import StreamMessage
+from lb.proxy.http2.look import LOOK_BYTES, read_asked
+from lb.wire.grpc.message import PREFIX_SIZE, model_name
+from lb.wire.protobuf import BYTES, ProtobufError, fields
+
+SEQUENCE_ID: Final = b"sequence_id"
+"""What says nothing of it is no step of a sequence."""
+_ID: Final = 3
+"""Field of ModelInferRequest."""
+
+
+def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> StreamMessage | None:
+    """What a message says.
+
+    Args:
+        data: its first bytes, prefix included; at most `LOOK_BYTES` are of use.
+        snapshot: the pool at this time.
+        is_all: no more of it will come.
+
+    Returns:
+        None when more bytes are needed to tell.
+    """
+    may_wait = not is_all and len(data) < LOOK_BYTES
+    name = model_name(data)
+    if name is None and may_wait:
+        return None
+    model = name or b""
+    route = snapshot.routes.get(model)
+    size = int.from_bytes(data[1:PREFIX_SIZE], "big")
+    message = data[PREFIX_SIZE : PREFIX_SIZE + size]
+    if not (data[0] or snapshot.regions):
+        is_there = len(message) == size or not may_wait
+        if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
+            return StreamMessage(model, b"", _request_id(message), None, (), has_one_answer(route))
+    try:
+        message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
+    except Incomplete:
+        if may_wait:
+            return None
+        asked = Asked(model, b"", None)
+    if snapshot.regions and len(message) < size and may_wait:
+        return None
+    regions: tuple[bytes, ...] = ()
+    if snapshot.regions:
+        regions = tuple(name for name in grpc_regions(message) if name in snapshot.regions)
+    route = snapshot.routes.get(asked.model)
+    step = asked.step
+    if route is not None and route.facts.is_stateful is False:
+        step = None
+    return StreamMessage(
+        asked.model, asked.version, _request_id(message), step, regions, has_one_answer(route)
+    )
+
+
+def is_plain(route: ModelRoute | None) -> bool:
+    """Whether requests for a model need no second look."""
+    return route is not None and route.is_plain
+
+
+def has_one_answer(route: ModelRoute | None) -> bool:
+    """Whether a model is known to give exactly one answer to each request."""
+    return route is not None and route.facts.is_decoupled is False
+
+
+def _request_id(message: bytes) -> bytes:
+    """The client's name for a request; empty where it has none, or none was seen."""
+    try:
+        for number, kind, start, end in fields(message):
+            if number == _ID and kind == BYTES:
+                return message[start:end]
+            if number > _ID:
+                break
+    except (IndexError, ProtobufError):
+        pass
+    return b""
