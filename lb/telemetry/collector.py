@@ -27,7 +27,7 @@ from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.own_calls import CallKey
+from lb.telemetry.own_calls import OwnCalls
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -77,7 +77,7 @@ class Sources:
     token_requests: Mapping[str, int]
     """By name of the token."""
     token_failures: Callable[[], int]
-    own_calls: Mapping[CallKey, int] = field(default_factory=dict)
+    own_calls: OwnCalls = field(default_factory=OwnCalls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +315,9 @@ class LoadBalancerCollector:
             yield (name, protocol.label), value
 
     def _own_calls(self) -> Iterator[Row]:
-        known = {backend.name for backend in self._sources.snapshot().backends}
-        for labels, count in tuple(self._sources.own_calls.items()):
-            if labels[1] in known:
-                yield labels, count
+        self._sources.own_calls.retain(frozenset(self._sources.snapshot().backends))
+        for (operation, backend, outcome), count in tuple(self._sources.own_calls.counts.items()):
+            yield (operation, backend.name, outcome), count
 
 
 def _by_code(

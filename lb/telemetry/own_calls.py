@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 
-CallKey = tuple[str, str, str]
+from lb.domain.backend import Backend
+
+CallKey = tuple[str, Backend, str]
 """Operation, backend and outcome."""
 
 
@@ -14,7 +17,7 @@ class OwnCalls:
     def __init__(self) -> None:
         self.counts: Counter[CallKey] = Counter()
 
-    def count(self, operation: str, backend: str, outcome: str) -> None:
+    def count(self, operation: str, backend: Backend, outcome: str) -> None:
         """One call ended.
 
         Args:
@@ -23,3 +26,8 @@ class OwnCalls:
             outcome: `ok`, `error` when the backend answered one, or why it did not answer.
         """
         self.counts[operation, backend, outcome] += 1
+
+    def retain(self, backends: Set[Backend]) -> None:
+        """Forget what was counted for all other backends."""
+        for key in [key for key in self.counts if key[1] not in backends]:
+            del self.counts[key]

@@ -11,6 +11,7 @@ from lb.domain.pool import Placement, PoolSnapshot
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, PortStatus, Sources
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
+from lb.telemetry.own_calls import OwnCalls
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -36,6 +37,7 @@ class Counters:
     statuses: Sequence[PortStatus] = ()
     dropped_access_lines: int = 0
     expiries: Sequence[tuple[str, int]] = ()
+    own_calls: OwnCalls = field(default_factory=OwnCalls)
 
     def collector(self) -> LoadBalancerCollector:
         """A collector over these counters."""
@@ -54,7 +56,7 @@ class Counters:
                 reload_failures=lambda: 2,
                 token_requests={"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
-                own_calls={("RepositoryIndex", name, "ok"): 2 for name in ("gpu-0", "gone")},
+                own_calls=self.own_calls,
             )
         )
 

@@ -228,7 +228,7 @@ class BackendFanOut:
                 task.cancel()
         found = [results.get(reach.backend.name) or gave_up(reach, question) for reach in targets]
         for result in found:
-            self.own_calls.count(question.operation.name, result.backend.name, result.label)
+            self.own_calls.count(question.operation.name, result.backend, result.label)
         return found
 
     def _give_up_on_lost(self, waiting: dict[asyncio.Task[None], Reach]) -> None:
