@@ -25,11 +25,12 @@ from lb.domain.client import (
     request_client,
 )
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import Operation, Treatment
+from lb.domain.operation import Operation, OperationKind, Treatment
 from lb.domain.outcome import Reason
 
 FieldLine = tuple[bytes, bytes]
 """Name in lower case, and value."""
+_INFERENCES: Final = frozenset({OperationKind.INFERENCE, OperationKind.STREAM})
 _FORWARDED_FOR: Final = b"x-forwarded-for"
 
 
@@ -63,6 +64,8 @@ class GateRules:
     """Where tokens stand; in lower case."""
     open_health: bool = True
     """Questions about our own health need no token and count toward no limit."""
+    strict_shared_memory: bool = False
+    """Inferences may use shared memory only where `control` or a token allows control."""
     limits: tuple[LimitRule, ...] = ()
     proxies: TrustedProxies = NO_PROXIES
 
@@ -111,7 +114,9 @@ class Gate:
         self._rules = rules = rules or GateRules()
         self._tokens = tokens or TokenBook()
         self._asks = rules.needs_token or bool(rules.limits)
-        self.asks_all = self._asks or bool(rules.proxies)
+        self.guards_regions = rules.strict_shared_memory
+        """Requests must be looked into for shared memory."""
+        self.asks_all = self._asks or bool(rules.proxies) or self.guards_regions
         """Whether heads may have a claim that are not about control."""
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
@@ -149,7 +154,8 @@ class Gate:
         is_open = rules.open_health and operation.treatment is Treatment.ANSWER
         forwarded_for = _values(fields, _FORWARDED_FOR)
         # A proxy's client is to be known, if only for the log.
-        if not is_control and (is_open or not (self._asks or forwarded_for)):
+        is_asked = self._asks or forwarded_for or self._may_use_memory(operation)
+        if not is_control and (is_open or not is_asked):
             return None
         claim = Claim(operation, is_control=is_control)
         claim.digest = shown_digest(rules.header, _values(fields, rules.header))
@@ -159,6 +165,9 @@ class Gate:
         )
         claim.forwarded_for = forwarded_for
         return claim
+
+    def _may_use_memory(self, operation: Operation) -> bool:
+        return self.guards_regions and operation.kind in _INFERENCES
 
     # Requests
 
@@ -217,20 +226,36 @@ class Gate:
     def _check_control(
         self, claim: Claim, token: Token | None, client: Client, address: IpAddress | None
     ) -> None:
+        if not self._may_control(token, client, address):
+            raise RequestRefused(
+                Reason.CONTROL_REFUSED,
+                f"{claim.operation.name} changes a server, which this client may not; triton-lb "
+                "allows it to access.control.networks and to tokens with the role control",
+            )
+
+    def _may_control(self, token: Token | None, client: Client, address: IpAddress | None) -> bool:
         rule = self._rules.control
         # A proxy that we trust speaks for others, wherever it runs.
         is_local = client.is_local and not client.is_trusted_proxy
-        if (
+        return (
             (rule.loopback and is_local)
             or (token is not None and Role.CONTROL in token.roles)
             or (address is not None and is_within(address, rule.networks))
-        ):
-            return
-        raise RequestRefused(
-            Reason.CONTROL_REFUSED,
-            f"{claim.operation.name} changes a server, which this client may not; triton-lb "
-            "allows it to access.control.networks and to tokens with the role control",
         )
+
+    def may_use_memory(self, claim: Claim | None, client: Client) -> bool:
+        """Whether a request that was admitted may name regions of shared memory.
+
+        Args:
+            claim: of its head, which `identify` has seen.
+            client: at the other end of its connection.
+        """
+        if not self.guards_regions:
+            return True
+        if claim is None:
+            return self._may_control(None, client, client.address)
+        token = claim.token if claim.digest is not None else None
+        return self._may_control(token, client, self.address(claim, client))
 
     def _take(
         self, claim: Claim, token: Token | None, address: IpAddress | None, now: float

@@ -18,6 +18,11 @@ from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.protobuf import BYTES, FIXED32, FIXED64, VARINT, ProtobufError, fields, varint
 
 KEY: Final = b"shared_memory_region"
+REFUSED: Final = (
+    "inferences of this client may not use shared memory; triton-lb allows it to "
+    "access.control.networks and to tokens with the role control"
+)
+"""Where `access.strict_shared_memory` is on."""
 
 _TENSORS: Final = {5: 4, 6: 2}
 """Fields of `ModelInferRequest` that are inputs and outputs: the field with their parameters."""

@@ -151,6 +151,7 @@ def _rules(access: AccessSettings, proxies: TrustedProxies) -> GateRules:
         needs_token=any(Role.INFER in token.roles for token in access.tokens),
         header=access.header.lower().encode(),
         open_health=access.open_health,
+        strict_shared_memory=access.strict_shared_memory,
         limits=tuple(map(_limit, access.limits)),
         proxies=proxies,
     )

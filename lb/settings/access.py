@@ -124,6 +124,10 @@ class AccessSettings(Section):
     tokens: tuple[TokenSettings, ...] = ()
     """All tokens, those of the admin API included."""
     control: ControlSettings = ControlSettings()
+    strict_shared_memory: bool = False
+    """Whether inferences may name regions of shared memory only where they may change servers, by
+    `control` or by a token with that role; others get 403 or PERMISSION_DENIED. On, every
+    inference is looked into."""
     limits: Annotated[tuple[ClientLimitSettings, ...], Field(max_length=16)] = ()
     """Limits per client."""
 

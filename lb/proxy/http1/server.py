@@ -18,6 +18,7 @@ from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.upload import UNCOUNTED
+from lb.proxy.http1.watched import WatchedExchange
 from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
@@ -221,6 +222,8 @@ class ServerConnection(Downstream):
         relay = self.relay
         if plan.route.is_asked and relay.fan_out is not None and plan.operation.asks in relay.kinds:
             return AskedExchange(relay, self, plan, now, relay.fan_out)
+        if plan.is_inference and relay.dispatcher.gate.guards_regions:
+            return WatchedExchange(relay, self, plan, now)
         return Http1Exchange(relay, self, plan, now)
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:

@@ -16,6 +16,7 @@ from lb.kserve.gate import masked
 from lb.kserve.operations import (
     HEALTH_CHECK,
     HEALTH_WATCH,
+    MODEL_INFER,
     MODEL_READY,
     MODEL_STREAM_INFER,
     grpc_operation,
@@ -28,11 +29,13 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.call import Call
 from lb.proxy.http2.health import HealthCall, ReadyCall
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.http2.spec import SpecCall
 from lb.proxy.http2.stream_call import StreamCall
+from lb.proxy.http2.watched import watched
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
@@ -44,7 +47,6 @@ from lb.wire.http2.heads import RequestHead
 from lb.wire.ledger import Ledger
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
     from lb.proxy.http2.link import Link
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
@@ -53,6 +55,8 @@ _COLLECTED: Final[dict[Operation, type[Call]]] = {
     HEALTH_WATCH: HealthCall,
     MODEL_READY: ReadyCall,
 }
+_WATCHED: Final[dict[type[Call], type[Call]]] = {kind: watched(kind) for kind in (Call, StreamCall)}
+_INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
 _NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
@@ -204,6 +208,12 @@ class Http2Relay:
         return operation
 
     def _handler(self, operation: Operation) -> type[Call] | None:
+        handler = self._kind_of_call(operation)
+        if operation in _INFERENCES and self.dispatcher.gate.guards_regions:
+            return _WATCHED[handler or Call]
+        return handler
+
+    def _kind_of_call(self, operation: Operation) -> type[Call] | None:
         if operation is MODEL_STREAM_INFER:
             return StreamCall
         if operation in _COLLECTED:

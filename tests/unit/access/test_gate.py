@@ -227,3 +227,36 @@ def test_only_heads_that_tell_of_a_client_have_a_claim_for_the_log_alone() -> No
     assert gate.claim(INFER, (), is_control=False) is None
     assert gate.claim(HEALTH, fields, is_control=False) is None
     assert refusal(gate, made(gate, INFER, fields), client("10.0.0.1", is_trusted=True)) is None
+
+
+STRICT = GateRules(strict_shared_memory=True)
+
+
+def test_without_the_rule_any_client_may_use_memory() -> None:
+    gate = Gate()
+
+    assert gate.claim(INFER, (), is_control=False) is None
+    assert gate.may_use_memory(None, REMOTE)
+
+
+@pytest.mark.parametrize(("who", "may"), [(LOCAL, True), (REMOTE, False)])
+def test_strictly_only_who_may_change_servers_may_use_memory(who: Client, may: bool) -> None:
+    gate = Gate(STRICT)
+    claim = made(gate, INFER)
+
+    assert refusal(gate, claim, who) is None, "the inference itself may pass"
+    assert gate.may_use_memory(claim, who) is may
+    assert gate.may_use_memory(None, who) is may
+
+
+@pytest.mark.parametrize(("role", "may"), [(Role.CONTROL, True), (Role.INFER, False)])
+def test_a_token_for_control_is_good_for_memory(role: Role, may: bool) -> None:
+    gate = Gate(STRICT, book(role))
+    claim = made(gate, INFER, FIELDS)
+    refusal(gate, claim, REMOTE)
+
+    assert gate.may_use_memory(claim, REMOTE) is may
+
+
+def test_questions_about_health_use_no_memory() -> None:
+    assert Gate(STRICT).claim(HEALTH, (), is_control=False) is None

@@ -42,6 +42,7 @@ def test_by_default_nothing_is_asked_but_where_control_comes_from() -> None:
         "open_health": True,
         "tokens": (),
         "control": {"loopback": True, "networks": ()},
+        "strict_shared_memory": False,
         "limits": (),
     }
     assert AdminSettings().model_dump() == {"hosts": (), "insecure": False}

@@ -1,0 +1,87 @@
+"""Under strict rules no region of shared memory gets through by HTTP."""
+
+from __future__ import annotations
+
+import gzip
+from ipaddress import ip_network
+
+import pytest
+
+from lb.access.gate import ControlRule, Gate, GateRules
+from lb.proxy.http1.heads import HeadReader
+from tests.fakes.http1_sides import Sides
+
+SHARED = b'{"inputs":[{"name":"I","parameters":{"shared_memory_region":"r"}}]}'
+PLAIN = b'{"inputs":[{"name":"I","data":["shared_memory_region"]}]}'
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+class Bench(Sides):
+    """A remote client of a strict relay."""
+
+    def __init__(self, *networks: str) -> None:
+        super().__init__()
+        control = ControlRule(networks=tuple(map(ip_network, networks)))
+        gate = Gate(GateRules(control=control, strict_shared_memory=True))
+        self.dispatcher.gate = gate
+        self.relay.heads = HeadReader(self.relay.options.head, gate=gate)
+        self.relay.known_plan = self.relay.heads.known_request
+        self.relay.plan = self.relay.heads.plan
+        self.server, self.sent = self.client()
+        self.backend, self.wire = self.upstream()
+
+    def infer(self, body: bytes, *fields: bytes, step: int = 1 << 20) -> None:
+        """Send an inference in pieces."""
+        lines = (b"POST /v2/models/m/infer HTTP/1.1", b"Host: a", *fields)
+        head = b"\r\n".join((*lines, b"Content-Length: %d" % len(body), b"", b""))
+        self.server.data_received(head)
+        for at in range(0, len(body), step):
+            if self.server.transport is not None:
+                self.server.data_received(body[at : at + step])
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.dispatcher.open_exchanges or self.ledger.held or self.in_flight)
+
+
+@pytest.mark.parametrize("step", [1, 10, 1 << 20])
+@pytest.mark.parametrize("coding", [b"", b"gzip"])
+async def test_a_region_is_refused_before_the_backend_has_it(step: int, coding: bytes) -> None:
+    bench = Bench()
+    body = gzip.compress(SHARED) if coding else SHARED
+    bench.infer(body, *([b"Content-Encoding: " + coding] if coding else []), step=step)
+    answer = bench.sent.take()
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"access.control.networks" in answer
+    assert body not in bench.wire.written
+    bench.sent.lose()
+    assert bench.is_clean
+
+
+async def test_a_whole_request_in_one_read_is_refused() -> None:
+    bench = Bench()
+    bench.server.data_received(
+        b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(SHARED), SHARED)
+    )
+    assert bench.sent.take().startswith(b"HTTP/1.1 403 ")
+    assert bench.wire.take() == b""
+    bench.server.data_received(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert bench.sent.take().startswith(b"HTTP/1.1 200 "), "the connection lives on"
+
+
+async def test_other_inferences_pass() -> None:
+    bench = Bench()
+    tensors = b'"shared_memory_region":"r"'
+    size = b"Inference-Header-Content-Length: %d" % len(PLAIN)
+    for body, fields in ((PLAIN, []), (PLAIN + tensors, [size])):
+        bench.infer(body, *fields)
+        assert bench.wire.take().endswith(body)
+        bench.backend.data_received(OK)
+        assert bench.sent.take() == OK
+
+
+async def test_a_client_that_may_control_may_use_memory() -> None:
+    bench = Bench("10.0.0.0/8")
+    bench.infer(SHARED)
+    assert bench.wire.take().endswith(SHARED)
