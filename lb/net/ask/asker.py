@@ -12,7 +12,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.http import HttpAnswer, HttpTalk
-from lb.net.ask.talk import Fields, Payload, Talk, with_operator_fields
+from lb.net.ask.talk import Fields, Payload, Talk, authority, with_operator_fields
 from lb.net.dial import dial
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
@@ -71,7 +71,7 @@ class Asker:
             target,
             with_operator_fields(fields, spec.headers),
             body,
-            authority=authority(spec, address),
+            authority=authority(spec.headers, address),
         )
         return await self._converse(AppProtocol.HTTP, address, tls, talk, timeout_s, keep)
 
@@ -91,7 +91,7 @@ class Asker:
             path,
             with_operator_fields(metadata, spec.headers),
             message,
-            authority=authority(spec, address),
+            authority=authority(spec.headers, address),
             is_secure=tls is not None,
         )
         return await self._converse(AppProtocol.GRPC, address, tls, talk, timeout_s, keep)
@@ -124,12 +124,6 @@ class Asker:
         except TimeoutError as error:
             detail = f"no answer within {timeout_s:g} s"
             raise UpstreamError(Outcome.DEADLINE, detail) from error
-
-
-def authority(spec: BackendSpec, address: Address) -> bytes:
-    """How a backend is addressed in requests of our own: as the operator says, or its address."""
-    given = next((value for name, value in spec.headers if name.lower() == "host"), None)
-    return (given or ("localhost" if address.path else str(address))).encode()
 
 
 def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls | None]:

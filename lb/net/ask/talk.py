@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from lb.domain.backend import Address
+
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 Payload: TypeAlias = bytes | memoryview
@@ -46,7 +48,17 @@ class Talk(Protocol[AnswerT_co]):
         ...
 
 
-def with_operator_fields(fields: Fields, headers: tuple[tuple[str, str], ...]) -> Fields:
+OperatorHeaders: TypeAlias = tuple[tuple[str, str], ...]
+"""`headers` of a backend: for calls of our own."""
+
+
+def authority(headers: OperatorHeaders, address: Address) -> bytes:
+    """How a backend is addressed in calls of our own: as the operator says, or its address."""
+    given = next((value for name, value in headers if name.lower() == "host"), None)
+    return (given or ("localhost" if address.path else str(address))).encode()
+
+
+def with_operator_fields(fields: Fields, headers: OperatorHeaders) -> Fields:
     """Fields of a request with those that the operator wants on calls of our own.
 
     They replace fields of the same name; `host` is none of them (see `authority`).
