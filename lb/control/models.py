@@ -32,7 +32,10 @@ _SOON_S: Final = 0.5
 _GAP_S: Final = 0.05
 """Between two looks at one backend, however many reasons there are."""
 _UNLISTED_S: Final = 60.0
-"""To the next look at a server that does not list its models, and at anything but models."""
+"""To the next look at a server that does not list its models."""
+_SETUP_S: Final = 30.0
+"""To the next look at regions and settings, which others may have changed."""
+_REFRESHED_S: Final = 10.0
 _STALE_REFRESHES: Final = 3
 _STALE_S: Final = 10.0
 """A list that could not be renewed for so long, and so many refreshes, counts as none."""
@@ -144,6 +147,17 @@ class ModelWatch:
                 await self._facts.idle.wait()
         except TimeoutError:
             _log.info("what a call has changed is not known yet")
+
+    async def refreshed(self, records: Iterable[BackendRecord]) -> None:
+        """Look at everything of some backends, and return when that is done."""
+        watched = [self._watched[record] for record in records if record in self._watched]
+        for each in watched:
+            each.setup_due = 0.0
+        try:
+            async with asyncio.timeout(_REFRESHED_S):
+                await self._wait_for(watched)
+        except TimeoutError:
+            _log.info("some backends are slow to say what they have")
 
     def look_at(self, record: BackendRecord) -> None:
         """Look at everything of one backend as soon as possible."""
@@ -295,7 +309,7 @@ class ModelWatch:
     async def _look_at_setup(self, watched: _Watched) -> None:
         """Ask for regions and settings; what is not offered counts as none."""
         record = watched.record
-        watched.setup_due = self._clock() + _UNLISTED_S
+        watched.setup_due = self._clock() + _SETUP_S
         try:
             setup = await self._setup(record)
         except UpstreamError as error:

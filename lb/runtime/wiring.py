@@ -19,9 +19,11 @@ from lb.admin.metrics_app import Target, make_metrics_app
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
+from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import Member
+from lb.control.restore import Restorer
 from lb.control.views import port_statuses
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.health.thresholds import Thresholds
@@ -153,6 +155,7 @@ class Product:
     directory: BackendDirectory
     probes: ProbeLoops
     models: ModelWatch
+    restorer: Restorer
     dispatcher: Dispatcher
     http1: Http1Relay
     http2: Http2Relay
@@ -182,6 +185,7 @@ class Product:
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
         await self.probes.aclose()
+        await self.restorer.aclose()
         await self.models.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
@@ -209,7 +213,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         max_attempts=settings.retry.attempts,
         gate=access.gate,
     )
-    models = _models(settings, directory, security, rng)
+    models, restorer = _models(settings, directory, security, rng)
     dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
         backend, model, version, time.monotonic()
     )
@@ -229,12 +233,16 @@ def build(settings: Settings, logs: Logs) -> Product:
         reload_failures=lambda: security.watch.failures,
         token_requests=access.gate.requests,
         token_failures=lambda: access.tokens.failures,
+        model_tables=lambda: table_statuses(directory, time.monotonic()),
+        ready_backends=lambda: ready_backends(directory, settings.metrics.model_labels),
+        restored=restorer.counts,
     )
     return Product(
         settings=settings,
         directory=directory,
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
         models=models,
+        restorer=restorer,
         dispatcher=dispatcher,
         http1=http1,
         http2=http2,
@@ -250,10 +258,15 @@ def build(settings: Settings, logs: Logs) -> Product:
 
 def _models(
     settings: Settings, directory: BackendDirectory, security: Security, rng: Random
-) -> ModelWatch:
+) -> tuple[ModelWatch, Restorer]:
     asker = Asker(security.clients, connect_timeout_s=settings.timeouts.connect)
     table = settings.model_table
-    return ModelWatch(directory, Questions(asker), rng, refresh_s=table.refresh)
+    questions = Questions(asker)
+    watch = ModelWatch(directory, questions, rng, refresh_s=table.refresh)
+    restorer = Restorer(directory, watch, questions)
+    if table.restore:
+        watch.joined = restorer.joined
+    return watch, restorer
 
 
 def _relays(

@@ -232,13 +232,52 @@ BACKENDS: Final = (
         ("operation", "backend", "outcome"),
     ),
 )
+MODELS: Final = (
+    MetricSpec(
+        "triton_lb_backend_models_ready",
+        _GAUGE,
+        "Models that the backend has ready, where it lists its models.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_model_table_age_seconds",
+        _GAUGE,
+        "Age of the newest list of models that the backend gave.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_models_missing",
+        _GAUGE,
+        "Models that another backend has ready and this one has not.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_settings_differing",
+        _GAUGE,
+        "Trace and log settings in which the backend differs from most.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_model_ready_backends",
+        _GAUGE,
+        "Backends that have a model ready, for as many models as `metrics.model_labels` says.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_restored_total",
+        _COUNTER,
+        "What a backend that joined lacked and the others had, and was given (restored) or could "
+        "not be given (failed), by kind: model, region, trace or log.",
+        ("kind", "result"),
+    ),
+)
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",
     _COUNTER,
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
-COLLECTED: Final = (*PROCESS, *TOKENS, *CLIENTS, *BACKENDS)
+COLLECTED: Final = (*PROCESS, *TOKENS, *CLIENTS, *BACKENDS, *MODELS)
 """What the collector renders, in this order."""
 
 _INTRODUCTION: Final = """\
@@ -277,6 +316,7 @@ def markdown() -> str:
         ("Access", TOKENS),
         ("Clients and requests", CLIENTS),
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
+        ("Models", MODELS),
     ):
         parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
         parts.extend(_rows(specs))

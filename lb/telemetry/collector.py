@@ -57,6 +57,21 @@ class PortStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTableStatus:
+    """What the control plane knows of the models of one backend."""
+
+    backend: str
+    ready: int
+    """Models that are ready."""
+    age_s: float
+    """Of its list."""
+    missing: int
+    """Models that are ready on others and not here."""
+    differing: int
+    """Settings that are otherwise on most others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where the collector reads. Callables are asked at every scrape."""
 
@@ -77,6 +92,11 @@ class Sources:
     token_requests: Mapping[str, int]
     """By name of the token."""
     token_failures: Callable[[], int]
+    model_tables: Callable[[], Iterable[ModelTableStatus]]
+    ready_backends: Callable[[], Iterable[tuple[str, int]]]
+    """Models, as many as have labels, and how many backends have each ready."""
+    restored: Mapping[tuple[str, str], int]
+    """By kind and result."""
     own_calls: OwnCalls = field(default_factory=OwnCalls)
 
 
@@ -182,6 +202,14 @@ class LoadBalancerCollector:
             "triton_lb_backend_up": self._up,
             "triton_lb_backend_state": self._states,
             "triton_lb_backend_state_changes_total": self._state_changes,
+            "triton_lb_backend_models_ready": self._tables("ready"),
+            "triton_lb_backend_model_table_age_seconds": self._tables("age_s"),
+            "triton_lb_backend_models_missing": self._tables("missing"),
+            "triton_lb_backend_settings_differing": self._tables("differing"),
+            "triton_lb_model_ready_backends": lambda: (
+                ((model,), count) for model, count in sources.ready_backends()
+            ),
+            "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
             "triton_lb_backend_in_flight": self._port("in_flight"),
             "triton_lb_backend_connections": self._port("connections"),
             "triton_lb_backend_attempts_total": self._port("attempts"),
@@ -286,6 +314,10 @@ class LoadBalancerCollector:
     def _state_changes(self) -> Iterator[Row]:
         for status in self._sources.statuses():
             yield (status.backend, status.protocol.label), status.changes
+
+    def _tables(self, attribute: str) -> Rows:
+        read: Callable[[ModelTableStatus], float] = attrgetter(attribute)
+        return lambda: (((each.backend,), read(each)) for each in self._sources.model_tables())
 
     def _ports(self) -> Iterator[tuple[str, AppProtocol, Port]]:
         for backend in self._sources.snapshot().backends:

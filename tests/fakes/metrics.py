@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from lb.balancing.round_robin import RoundRobin
 from lb.domain.backend import Backend
 from lb.domain.pool import Placement, PoolSnapshot
-from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, PortStatus, Sources
+from lb.telemetry.collector import (
+    BuildInfo,
+    LoadBalancerCollector,
+    ModelTableStatus,
+    PortStatus,
+    Sources,
+)
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.own_calls import OwnCalls
@@ -56,6 +62,11 @@ class Counters:
                 reload_failures=lambda: 2,
                 token_requests={"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
+                model_tables=lambda: [
+                    ModelTableStatus(backend="b0", ready=3, age_s=1.5, missing=1, differing=2)
+                ],
+                ready_backends=lambda: [("simple", 2)],
+                restored={("model", "restored"): 4},
                 own_calls=self.own_calls,
             )
         )

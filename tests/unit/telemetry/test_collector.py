@@ -120,6 +120,19 @@ def test_counters_of_clients_are_rendered() -> None:
         assert samples[key(f"triton_lb_{name}", **labels)] == value
 
 
+def test_what_is_known_of_models_is_rendered() -> None:
+    samples = busy().samples()
+    for name, labels, value in (
+        ("backend_models_ready", {"backend": "b0"}, 3),
+        ("backend_model_table_age_seconds", {"backend": "b0"}, 1.5),
+        ("backend_models_missing", {"backend": "b0"}, 1),
+        ("backend_settings_differing", {"backend": "b0"}, 2),
+        ("model_ready_backends", {"model": "simple"}, 2),
+        ("restored_total", {"kind": "model", "result": "restored"}, 4),
+    ):
+        assert samples[key(f"triton_lb_{name}", **labels)] == value
+
+
 def test_facts_of_the_process_are_rendered() -> None:
     samples = busy().samples()
     build = {"version": "0.1.0", "python": "3.11.7", "uvloop": ""}

@@ -1,0 +1,137 @@
+"""What is known of models, backend by backend, for the admin API and metrics.
+
+*Drift* is what one backend lacks that another one has: it may be meant so, or be what restoring
+could not mend, such as a model whose files came with the call that loaded it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from lb.control.directory import BackendDirectory
+from lb.control.record import BackendRecord
+from lb.domain.backend import AdminState
+from lb.kserve.server_settings import Settings, Value, differing
+from lb.telemetry.collector import ModelTableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """One version of one model."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What a backend does not have like the others."""
+
+    models: tuple[str, ...] = ()
+    """Ready on another backend and not on this one."""
+    settings: tuple[str, ...] = ()
+    """Trace and log settings that are otherwise on most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsView:
+    """What one backend has."""
+
+    listed: bool | None
+    """Whether it lists its models; None: it has not been asked yet, or does not answer."""
+    age_s: float | None
+    """Age of the list."""
+    models: tuple[ModelLine, ...]
+    regions: tuple[str, ...]
+    """Registered regions of shared memory."""
+    drift: Drift
+
+
+def models_view(directory: BackendDirectory, record: BackendRecord, now: float) -> ModelsView:
+    """Describe what one backend has."""
+    table = record.models
+    return ModelsView(
+        listed=table.lists,
+        age_s=table.age_s(now),
+        models=tuple(
+            ModelLine(
+                text(entry.name), text(entry.version), table.state_of(entry).value, entry.reason
+            )
+            for entry in table.entries
+        ),
+        regions=tuple(sorted(text(region) for region in record.regions)),
+        drift=_Comparison(directory).drift(record),
+    )
+
+
+def text(name: bytes) -> str:
+    """A name of a backend's, for people."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTableStatus]:
+    """Describe every backend that lists its models, for the metrics page."""
+    comparison = _Comparison(directory)
+    for record in directory.records:
+        age_s = record.models.age_s(now)
+        if age_s is not None:
+            drift = comparison.drift(record)
+            yield ModelTableStatus(
+                backend=record.backend.name,
+                ready=len({name for name, _ in record.models.ready}),
+                age_s=age_s,
+                missing=len(drift.models),
+                differing=len(drift.settings),
+            )
+
+
+def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, int]]:
+    """How many backends have each model ready, for `most` models at most."""
+    counts: Counter[bytes] = Counter()
+    for record in directory.records:
+        counts.update({name for name, _ in record.models.ready})
+    return [(text(name), count) for name, count in islice(sorted(counts.items()), most)]
+
+
+class _Comparison:
+    """What backends that may get requests have between them."""
+
+    def __init__(self, directory: BackendDirectory) -> None:
+        records = [
+            each
+            for each in directory.records
+            if each.admin is AdminState.ENABLED and each.models.lists is True
+        ]
+        self._records = frozenset(records)
+        self._models: set[bytes] = set()
+        for ready in {record.models.ready for record in records}:
+            self._models.update(name for name, _ in ready)
+        self._usual = _usual([record.setup.trace | record.setup.log for record in records])
+
+    def drift(self, record: BackendRecord) -> Drift:
+        if record not in self._records:
+            return Drift()
+        missing = self._models - {name for name, _ in record.models.ready}
+        settings = record.setup.trace | record.setup.log
+        return Drift(
+            tuple(sorted(text(name) for name in missing)),
+            tuple(
+                name
+                for name, value in self._usual.items()
+                if name in settings and settings[name] != value
+            ),
+        )
+
+
+def _usual(settings: list[Settings]) -> Settings:
+    """The most common value of each setting that is not the same everywhere."""
+    usual: Settings = {}
+    for name in differing(settings):
+        values: Counter[Value] = Counter(each[name] for each in settings if name in each)
+        usual[name] = values.most_common(1)[0][0]
+    return usual

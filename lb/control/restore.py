@@ -1,0 +1,196 @@
+"""Gives a backend that joins or comes back what all others have.
+
+What a backend should have is what the others have, not what this process remembers: so several
+balancers before the same backends want the same. Each acts only when a backend joins, and
+everything that it does can be done twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from lb.control.directory import BackendDirectory
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions, Reply
+from lb.control.record import BackendRecord
+from lb.domain.backend import AdminState, Backend, BackendKind
+from lb.domain.errors import UpstreamError
+from lb.domain.model import ModelState
+from lb.kserve.messages import SYSTEM_SHARED_MEMORY_REGISTER
+from lb.kserve.operations import grpc_operation
+from lb.kserve.repository import Region
+from lb.kserve.server_settings import Settings, to_copy
+from lb.net.tasks import TaskOwner
+from lb.proxy.fan_out.targets import concerned
+
+_log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S: Final = 600.0
+"""For loading one model."""
+_NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
+_ALREADY: Final = "already in manager"
+"""In Triton's refusal to register a region that it has."""
+_REGISTER: Final = grpc_operation(SYSTEM_SHARED_MEMORY_REGISTER.path.encode())
+_PRESENT: Final = (ModelState.READY, ModelState.LOADING)
+
+
+class Kind(StrEnum):
+    """What is restored."""
+
+    MODEL = "model"
+    REGION = "region"
+    TRACE = "trace"
+    LOG = "log"
+
+
+class Result(StrEnum):
+    """What became of it."""
+
+    RESTORED = "restored"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What a backend does not have and all others do."""
+
+    models: tuple[bytes, ...] = ()
+    regions: tuple[Region, ...] = ()
+    trace: Settings = field(default_factory=dict)
+    log: Settings = field(default_factory=dict)
+
+
+def missing(
+    joined: BackendRecord, others: Sequence[BackendRecord], sharing: frozenset[Backend]
+) -> Missing:
+    """Compare a backend with all others that are settled.
+
+    Args:
+        joined: the one.
+        others: empty is nothing to compare with.
+        sharing: those that share memory with our clients.
+    """
+    if not others:
+        return Missing()
+    return Missing(
+        models=_missing_models(joined, others),
+        regions=_missing_regions(joined, [each for each in others if each.backend in sharing])
+        if joined.backend in sharing
+        else (),
+        trace=to_copy(joined.setup.trace, [o.setup.trace for o in others if o.setup.trace]),
+        log=to_copy(joined.setup.log, [o.setup.log for o in others if o.setup.log]),
+    )
+
+
+def _missing_models(joined: BackendRecord, others: Sequence[BackendRecord]) -> tuple[bytes, ...]:
+    """Models that all others have ready. What is not in its repository it could not load."""
+    common = set(joined.models.names)
+    for other in others:
+        common &= {name for name, _ in other.models.ready}
+    present = {each.name for each in joined.models.entries if each.state in _PRESENT}
+    return tuple(sorted(common - present))
+
+
+def _missing_regions(joined: BackendRecord, others: Sequence[BackendRecord]) -> tuple[Region, ...]:
+    common = set(others[0].setup.regions) if others else set()
+    for other in others:
+        common &= set(other.setup.regions)
+    known = {region.name for region in joined.setup.regions}
+    return tuple(
+        sorted((each for each in common if each.name not in known), key=lambda each: each.name)
+    )
+
+
+class Restorer:
+    """Brings backends that join in line with the others."""
+
+    def __init__(
+        self, directory: BackendDirectory, watch: ModelWatch, questions: Questions
+    ) -> None:
+        self._directory = directory
+        self._watch = watch
+        self._questions = questions
+        self._tasks = TaskOwner()
+        self._joining: set[BackendRecord] = set()
+        """Not settled: nobody is compared with them."""
+        self.counts: dict[tuple[str, str], int] = {}
+        """What was done since the start, by kind and result."""
+
+    async def aclose(self) -> None:
+        """Leave what is under way."""
+        await self._tasks.aclose()
+
+    def joined(self, record: BackendRecord) -> None:
+        """A backend has come or come back; see `ModelWatch.joined`."""
+        if record.member.spec.kind is BackendKind.TRITON and record not in self._joining:
+            self._joining.add(record)
+            self._tasks.spawn(self._restore(record), name=f"restore {record.backend.name}")
+
+    async def _restore(self, record: BackendRecord) -> None:
+        try:
+            others = [each for each in self._directory.records if self._is_settled(each)]
+            if not others:
+                return
+            await self._watch.refreshed([record, *others])
+            lacking = missing(record, [o for o in others if self._is_settled(o)], self._sharing())
+            await self._restore_settings(record, lacking)
+            for region in lacking.regions:
+                reply = await self._questions.register(record, region)
+                self._count(record, Kind.REGION, region.name, reply, fine=_ALREADY)
+            await self._restore_models(record, lacking.models)
+        except UpstreamError as error:
+            fields = {"backend": record.backend.name, "why": error.detail}
+            _log.warning("backend could not be brought in line with the others", extra=fields)
+        finally:
+            self._joining.discard(record)
+            self._watch.look_at(record)
+
+    def _is_settled(self, record: BackendRecord) -> bool:
+        return (
+            record.member.spec.kind is BackendKind.TRITON
+            and record.admin is AdminState.ENABLED
+            and record.answers
+            and record.models.lists is True
+            and record not in self._joining
+        )
+
+    def _sharing(self) -> frozenset[Backend]:
+        reached = concerned(self._directory.roster(), _REGISTER)
+        return frozenset(reach.backend for reach in reached)
+
+    async def _restore_settings(self, record: BackendRecord, lacking: Missing) -> None:
+        if lacking.trace:
+            reply = await self._questions.set_trace(record, lacking.trace)
+            self._count(record, Kind.TRACE, ", ".join(lacking.trace), reply)
+        if lacking.log:
+            reply = await self._questions.set_log(record, lacking.log)
+            self._count(record, Kind.LOG, ", ".join(lacking.log), reply)
+
+    async def _restore_models(self, record: BackendRecord, models: Sequence[bytes]) -> None:
+        """Load one after the other: each serves as soon as it is there."""
+        for model in models:
+            entries = record.models.entries
+            if any(each.name == model and each.state in _PRESENT for each in entries):
+                continue  # another balancer, or an ensemble that it belongs to, has loaded it
+            reply = await self._questions.load(record, model, LOAD_TIMEOUT_S)
+            if reply.detail.startswith(_NOT_EXPLICIT):
+                return  # it loads what it finds by itself
+            self._count(record, Kind.MODEL, model.decode(errors="replace"), reply)
+            await self._watch.refreshed([record])
+
+    def _count(
+        self, record: BackendRecord, kind: Kind, what: str, reply: Reply, *, fine: str = ""
+    ) -> None:
+        is_done = reply.is_ok or bool(fine and fine in reply.detail)
+        key = (kind.value, (Result.RESTORED if is_done else Result.FAILED).value)
+        self.counts[key] = self.counts.get(key, 0) + 1
+        fields = {"backend": record.backend.name, "kind": kind.value, "what": what}
+        if is_done:
+            _log.info("restored what the other backends have", extra=fields)
+        else:
+            why = reply.detail or f"status {reply.status}"
+            _log.warning("not restored what the others have", extra={**fields, "why": why})
