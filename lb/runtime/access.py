@@ -84,11 +84,15 @@ class TokenKeeper:
 def _read(path: str) -> _Reading:
     try:
         with open(path, encoding="utf-8") as file:
-            return _Reading(file.read(_MAX_CHARACTERS))
+            text = file.read(_MAX_CHARACTERS + 1)
     except OSError as error:
         return _Reading("", error.strerror or "cannot be read")
     except UnicodeDecodeError:
         return _Reading("", "not UTF-8 text")
+    if len(text) > _MAX_CHARACTERS:
+        # What is left of a token that was cut would be another one.
+        return _Reading("", f"longer than {_MAX_CHARACTERS} characters")
+    return _Reading(text)
 
 
 def _tokens(settings: Sequence[TokenSettings], readings: Sequence[_Reading]) -> Iterator[Token]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
 from lb.proxy.fan_out.question import FanOut, Question
@@ -23,6 +24,8 @@ _HOP_BY_HOP: Final = frozenset({
 })  # fmt: skip
 """Fields that each of our own requests has anew."""
 _COMPACT_PIECES: Final = 64
+QUESTION_BYTES: Final = 64 * 1024
+"""A question that changes nothing needs hardly a body, and everybody may ask it."""
 
 
 class AskedExchange(Http1Exchange):
@@ -64,6 +67,14 @@ class AskedExchange(Http1Exchange):
     def wants_body(self) -> bool:
         """Whether the client should send more now."""
         return True
+
+    def _is_too_large(self, pieces: list[Payload]) -> bool:
+        """Whether the body passes a limit with `pieces`; the exchange is over then."""
+        size = self.bytes_in + sum(map(len, pieces))
+        if self.operation.kind is OperationKind.READ and size > QUESTION_BYTES:
+            self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
+            return True
+        return super()._is_too_large(pieces)
 
     def _collect(self, pieces: list[Payload], *, ended: bool) -> bool:
         """Keep a part of the body. False when the exchange is over, or will be."""

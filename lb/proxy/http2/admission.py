@@ -10,6 +10,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC, trailers_only
+from lb.wire.http2.budget import Spending
 from lb.wire.http2.fields import encode_field
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def is_refused(call: Call) -> bool:
         _refuse_foreign(call)
     elif head.size > options.head_size or head.count > options.fields:
         call.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
+        call.server.spend(Spending.OVERSIZED)
     elif head.timeout_bad:
         call.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
     elif head.claim is not None:

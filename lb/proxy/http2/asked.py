@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
 from lb.proxy.fan_out.question import Question, Reply
@@ -19,6 +20,8 @@ from lb.wire.http2.flow import Payload
 
 _MESSAGE_LIMIT: Final = 2**31 - 1
 """What gRPC servers take at most."""
+_QUESTION_LIMIT: Final = 64 * 1024
+"""A question that changes nothing is a name or two, and everybody may ask it."""
 _INFLATED_LIMIT: Final = 64 * 2**20
 """Of a compressed message, which costs its sender little."""
 _COMPACT_PIECES: Final = 64
@@ -33,8 +36,13 @@ class AskedCall(Call):
 
     __slots__ = ()
 
-    limit: ClassVar[int] = _MESSAGE_LIMIT + PREFIX_SIZE
-    """Most bytes of the request, prefix included."""
+    limit: ClassVar[int] = _QUESTION_LIMIT
+    """Most bytes of a request that changes nothing, prefix included."""
+
+    @property
+    def _limit(self) -> int:
+        is_control = self.operation.kind is OperationKind.CONTROL
+        return _MESSAGE_LIMIT + PREFIX_SIZE if is_control else self.limit
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
@@ -48,12 +56,12 @@ class AskedCall(Call):
             self._drop_upload(len(payload))
             return
         self.bytes_in += len(payload)
-        if self.bytes_in > self.limit:
+        if self.bytes_in > self._limit:
             self.fail(Reason.BODY_TOO_LARGE, "the message is too large for this call")
             return
         if self.messages is not None and not self._message_fits(payload):
             return
-        if not request.retain(payload, self.limit):
+        if not request.retain(payload, self._limit):
             return
         pieces = request.retained
         if len(pieces) > _COMPACT_PIECES:
@@ -94,6 +102,7 @@ class AskedCall(Call):
         if len(data) < PREFIX_SIZE or len(data) != size + PREFIX_SIZE:
             raise RequestRefused(Reason.BAD_REQUEST, "the call needs exactly one message")
         limit = REGISTER_BYTES if is_registration(self.operation) else _INFLATED_LIMIT
+        limit = min(limit, self._limit)
         message: bytes | None = data[PREFIX_SIZE:]
         if data[0]:
             message = inflated(data[PREFIX_SIZE:], limit)

@@ -329,8 +329,9 @@ class Link(Http2Codec, asyncio.Protocol):
         for pipe in tuple(self.waiting):
             if self.congested or self.credit <= 0:
                 return
-            del self.waiting[pipe]
-            self.drain(pipe, _BURST)
+            if pipe in self.waiting:  # else another one's call has ended it
+                del self.waiting[pipe]
+                self.drain(pipe, _BURST)
 
     def forget(self, pipe: Pipe[Any]) -> None:
         """`pipe` has nothing to send here any more."""

@@ -35,6 +35,8 @@ class Spending(IntEnum):
     """DATA of a few bytes that is not the last."""
     STRAY = 9
     """A frame for a stream that is over."""
+    OVERSIZED = 10
+    """A request whose head is over the limits: it costs us the reading of all of it."""
 
     @property
     def detail(self) -> str:
@@ -53,6 +55,7 @@ _DETAILS: Final = {
     Spending.EMPTY: "too many empty DATA frames",
     Spending.CRUMB: "too many tiny DATA frames",
     Spending.STRAY: "too many frames for streams that are over",
+    Spending.OVERSIZED: "too many oversized heads",
 }
 
 
@@ -195,6 +198,7 @@ def client_allowances(concurrent_streams: int) -> Allowances:
         Spending.EMPTY: Allowance(burst=100, per_s=10),
         Spending.CRUMB: Allowance(burst=2000, per_s=100, byte_in=_CRUMB_WORTH, bank=2000),
         Spending.STRAY: Allowance(burst=100, per_s=_PER_MINUTE, stream=1, bank=bank),
+        Spending.OVERSIZED: Allowance(burst=100, per_s=10),
     }
 
 

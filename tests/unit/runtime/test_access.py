@@ -169,3 +169,11 @@ def test_trusted_proxies_tell_who_the_client_is() -> None:
             continue
         with pytest.raises(RequestRefused):
             gate.admit(claim, None, proxy, 0.0)
+
+
+def test_a_file_that_is_too_long_is_refused_and_not_cut(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(("t" * 64 + "\n") * 1100)
+    settings = TokenSettings(name="all", file=str(file))
+    with pytest.raises(TokenFileError, match="longer than 65536 characters"):
+        TokenKeeper((settings,))

@@ -143,3 +143,12 @@ async def test_without_a_fan_out_they_are_balanced_like_others() -> None:
     server.data_received(_INDEX + _LENGTH + _BODY)
     assert backend.take().endswith(_BODY)
     client.lose()
+
+
+async def test_questions_that_change_nothing_are_short() -> None:
+    bench = Bench(Reply(status=200))
+    bench.server.data_received(_INDEX + b"Content-Length: 70000\r\n\r\n" + bytes(70_000))
+    await bench.settle()
+    assert not bench.fan_out.questions
+    assert bench.sent.take().startswith(b"HTTP/1.1 413 ")
+    bench.sent.lose()

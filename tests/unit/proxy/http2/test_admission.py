@@ -11,6 +11,7 @@ from lb.domain.access import Role
 from lb.domain.outcome import Reason
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
+    GOAWAY,
     HEADERS,
     RST_STREAM,
     FieldPair,
@@ -113,4 +114,15 @@ async def test_requests_under_way_are_given_back_in_every_ending() -> None:
     other.sends(call(1))
     assert backend.gets()[0].kind == HEADERS
     backend.goes()
+    assert relay.is_clean()
+
+
+async def test_a_client_whose_heads_are_all_too_large_has_to_go() -> None:
+    relay = PaperRelay(options=Http2Options(head_size=1000))
+    client = relay.client()
+    for number in range(101):
+        client.sends(headers(2 * number + 1, request_fields((b"x", b"y" * 1500)), end=True))
+    goaways = [found for found in client.gets() if found.kind == GOAWAY]
+    assert b"too many oversized heads" in goaways[0].payload
+    assert len(relay.finished.records) == 101
     assert relay.is_clean()

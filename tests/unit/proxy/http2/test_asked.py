@@ -179,3 +179,17 @@ async def test_long_messages_are_credited_and_counted_until_they_are_answered() 
     await relay.settle()
     assert relay.fan_out.questions[0].body == body[5:]
     assert relay.is_clean()
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress])
+async def test_questions_that_change_nothing_are_short(compress: object) -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    content = bytes(70_000)
+    body = message(compress(content), 1) if callable(compress) else message(content)
+    _ask(client, _INDEX, body, 16_000)
+    await relay.settle()
+    assert not relay.fan_out.questions
+    (record,) = relay.finished.records
+    assert record.reason in (Reason.BODY_TOO_LARGE, Reason.BAD_REQUEST)
+    assert relay.is_clean()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lb.domain.outcome import Outcome
-from lb.domain.pool import PoolSnapshot
 from tests.fakes.frames import HEADERS, RST_STREAM, answer, call, data, headers, request_fields
 from tests.fakes.links import PaperRelay
 
@@ -80,11 +81,7 @@ async def test_other_errors_are_the_clients(text: bytes) -> None:
 
 async def test_an_unknown_model_that_nobody_has_is_asked_for_once() -> None:
     relay = PaperRelay(backends=2)
-    snapshot = relay.ref.current
-    known = {b"other": object()}
-    relay.ref.publish(
-        PoolSnapshot(2, snapshot.backends, snapshot.placements, known)  # type: ignore[arg-type]
-    )
+    relay.ref.publish(replace(relay.ref.current, knows_all=True))
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     client.sends(call(1))
     first.sends(_refusal(1, b"Request for unknown model: 'm' is not found", b"5"))

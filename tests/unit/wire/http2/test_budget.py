@@ -100,6 +100,7 @@ def test_what_has_no_allowance_is_free() -> None:
         (Spending.EMPTY, 100),
         (Spending.CRUMB, 2000),
         (Spending.STRAY, 100),
+        (Spending.OVERSIZED, 100),
     ],
 )
 def test_what_a_client_may_do_that_has_done_nothing_else(what: Spending, most: int) -> None:
