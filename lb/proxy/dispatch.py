@@ -298,7 +298,7 @@ class Dispatcher:
         if meaning is Meaning.UNKNOWN_MODEL:
             snapshot = self.pool.current
             route = snapshot.routes.get(exchange.model)
-            if snapshot.routes and (route is None or not route.is_ready):
+            if snapshot.knows_all and (route is None or not route.is_ready):
                 return False  # nobody has it
         eligible = self.placement(exchange).eligible
         return any(other is not backend and other not in exchange.tried for other in eligible)

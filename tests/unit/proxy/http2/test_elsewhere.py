@@ -81,7 +81,7 @@ async def test_other_errors_are_the_clients(text: bytes) -> None:
 
 async def test_an_unknown_model_that_nobody_has_is_asked_for_once() -> None:
     relay = PaperRelay(backends=2)
-    relay.ref.publish(replace(relay.ref.current, knows_all=True))
+    relay.ref.publish(replace(relay.ref.current, routes={}, knows_all=True))
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     client.sends(call(1))
     first.sends(_refusal(1, b"Request for unknown model: 'm' is not found", b"5"))
