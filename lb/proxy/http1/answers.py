@@ -6,7 +6,7 @@ from http import HTTPStatus
 from math import ceil
 from typing import Final
 
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import AppProtocol, BackendKind
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
@@ -95,10 +95,18 @@ def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
     if plan.operation is SERVER_OPTIONS:
         return Answer(200, says_methods=True)
     if plan.operation is SERVER_LIVE:
-        return Answer(200)
+        return _health("live", snapshot, is_so=True)
     if draining:
         return error(503, Reason.DRAINING, EXITING)
-    return Answer(200 if snapshot.placement(AppProtocol.HTTP).eligible else 400)
+    return _health("ready", snapshot, is_so=bool(snapshot.placement(AppProtocol.HTTP).eligible))
+
+
+def _health(word: str, snapshot: PoolSnapshot, *, is_so: bool) -> Answer:
+    """As the backends would put it: a Triton without words, KServe's other servers in JSON."""
+    kinds = {backend.spec.kind for backend in snapshot.backends}
+    has_words = BackendKind.KSERVE in kinds and BackendKind.TRITON not in kinds
+    body = b'{"%b":%b}' % (word.encode(), b"true" if is_so else b"false") if has_words else b""
+    return Answer(200 if is_so else 400, body)
 
 
 def model_ready(plan: RequestPlan, snapshot: PoolSnapshot) -> Answer | None:

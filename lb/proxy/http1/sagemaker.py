@@ -27,6 +27,7 @@ from lb.proxy.http1.front import Front, MakeExchange, Turn
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.watched import WatchedExchange
 from lb.wire.http1.body import BodyDecoder, Payload
 from lb.wire.http1.response import ResponseHead
 
@@ -114,7 +115,7 @@ class SageMakerFront(Front):
         return Answer(404) if found is None else Answer(200, found, content_type=_TEXT)
 
 
-class InvocationExchange(Http1Exchange):
+class InvocationExchange(WatchedExchange):
     """An inference whose answer is SageMaker's."""
 
     __slots__ = ("_error",)

@@ -215,7 +215,8 @@ class Http2Relay:
 
     def _kind_of_call(self, operation: Operation) -> type[Call] | None:
         if operation is MODEL_STREAM_INFER:
-            return StreamCall
+            # Other servers put other messages into their streams.
+            return StreamCall if BackendKind.TRITON in self.kinds else None
         if operation in _COLLECTED:
             return _COLLECTED[operation]
         if operation.treatment in _ASKED:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lb.domain.backend import Backend, BackendKind
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.proxy.http1.answers import Answer, error, own, refusal
@@ -23,6 +26,33 @@ def test_error_has_the_shape_of_tritons() -> None:
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 27\r\nContent-Type: application/json\r\n\r\n"
         b'{"error": "say \\"please\\""}'
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "count", "status", "body"),
+    [
+        (b"/v2/health/live", 0, 200, b""),
+        (b"/v2/health/live", 1, 200, b'{"live":true}'),
+        (b"/v2/health/ready", 1, 200, b'{"ready":true}'),
+    ],
+)
+def test_health_is_put_as_the_backends_would(
+    path: bytes, count: int, status: int, body: bytes
+) -> None:
+    backends = [
+        Backend(replace(backend.spec, kind=BackendKind.KSERVE))
+        for backend in make_backends(*range(count))
+    ]
+    answer = own(_plan(path), snapshot_of(backends), draining=False)
+    assert (answer.status, answer.body) == (status, body)
+
+
+def test_a_pool_that_is_not_ready_says_so_in_words() -> None:
+    (backend,) = make_backends(0)
+    kserve = Backend(replace(backend.spec, kind=BackendKind.KSERVE))
+    snapshot = replace(snapshot_of(()), backends=(kserve,))
+    answer = own(_plan(b"/v2/health/ready"), snapshot, draining=False)
+    assert (answer.status, answer.body) == (400, b'{"ready":false}')
 
 
 def test_connection_option_is_announced() -> None:

@@ -109,6 +109,16 @@ async def test_generated_text_is_passed_as_it_comes() -> None:
     assert Bench(inference=b"generate").invoke(error) == error
 
 
+async def test_invocations_use_shared_memory_by_the_same_rule() -> None:
+    bench = Bench()
+    bench.dispatcher.gate = Gate(GateRules(strict_shared_memory=True))
+    bench.server.data_received(
+        b"POST /invocations HTTP/1.1\r\nHost: a\r\nContent-Length: 26\r\n\r\n"
+        b'{"shared_memory_region":5}'
+    )
+    assert bench.sent.take().startswith(b"HTTP/1.1 403 ")
+
+
 async def test_models_are_loaded_listed_invoked_and_unloaded() -> None:
     bench = Bench()
     load = {"model_name": "H", "url": URL}
