@@ -1,0 +1,142 @@
+"""Calls of our own over real connections, to servers that behave and others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lb.domain.backend import AppProtocol, BackendSpec, parse_address
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.net.ask.asker import Asker
+from tests.fakes.grpc_server import grpc_server, path
+from tests.fakes.http1_backend import Peer, reply, scripted_backend
+
+HEADERS = (("authorization", "Bearer x"),)
+
+
+def spec_of(target: str, protocol: AppProtocol = AppProtocol.HTTP) -> BackendSpec:
+    address = parse_address(target)
+    if protocol is AppProtocol.HTTP:
+        return BackendSpec(name="a", http=address, headers=HEADERS)
+    return BackendSpec(name="a", grpc=address, headers=HEADERS)
+
+
+async def failure(spec: BackendSpec, timeout_s: float = 5.0) -> UpstreamError:
+    with pytest.raises(UpstreamError) as error:
+        await Asker().http(spec, b"POST", b"/", (), bytes(1 << 20), timeout_s=timeout_s)
+    return error.value
+
+
+async def test_http_bodies_of_any_size_arrive() -> None:
+    async with scripted_backend() as backend:
+        for size in (0, 1, 5_000_000):
+            answer = await Asker().http(
+                spec_of(backend.target), b"POST", b"/v2/x?y", (), bytes(size), timeout_s=10
+            )
+            assert (answer.status, answer.body) == (200, b"ok")
+            assert backend.requests[-1].body == bytes(size)
+        assert backend.requests[-1].target == b"/v2/x?y"
+        assert backend.requests[-1].field(b"authorization") == b"Bearer x"
+        assert backend.connections == 3
+
+
+async def test_grpc_messages_of_any_size_arrive() -> None:
+    async with grpc_server() as (service, target):
+        spec = spec_of(target, AppProtocol.GRPC)
+        for size in (0, 1, 5_000_000):
+            answer = await Asker().grpc(
+                spec, path("ModelInfer").encode(), bytes(size), timeout_s=10
+            )
+            assert answer.status == 0
+            assert answer.message == bytes(size)
+        assert ("authorization", "Bearer x") in service.metadata
+
+
+async def test_grpc_errors_are_answers() -> None:
+    async with grpc_server() as (_, target):
+        spec = spec_of(target, AppProtocol.GRPC)
+        answer = await Asker().grpc(spec, path("Fail").encode(), timeout_s=10)
+        assert (answer.status, answer.detail) == (3, "bad ünïcode: 100 %")
+
+
+async def test_a_closed_port_is_refused() -> None:
+    async with scripted_backend() as backend:
+        target = backend.target
+    assert (await failure(spec_of(target))).outcome is Outcome.CONNECT_REFUSED
+
+
+async def test_silence_is_a_deadline() -> None:
+    async def say_nothing(peer: Peer) -> None:
+        await peer.closed()
+
+    async with scripted_backend(say_nothing) as backend:
+        error = await failure(spec_of(backend.target), 0.05)
+    assert error.outcome is Outcome.DEADLINE
+    assert error.detail == "no answer within 0.05 s"
+
+
+async def test_a_connection_that_closes_without_an_answer_is_lost() -> None:
+    async def hang_up(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123")
+
+    async with scripted_backend(hang_up) as backend:
+        assert (await failure(spec_of(backend.target))).outcome is Outcome.LOST
+
+
+async def test_a_reset_before_any_answer_is_a_refusal() -> None:
+    async def refuse(peer: Peer) -> None:
+        await peer.reset()
+
+    async with scripted_backend(refuse) as backend:
+        assert (await failure(spec_of(backend.target))).outcome is Outcome.CONNECT_REFUSED
+
+
+async def test_an_answer_before_the_end_of_the_request_counts() -> None:
+    async def refuse_early(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(reply(b"too much", status=b"413 Content Too Large"))
+        await peer.closed()
+
+    async with scripted_backend(refuse_early) as backend:
+        spec = spec_of(backend.target)
+        answer = await Asker().http(spec, b"POST", b"/", (), bytes(50_000_000), timeout_s=10)
+    assert (answer.status, answer.body) == (413, b"too much")
+
+
+async def test_an_answer_for_which_there_is_no_room_is_given_up() -> None:
+    kept: list[int] = []
+
+    def keep(size: int) -> bool:
+        kept.append(size)
+        return False
+
+    async with scripted_backend() as backend:
+        spec = spec_of(backend.target)
+        with pytest.raises(UpstreamError) as error:
+            await Asker().http(spec, b"GET", b"/", timeout_s=5, keep=keep)
+    assert error.value.outcome is Outcome.CANCELLED
+    assert len(kept) == 1
+
+
+async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def wait(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        await peer.closed()
+        closed.set()
+
+    async with scripted_backend(wait) as backend:
+        call = asyncio.create_task(Asker().http(spec_of(backend.target), b"GET", b"/", timeout_s=5))
+        await asked.wait()
+        call.cancel()
+        await asyncio.wait_for(closed.wait(), 5)
+
+
+async def test_a_port_that_a_backend_does_not_have_is_a_bug() -> None:
+    with pytest.raises(LookupError, match="no grpc port"):
+        await Asker().grpc(spec_of("127.0.0.1:1"), b"/s/M", timeout_s=1)

@@ -1,0 +1,200 @@
+"""gRPC calls of our own, with h2 as the other side; `tests/unit/probes/test_grpc.py` has more."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+from h2.settings import SettingCodes
+
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
+from lb.net.ask.talk import Fields
+
+OPEN = [(":status", "200"), ("content-type", "application/grpc")]
+OK = [("grpc-status", "0")]
+
+
+def make_talk(message: bytes = b"", fields: Fields = (), limit: int = 1 << 20) -> GrpcTalk:
+    return GrpcTalk(b"/s/M", fields, message, authority=b"a:1", limit=limit)
+
+
+def framed(message: bytes, flag: int = 0) -> bytes:
+    return bytes((flag,)) + len(message).to_bytes(4, "big") + message
+
+
+class Server:
+    """An independent HTTP/2 server."""
+
+    def __init__(self, talk: GrpcTalk, window: int = 65_535) -> None:
+        self.http2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self.http2.local_settings[SettingCodes.INITIAL_WINDOW_SIZE] = window
+        self.http2.initiate_connection()
+        self.talk = talk
+        self.fields: dict[bytes, bytes] = {}
+        self.data = b""
+        self.frames = 0
+        self.ended = False
+        self.read(talk.opening())
+
+    def read(self, data: bytes) -> None:
+        for event in self.http2.receive_data(data):
+            if isinstance(event, RequestReceived):
+                self.fields = dict(event.headers or [])
+            elif isinstance(event, DataReceived):
+                self.frames += 1
+                self.data += event.data or b""
+            elif isinstance(event, StreamEnded):
+                self.ended = True
+
+    def take_upload(self) -> int:
+        """Read what the talk may send; how much that was."""
+        before = len(self.data)
+        while pieces := self.talk.upload():
+            self.read(b"".join(pieces))
+        return len(self.data) - before
+
+    def write(self) -> None:
+        """Give the talk what there is to say, and take what it answers."""
+        self.read(self.talk.receive(self.http2.data_to_send()))
+
+    def credit(self, size: int, *, stream: bool = True, connection: bool = True) -> None:
+        if connection:
+            self.http2.increment_flow_control_window(size)
+        if stream:
+            self.http2.increment_flow_control_window(size, 1)
+        self.write()
+
+
+def test_a_short_call_goes_out_at_once() -> None:
+    server = Server(make_talk(b"hello", ((b"x-key", b"v"),)))
+    assert server.take_upload() == 10
+    assert server.data == framed(b"hello")
+    assert server.ended
+    assert server.fields == {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/s/M",
+        b":authority": b"a:1",
+        b"te": b"trailers",
+        b"content-type": b"application/grpc",
+        b"x-key": b"v",
+    }
+
+
+def test_a_long_call_waits_for_both_windows() -> None:
+    message = bytes(range(256)) * 1000
+    server = Server(make_talk(message))
+    assert server.take_upload() == 65_535
+    server.credit(30_000, stream=False)
+    assert server.take_upload() == 0
+    server.credit(20_000, connection=False)
+    assert server.take_upload() == 20_000
+    server.credit(300_000)
+    server.take_upload()
+    assert server.data == framed(message)
+    assert server.ended
+
+
+def test_settings_of_the_server_change_the_window_and_the_frames() -> None:
+    server = Server(make_talk(bytes(400_000)))
+    server.take_upload()
+    frames = server.frames
+    server.http2.update_settings(
+        {SettingCodes.INITIAL_WINDOW_SIZE: 1 << 20, SettingCodes.MAX_FRAME_SIZE: 1 << 20}
+    )
+    server.write()
+    server.credit(1 << 20, stream=False)
+    server.take_upload()
+    assert len(server.data) == 400_005
+    assert server.ended
+    assert server.frames == frames + 2  # pieces of 256 KiB
+
+
+def test_a_window_may_shrink_below_zero() -> None:
+    server = Server(make_talk(bytes(100_000)))
+    server.take_upload()
+    server.http2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+    server.write()
+    server.credit(60_000)
+    assert server.take_upload() == 0
+    server.credit(100_000)
+    server.take_upload()
+    assert server.ended
+
+
+def test_an_answer_of_any_size_up_to_the_limit_needs_no_credit() -> None:
+    talk = make_talk()
+    server = Server(talk)
+    server.take_upload()
+    server.http2.send_headers(1, OPEN)
+    message = bytes(1 << 20)
+    data = framed(message)
+    for at in range(0, len(data), 16_384):
+        server.http2.send_data(1, data[at : at + 16_384])
+    server.http2.send_headers(1, OK, end_stream=True)
+    server.write()
+    assert talk.answer == GrpcAnswer(0, "", message)
+
+
+def answered(data: bytes, limit: int = 1000) -> GrpcAnswer | None:
+    talk = make_talk(limit=limit)
+    server = Server(talk)
+    server.take_upload()
+    server.http2.send_headers(1, OPEN)
+    server.http2.send_data(1, data)
+    server.http2.send_headers(1, OK, end_stream=True)
+    server.write()
+    return talk.answer
+
+
+def test_a_compressed_answer_is_opened() -> None:
+    assert answered(framed(gzip.compress(b"hello"), flag=1)) == GrpcAnswer(0, "", b"hello")
+
+
+def test_an_error_has_its_text() -> None:
+    talk = make_talk()
+    server = Server(talk)
+    server.take_upload()
+    fields = [*OPEN, ("grpc-status", "5"), ("grpc-message", "no %C3%A4 model")]
+    server.http2.send_headers(1, fields, end_stream=True)
+    server.write()
+    assert talk.answer == GrpcAnswer(5, "no ä model", b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        framed(b"a")[:-1],
+        framed(b"a") + framed(b"b"),
+        framed(b"no gzip", flag=1),
+        framed(gzip.compress(bytes(2000)), flag=1),
+    ],
+)
+def test_an_answer_that_is_not_one_message_is_an_error(data: bytes) -> None:
+    with pytest.raises(UpstreamError) as error:
+        answered(data)
+    assert error.value.outcome is Outcome.PROTOCOL_ERROR
+
+
+def test_a_refused_stream_did_not_run() -> None:
+    for code, outcome in ((7, Outcome.REFUSED), (2, Outcome.RESET)):
+        server = Server(make_talk())
+        server.take_upload()
+        server.http2.reset_stream(1, code)
+        with pytest.raises(UpstreamError) as error:
+            server.write()
+        assert error.value.outcome is outcome
+
+
+def test_a_status_that_is_no_number_is_an_error() -> None:
+    server = Server(make_talk())
+    server.take_upload()
+    server.http2.send_headers(1, [*OPEN, ("grpc-status", "x")], end_stream=True)
+    with pytest.raises(UpstreamError, match="no number"):
+        server.write()

@@ -1,0 +1,125 @@
+"""HTTP calls of our own, with h11 as the other side."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.net.ask.http import HttpAnswer, HttpTalk
+from lb.net.ask.talk import PIECE_BYTES, Fields
+
+
+def make_talk(
+    method: bytes = b"POST", fields: Fields = (), body: bytes = b"", limit: int = 1000
+) -> HttpTalk:
+    return HttpTalk(method, b"/v2/x", fields, body, authority=b"a:1", limit=limit)
+
+
+def sent(talk: HttpTalk) -> tuple[h11.Request, bytes]:
+    """What an independent server reads."""
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(talk.opening())
+    while pieces := talk.upload():
+        for piece in pieces:
+            server.receive_data(bytes(piece))
+    request = server.next_event()
+    assert isinstance(request, h11.Request)
+    body = b""
+    while isinstance(event := server.next_event(), h11.Data):
+        body += bytes(event.data)
+    assert isinstance(event, h11.EndOfMessage)
+    return request, body
+
+
+def heard(talk: HttpTalk, *pieces: bytes) -> HttpAnswer | None:
+    for piece in pieces:
+        if talk.answer is None:
+            assert talk.receive(piece) == b""
+    return talk.answer
+
+
+def test_the_request_is_whole() -> None:
+    request, body = sent(make_talk(fields=((b"x-a", b"1"),), body=b"hello"))
+    assert request.method == b"POST"
+    assert request.target == b"/v2/x"
+    assert dict(request.headers) == {
+        b"host": b"a:1",
+        b"connection": b"close",
+        b"content-length": b"5",
+        b"x-a": b"1",
+    }
+    assert body == b"hello"
+
+
+def test_a_request_without_a_body_says_so_where_one_is_expected() -> None:
+    assert b"content-length: 0" in make_talk().opening()
+    assert b"content-length" not in make_talk(b"GET").opening()
+
+
+def test_a_large_body_goes_out_in_pieces_that_are_not_copies() -> None:
+    body = bytes(3 * PIECE_BYTES + 1)
+    talk = make_talk(body=body)
+    pieces = []
+    while more := talk.upload():
+        pieces += more
+    assert [len(piece) for piece in pieces] == [PIECE_BYTES] * 3 + [1]
+    assert all(isinstance(piece, memoryview) and piece.obj is body for piece in pieces)
+
+
+ANSWERS = [
+    (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        HttpAnswer(200, ((b"content-type", b"application/json"), (b"content-length", b"2")), b"{}"),
+    ),
+    (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
+        HttpAnswer(503, ((b"transfer-encoding", b"chunked"),), b"abc"),
+    ),
+    (b"HTTP/1.1 204 No Content\r\n\r\n", HttpAnswer(204, (), b"")),
+]
+
+
+@pytest.mark.parametrize(("data", "answer"), ANSWERS)
+def test_answers_at_every_split_point(data: bytes, answer: HttpAnswer) -> None:
+    for at in range(len(data) + 1):
+        assert heard(make_talk(), data[:at], data[at:]) == answer
+    assert heard(make_talk(), *(bytes((byte,)) for byte in data)) == answer
+
+
+def test_the_content_type_is_found() -> None:
+    answer = heard(make_talk(), ANSWERS[0][0])
+    assert answer is not None
+    assert answer.content_type == b"application/json"
+    assert HttpAnswer(200, (), b"").content_type == b""
+
+
+def test_an_answer_may_end_with_its_connection() -> None:
+    talk = make_talk()
+    assert heard(talk, b"HTTP/1.1 200 OK\r\n\r\nabc", b"def") is None
+    talk.closed()
+    assert talk.answer == HttpAnswer(200, (), b"abcdef")
+
+
+def test_an_answer_that_is_cut_off_is_none() -> None:
+    talk = make_talk()
+    heard(talk, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+    talk.closed()
+    assert talk.answer is None
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"HTTP/2 is spoken here\r\n\r\n", "not HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "more than one"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n" + bytes(1001), "too long"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 11, "endless interim answers"),
+    ],
+)
+def test_a_broken_answer_is_an_error(data: bytes, detail: str) -> None:
+    with pytest.raises(UpstreamError, match=detail) as error:
+        heard(make_talk(), data)
+    assert error.value.outcome is Outcome.PROTOCOL_ERROR
