@@ -27,14 +27,14 @@ def one_backend(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...])
 
 
 def perf_analyzer(*arguments: str) -> str:
+    """Load `simple` with it and return its report."""
+    return measure("-m", "simple", "--concurrency-range", str(CONCURRENCY), *arguments)
+
+
+def measure(*arguments: str) -> str:
     """Run it, which must end well, and return its report."""
     finished = subprocess.run(
-        (
-            str(ENVIRONMENT / "bin" / "perf_analyzer"),
-            *("-m", "simple", "-b", "1", "--concurrency-range", str(CONCURRENCY)),
-            *SHORT,
-            *arguments,
-        ),
+        (str(ENVIRONMENT / "bin" / "perf_analyzer"), "-b", "1", *SHORT, *arguments),
         env={**os.environ, "LD_LIBRARY_PATH": str(ENVIRONMENT / "native")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
