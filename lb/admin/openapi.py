@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lb.domain.backend import BackendState
+from lb.domain.model import ModelState
 
 Schema = dict[str, Any]
 
@@ -30,6 +31,7 @@ _COUNT: Final = {"type": "integer", "minimum": 0}
 _SECONDS: Final = {"type": "number", "minimum": 0}
 _MS: Final = {"type": ["number", "null"], "minimum": 0}
 _TEXT: Final = {"type": "string"}
+_NAMES: Final = {"type": "array", "items": _TEXT}
 _STATE: Final = {"type": "string", "enum": [state.value for state in BackendState]}
 _WHY: Final = {"type": "string", "description": "The reason in words; empty when it is up."}
 _NAME: Final = {
@@ -69,13 +71,15 @@ _SCHEMAS: Final = {
             "why": _WHY,
             "since_s": _SECONDS | {"description": "Seconds in this state."},
             "in_flight": _COUNT,
+            "open_sequences": _COUNT | {"description": "Of stateful models."},
             "served": _COUNT,
             "latency": _ref("Latency"),
             "weight": {"type": "number", "exclusiveMinimum": 0},
             "max_in_flight": _COUNT | {"description": "0 is no limit."},
             "empty": {
                 "type": "boolean",
-                "description": "Nothing is in flight: a backend that drains may be stopped.",
+                "description": "Nothing is in flight and no sequence open: a backend that drains "
+                "may be stopped.",
             },
             "ports": {
                 "type": "object",
@@ -87,6 +91,41 @@ _SCHEMAS: Final = {
     ),
     "Backends": _object(
         {"backends": {"type": "array", "items": _ref("Backend")}}, "The whole pool."
+    ),
+    "Model": _object(
+        {
+            "name": _TEXT,
+            "version": _TEXT | {"description": "Empty where none was ever loaded."},
+            "state": {"type": "string", "enum": [state.value for state in ModelState]},
+            "reason": _TEXT | {"description": "Why it is not ready, in the backend's words."},
+        },
+        "One version of a model on one backend.",
+    ),
+    "Drift": _object(
+        {
+            "models": _NAMES | {"description": "Ready on another backend and not on this one."},
+            "settings": _NAMES
+            | {"description": "Trace and log settings in which it differs from most."},
+        },
+        "What a backend does not have like the others. It may be meant so.",
+    ),
+    "Models": _object(
+        {
+            "listed": {
+                "type": ["boolean", "null"],
+                "description": "Whether it lists its models: if not, it counts as having any. "
+                "null: it has not been asked yet, or does not answer.",
+            },
+            "age_s": {
+                "type": ["number", "null"],
+                "minimum": 0,
+                "description": "Age of the list in seconds.",
+            },
+            "models": {"type": "array", "items": _ref("Model")},
+            "regions": _NAMES | {"description": "Registered regions of shared memory."},
+            "drift": _ref("Drift"),
+        },
+        "What is known of the models of one backend.",
     ),
     "Error": _object({"error": _TEXT}, "What was wrong, in one sentence."),
 }
@@ -141,6 +180,18 @@ def openapi_document(version: str) -> Schema:
                     "parameters": [_NAME],
                     "responses": {
                         "200": _json(_ref("Backend"), "It."),
+                        **_REFUSALS,
+                        "404": _NOT_FOUND,
+                    },
+                }
+            },
+            "/api/v1/backends/{name}/models": {
+                "get": {
+                    "operationId": "getModels",
+                    "summary": "Show which models one backend has, and what it lacks.",
+                    "parameters": [_NAME],
+                    "responses": {
+                        "200": _json(_ref("Models"), "What is known of them."),
                         **_REFUSALS,
                         "404": _NOT_FOUND,
                     },

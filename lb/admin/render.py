@@ -15,6 +15,7 @@ def render_backend(view: BackendView) -> dict[str, Any]:
         "why": view.why,
         "since_s": round(view.since_s, 3),
         "in_flight": view.in_flight,
+        "open_sequences": view.open_sequences,
         "served": view.served,
         "latency": _render_latency(view.latency),
         "weight": view.weight,

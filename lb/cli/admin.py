@@ -93,11 +93,13 @@ def change_backend(admin: AdminTarget, name: str, action: str) -> int:
     try:
         backend = _call(admin, "POST", f"/api/v1/backends/{quote(name, safe='')}/{action}")
         state, in_flight = backend["state"], backend["in_flight"]
+        sequences = backend.get("open_sequences", 0)
     except AdminError as error:
         return _fail(error)
     except (LookupError, TypeError):
         return _fail(_foreign(admin))
-    print(f"{name}: {state}, {in_flight} in flight")
+    running = f", {sequences} sequences open" if sequences else ""
+    print(f"{name}: {state}, {in_flight} in flight{running}")
     return 0
 
 

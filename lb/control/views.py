@@ -50,11 +50,13 @@ class BackendView:
     why: str
     since_s: float
     in_flight: int
+    open_sequences: int
+    """Of stateful models; a draining backend goes on with those that it has."""
     served: int
     weight: float
     max_in_flight: int
     empty: bool
-    """Nothing is in flight: one that drains may be stopped."""
+    """Nothing is in flight, and no sequence is open: one that drains may be stopped."""
     latency: LatencyView
     ports: tuple[PortView, ...]
 
@@ -74,10 +76,11 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
         why=_why(record),
         since_s=now - record.since,
         in_flight=backend.in_flight,
+        open_sequences=backend.open_sequences,
         served=sum(port.served for port in ports),
         weight=backend.spec.weight,
         max_in_flight=backend.max_in_flight,
-        empty=not backend.in_flight,
+        empty=not (backend.in_flight or backend.open_sequences),
         latency=_latency(port.port.latency for port in record.ports),
         ports=ports,
     )

@@ -103,6 +103,13 @@ def test_a_change_says_what_became_of_the_backend(
     assert capsys.readouterr().out == "a/b: draining, 3 in flight\n"
 
 
+def test_a_drain_says_which_sequences_still_run(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps(backend("a", state="draining", in_flight=3, open_sequences=2)).encode()
+    with answering(body) as (address, _):
+        assert change_backend(AdminTarget(address), "a", "drain") == 0
+    assert capsys.readouterr().out == "a: draining, 3 in flight, 2 sequences open\n"
+
+
 def test_an_error_of_the_api_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(b'{"error": "there is no backend \'x\'"}', 404) as (address, _):
         assert change_backend(AdminTarget(address), "x", "drain") == 1
