@@ -34,6 +34,8 @@ from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.probes.plan import ProbeChoice, ProbeKind
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.fan_out.fan_out import BackendFanOut
+from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options, Http2Relay
@@ -218,6 +220,15 @@ def build(settings: Settings, logs: Logs) -> Product:
         backend, model, version, time.monotonic()
     )
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
+    fan_out = http1.fan_out = http2.fan_out = BackendFanOut(
+        directory.roster,
+        _asker(settings, security),
+        tasks,
+        ledger,
+        fan_out_options(settings),
+        clock=time.monotonic,
+    )
+    fan_out.news = models
     loop_lag = LoopLag()
     sources = Sources(
         meter=meter,
@@ -236,6 +247,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         model_tables=lambda: table_statuses(directory, time.monotonic()),
         ready_backends=lambda: ready_backends(directory, settings.metrics.model_labels),
         restored=restorer.counts,
+        own_calls=fan_out.own_calls,
     )
     return Product(
         settings=settings,
@@ -259,14 +271,29 @@ def build(settings: Settings, logs: Logs) -> Product:
 def _models(
     settings: Settings, directory: BackendDirectory, security: Security, rng: Random
 ) -> tuple[ModelWatch, Restorer]:
-    asker = Asker(security.clients, connect_timeout_s=settings.timeouts.connect)
     table = settings.model_table
-    questions = Questions(asker)
+    questions = Questions(_asker(settings, security))
     watch = ModelWatch(directory, questions, rng, refresh_s=table.refresh)
     restorer = Restorer(directory, watch, questions)
     if table.restore:
         watch.joined = restorer.joined
     return watch, restorer
+
+
+def _asker(settings: Settings, security: Security) -> Asker:
+    """For calls of our own."""
+    return Asker(security.clients, connect_timeout_s=settings.timeouts.connect)
+
+
+def fan_out_options(settings: Settings) -> FanOutOptions:
+    """How requests that concern all backends are carried out."""
+    control = settings.control
+    return FanOutOptions(
+        rolling=control.rolling,
+        deadline_s=control.deadline,
+        read_timeout_s=control.read_timeout,
+        concurrent=control.concurrent,
+    )
 
 
 def _relays(
