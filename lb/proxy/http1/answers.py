@@ -16,6 +16,8 @@ from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+_PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
+"""Where its server (libevhtp) has another one."""
 
 REASONS: Final = {
     408: Reason.HEAD_TIMEOUT,
@@ -30,7 +32,9 @@ REASONS: Final = {
 class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
-    __slots__ = ("body", "content_type", "reason", "retry_after_s", "says_methods", "status")
+    __slots__ = (
+        "body", "content_type", "is_relayed", "reason", "retry_after_s", "says_methods", "status",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +51,8 @@ class Answer:
         """Empty for the answers about health, as Triton gives them."""
         # What Triton's server writes when it is not told, as with its answers about health.
         self.content_type = content_type or (b"application/json" if body else b"text/plain")
+        self.is_relayed = bool(content_type) and reason is None
+        """A backend said so, or all of them."""
         self.reason = reason
         self.says_methods = says_methods
         self.retry_after_s = retry_after_s
@@ -54,10 +60,17 @@ class Answer:
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
-        parts = [b"HTTP/1.1 %d %b\r\n" % (self.status, PHRASES.get(self.status, b""))]
-        parts.append(b"Content-Length: %d\r\n" % len(self.body))
-        parts.append(b"Content-Type: %b\r\n" % self.content_type)
-        if self.says_methods or self.status == 405:
+        parts = [
+            b"Content-Length: %d\r\n" % len(self.body),
+            b"Content-Type: %b\r\n" % self.content_type,
+        ]
+        if self.is_relayed:
+            parts.reverse()
+            phrase = _PHRASES_OF_TRITON.get(self.status) or PHRASES.get(self.status, b"")
+        else:
+            phrase = PHRASES.get(self.status, b"")
+        parts.insert(0, b"HTTP/1.1 %d %b\r\n" % (self.status, phrase))
+        if self.says_methods or (self.status == 405 and not self.is_relayed):
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:
             parts.append(b"Retry-After: %d\r\n" % max(1, ceil(self.retry_after_s)))
