@@ -65,8 +65,8 @@ def read_objects(body: bytes) -> list[Json]:
 def _read_json(body: bytes) -> object:
     try:
         return json.loads(body)
-    except RecursionError as error:
-        raise ValueError("the answer is nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the answer is no JSON that can be read") from error
 
 
 def write_json(value: object) -> bytes:
