@@ -45,14 +45,15 @@ class Answer:
         says_methods: bool = False,
         retry_after_s: float = 0.0,
         content_type: bytes = b"",
+        is_relayed: bool = False,
     ) -> None:
         self.status = status
         self.body = body
         """Empty for the answers about health, as Triton gives them."""
         # What Triton's server writes when it is not told, as with its answers about health.
         self.content_type = content_type or (b"application/json" if body else b"text/plain")
-        self.is_relayed = bool(content_type) and reason is None
-        """A backend said so, or all of them."""
+        self.is_relayed = is_relayed
+        """Backends said so."""
         self.reason = reason
         self.says_methods = says_methods
         self.retry_after_s = retry_after_s

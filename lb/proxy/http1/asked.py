@@ -118,7 +118,16 @@ class AskedExchange(Http1Exchange):
         self.attempts = len(reply.backends)
         body = masked(reply.body) if reply.status >= HTTPStatus.BAD_REQUEST else reply.body
         content_type = reply.content_type if body else b""
-        self.answer(Answer(reply.status, body, reply.reason, content_type=content_type))
+        is_relayed = bool(body) and reply.reason is None
+        self.answer(
+            Answer(
+                reply.status,
+                body,
+                reply.reason,
+                content_type=content_type,
+                is_relayed=is_relayed,
+            )
+        )
 
 
 def end_to_end(head: bytes) -> tuple[tuple[bytes, bytes], ...]:
