@@ -11,6 +11,7 @@ along when it died is found out pin by pin.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -242,6 +243,31 @@ class SequenceTable:
             for share in model.shares.values():
                 if share.open and not share.is_lost:
                     yield OpenSequences(share.backend, model.name, share.open)
+
+    def open_by_model(self, max_models: int) -> Iterator[tuple[str, str, int]]:
+        """Name of the backend, model, and how many run there; of models beyond the first
+        `max_models` under the name `other`."""
+        others: Counter[str] = Counter()
+        for number, model in enumerate(self._models.values()):
+            for share in model.shares.values():
+                if share.is_lost:
+                    continue
+                if number < max_models:
+                    name = model.name.decode("utf-8", "backslashreplace")
+                    yield share.backend.name, name, share.open
+                else:
+                    others[share.backend.name] += share.open
+        for backend, count in others.items():
+            yield backend, "other", count
+
+    def counts(self) -> dict[str, int]:
+        """Since the start: how many were started, and forgotten without their END."""
+        return {
+            "started": self.started,
+            "lost": self.lost,
+            "expired": self.expired,
+            "dropped": self.dropped,
+        }
 
     # Choice
 

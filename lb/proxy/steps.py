@@ -6,6 +6,7 @@ backend.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lb.balancing.sequences import SequenceTable, lost_text, sequence_text
@@ -16,9 +17,13 @@ from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import Placement
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
+from lb.net.timers import TimerWheel
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.failure import upstream_detail
 
+_SWEEP_S: Final = 1.0
+_SWEPT: Final = 5000
+"""Sequences that one sweep forgets at most, which takes about 6 ms."""
 UNKNOWN_IDLE_S: Final = 60.0
 """Patience with sequences of a model whose configuration has not been read."""
 
@@ -28,6 +33,11 @@ class Steps:
 
     def __init__(self, table: SequenceTable) -> None:
         self.table = table
+
+    def keep_swept(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
+        """Forget what has expired every second from now on, until the timers are closed."""
+        self.table.sweep(clock(), _SWEPT)
+        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock))
 
     def place(
         self, exchange: Exchange, placement: Placement, facts: ModelFacts | None, now: float

@@ -14,9 +14,11 @@ from typing import Final
 
 from aiohttp import web
 
+from lb.access.gate import Gate
 from lb.admin.app import make_admin_app
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.balancing.policies import make_policy
+from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.model_views import ready_backends, table_statuses
@@ -39,6 +41,7 @@ from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.proxy.steps import Steps
 from lb.runtime.access import Access, credential_fields, make_access
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
@@ -206,19 +209,10 @@ def build(settings: Settings, logs: Logs) -> Product:
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     meter = Meter(max_models=settings.metrics.model_labels)
-    dispatcher = Dispatcher(
-        directory.ref,
-        directory,
-        _sink(settings, logs, meter, rng),
-        clock=time.monotonic,
-        ledger=ledger,
-        max_attempts=settings.retry.attempts,
-        gate=access.gate,
-    )
+    sink = _sink(settings, logs, meter, rng)
+    dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
+    dispatcher.steps.keep_swept(timers, time.monotonic)
     models, restorer = _models(settings, directory, security, rng)
-    dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
-        backend, model, version, time.monotonic()
-    )
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = http1.fan_out = http2.fan_out = BackendFanOut(
         directory.roster,
@@ -247,6 +241,8 @@ def build(settings: Settings, logs: Logs) -> Product:
         model_tables=lambda: table_statuses(directory, time.monotonic()),
         ready_backends=lambda: ready_backends(directory, settings.metrics.model_labels),
         restored=restorer.counts,
+        open_sequences=lambda: dispatcher.steps.table.open_by_model(settings.metrics.model_labels),
+        sequence_counts=dispatcher.steps.table.counts,
         own_calls=fan_out.own_calls,
     )
     return Product(
@@ -266,6 +262,27 @@ def build(settings: Settings, logs: Logs) -> Product:
         security=security,
         access=access,
     )
+
+
+def _dispatcher(
+    settings: Settings, directory: BackendDirectory, sink: RequestSink, ledger: Ledger, gate: Gate
+) -> Dispatcher:
+    dispatcher = Dispatcher(
+        directory.ref,
+        directory,
+        sink,
+        clock=time.monotonic,
+        ledger=ledger,
+        max_attempts=settings.retry.attempts,
+        gate=gate,
+    )
+    affinity = Affinity(settings.sequences.affinity.value)
+    table = SequenceTable(limit=settings.sequences.max_open, affinity=affinity)
+    dispatcher.steps = Steps(table)
+    dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
+        backend, model, version, time.monotonic()
+    )
+    return dispatcher
 
 
 def _models(

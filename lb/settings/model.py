@@ -22,6 +22,7 @@ from lb.settings.listening import ListenSettings
 from lb.settings.model_table import ModelTableSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
 from lb.settings.section import Section
+from lb.settings.sequences import SequenceSettings
 from lb.settings.units import Duration
 from lb.settings.values import PositiveCount
 
@@ -100,6 +101,7 @@ class Settings(Section):
     metrics: MetricsSettings = MetricsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     model_table: ModelTableSettings = ModelTableSettings()
+    sequences: SequenceSettings = SequenceSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Settings per ML model, by its name. There are none yet, so each mapping must be empty."""
 

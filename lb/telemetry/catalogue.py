@@ -270,6 +270,21 @@ MODELS: Final = (
         "not be given (failed), by kind: model, region, trace or log.",
         ("kind", "result"),
     ),
+    MetricSpec(
+        "triton_lb_open_sequences",
+        _GAUGE,
+        "Sequences of stateful models that run on the backend, for as many models as "
+        "`metrics.model_labels` says; others as `other`.",
+        ("backend", "model"),
+    ),
+    MetricSpec("triton_lb_sequences_started_total", _COUNTER, "STARTs of sequences."),
+    MetricSpec(
+        "triton_lb_sequences_forgotten_total",
+        _COUNTER,
+        "Sequences that ended otherwise than by their END: their backend died (lost), no step came "
+        "for long (expired), or there were too many (dropped).",
+        ("why",),
+    ),
 )
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",

@@ -98,6 +98,10 @@ class Sources:
     restored: Mapping[tuple[str, str], int]
     """By kind and result."""
     own_calls: OwnCalls = field(default_factory=OwnCalls)
+    open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
+    """Backend, model, and how many run there."""
+    sequence_counts: Callable[[], Mapping[str, int]]
+    """Since the start: `started`, and by why they were forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,11 @@ class LoadBalancerCollector:
                 ((model,), count) for model, count in sources.ready_backends()
             ),
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
+            "triton_lb_open_sequences": self._open_sequences,
+            "triton_lb_sequences_started_total": lambda: [
+                ((), sources.sequence_counts()["started"])
+            ],
+            "triton_lb_sequences_forgotten_total": self._forgotten_sequences,
             "triton_lb_backend_in_flight": self._port("in_flight"),
             "triton_lb_backend_connections": self._port("connections"),
             "triton_lb_backend_attempts_total": self._port("attempts"),
@@ -318,6 +327,15 @@ class LoadBalancerCollector:
     def _tables(self, attribute: str) -> Rows:
         read: Callable[[ModelTableStatus], float] = attrgetter(attribute)
         return lambda: (((each.backend,), read(each)) for each in self._sources.model_tables())
+
+    def _open_sequences(self) -> Iterator[Row]:
+        for backend, model, count in self._sources.open_sequences():
+            yield (backend, model), count
+
+    def _forgotten_sequences(self) -> Iterator[Row]:
+        for why, count in self._sources.sequence_counts().items():
+            if why != "started":
+                yield (why,), count
 
     def _ports(self) -> Iterator[tuple[str, AppProtocol, Port]]:
         for backend in self._sources.snapshot().backends:

@@ -14,7 +14,7 @@ INFER = Operation("ModelInfer", OperationKind.INFERENCE)
 class PlainRecord(RequestRecord):
     """A record of a good HTTP inference without a backend; facts are overridden by name."""
 
-    __slots__ = ()
+    __slots__ = ("sequence",)
 
     def __init__(self, **facts: Any) -> None:
         usual: dict[str, Any] = {
@@ -38,6 +38,7 @@ class PlainRecord(RequestRecord):
             "status": 200,
             "grpc_status": -1,
             "reason": None,
+            "sequence": None,
         }
         for name, value in (usual | facts).items():
             setattr(self, name, value)

@@ -99,8 +99,8 @@ def test_a_line_has_all_fields_in_order() -> None:
     assert log.line(record) == (
         b'{"time":"2023-11-14T22:13:20.007Z","request_id":"abc","protocol":"grpc",'
         b'"operation":"ModelInfer","method":"POST",'
-        b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","backend":"gpu-0",'
-        b'"attempts":2,"queue_ms":1.000,"connect_ms":2.000,"first_byte_ms":10.000,'
+        b'"path":"/inference.GRPCInferenceService/ModelInfer","model":"simple","sequence":null,'
+        b'"backend":"gpu-0","attempts":2,"queue_ms":1.000,"connect_ms":2.000,"first_byte_ms":10.000,'
         b'"total_ms":12.500,"bytes_in":130,"bytes_out":200,"status":200,'
         b'"grpc_status":"UNAVAILABLE","reason":null,"client":"10.0.0.9:4711","token":null}\n'
     )
@@ -155,10 +155,22 @@ def test_the_longest_possible_line_is_within_the_limit() -> None:
         path=worst, method=worst, model=worst, request_id=worst, client="\x00" * 1_000_000,
         backend=make_backend("\x00" * 1_000_000), reason=Reason.UPSTREAM_PROTOCOL,
         bytes_in=2**63, bytes_out=2**63, ended_at=1e9, first_byte_at=1e9, grpc_status=2**31,
+        sequence="\x00" * 128,
     )  # fmt: skip
     line = log.line(record)
     assert 7000 < len(line) <= MAX_LINE_BYTES
-    assert json.loads(line)["path"] == "\x00" * 480 + "..."
+    assert json.loads(line)["path"] == "\x00" * 350 + "..."
+
+
+@pytest.mark.parametrize(
+    ("sequence", "shown"),
+    [(77, "77"), ("77", '"77"'), ('a"\udce4', '"a\\"\\udce4"'), (None, "null")],
+)
+def test_a_sequence_is_named_as_it_is_told_apart(sequence: int | str | None, shown: str) -> None:
+    log, _ = make_log()
+    line = log.line(grpc_record(sequence=sequence))
+    assert f',"sequence":{shown},' in line.decode()
+    assert json.loads(line)["sequence"] == sequence
 
 
 def test_lines_reach_a_file_through_the_writer(tmp_path: Path) -> None:

@@ -129,6 +129,9 @@ def test_what_is_known_of_models_is_rendered() -> None:
         ("backend_settings_differing", {"backend": "b0"}, 2),
         ("model_ready_backends", {"model": "simple"}, 2),
         ("restored_total", {"kind": "model", "result": "restored"}, 4),
+        ("open_sequences", {"backend": "a", "model": "m"}, 3),
+        ("sequences_started_total", {}, 9),
+        ("sequences_forgotten_total", {"why": "lost"}, 2),
     ):
         assert samples[key(f"triton_lb_{name}", **labels)] == value
 

@@ -1,0 +1,30 @@
+"""Settings of sequences, the requests of stateful models that belong together."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from lb.settings.section import Section
+from lb.settings.values import PositiveCount
+
+
+class AffinityName(StrEnum):
+    """How the backend of a new sequence is chosen."""
+
+    LEAST_OPEN = "least_open"
+    RENDEZVOUS = "rendezvous"
+
+
+class SequenceSettings(Section):
+    """Sequences: requests with a `sequence_id` go where their START went."""
+
+    affinity: AffinityName = AffinityName.LEAST_OPEN
+    """Where a new one runs. `least_open`: the backend with the fewest open sequences of its model
+    for its weight. `rendezvous`: chosen by a hash of model and id over the backends that may get
+    it, so that several load balancers agree while they see the same backends; less even."""
+    max_open: Annotated[PositiveCount, Field(le=10_000_000)] = 1_000_000
+    """Sequences that are remembered; each takes about 170 bytes, more with a long id. Beyond that
+    the one idle for longest is forgotten, and its next request may reach the wrong backend."""
