@@ -147,6 +147,14 @@ async def test_a_change_of_tf_servings_configuration_is_control(
     assert tensorflow[0].asked == []
 
 
+async def test_a_change_of_the_configuration_reaches_all_tf_servings(
+    tensorflow: list[TfServing], tmp_path: Path
+) -> None:
+    async with balanced(tmp_path, "tfserving", tensorflow) as clients:
+        assert await clients.call(RELOAD, b"\x0a\x00") == b"\x0a\x00"
+    assert [server.asked for server in tensorflow] == [["HandleReloadConfigRequest"]] * 2
+
+
 @pytest.fixture
 async def kserve() -> AsyncIterator[list[MlServer]]:
     """Two servers of the v2 protocol."""
