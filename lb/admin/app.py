@@ -10,9 +10,11 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from lb.admin.access import AdminAccess, Handler, refuse
+from lb.admin.models import render_models
 from lb.admin.openapi import openapi_document
 from lb.admin.render import render_backend
 from lb.control.directory import BackendDirectory
+from lb.control.model_views import models_view
 from lb.control.views import backend_view, backend_views
 from lb.domain.backend import AdminState
 
@@ -51,6 +53,7 @@ def make_admin_app(
     app.router.add_get("/", api.index)
     app.router.add_get("/api/v1/backends", api.list_backends)
     app.router.add_get("/api/v1/backends/{name}", api.show_backend)
+    app.router.add_get("/api/v1/backends/{name}/models", api.show_models)
     for action, state in _ACTIONS.items():
         app.router.add_post(f"/api/v1/backends/{{name}}/{action}", api.changer(state))
     app.router.add_get("/api/v1/openapi.json", api.show_openapi)
@@ -79,6 +82,13 @@ class _Api:
 
     async def show_backend(self, request: web.Request) -> web.Response:
         return self._backend(request.match_info["name"])
+
+    async def show_models(self, request: web.Request) -> web.Response:
+        try:
+            record = self._directory.find(request.match_info["name"])
+        except LookupError as error:
+            return refuse(404, str(error))
+        return web.json_response(render_models(models_view(self._directory, record, self._clock())))
 
     def changer(self, state: AdminState) -> Handler:
         """Make the handler that brings a backend into `state`."""

@@ -1,0 +1,113 @@
+"""Tritons in memory, asked by the calls of our own over HTTP: models, regions, settings.
+
+Stands where `Asker` does, so that what is built on it can be tested without sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from lb.domain.backend import BackendSpec
+from lb.domain.errors import UpstreamError
+from lb.domain.outcome import Outcome
+from lb.net.ask.asker import Asker
+from lb.net.ask.grpc import GrpcAnswer
+from lb.net.ask.http import HttpAnswer
+
+NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
+SEQUENCES = {"sequence_batching": {"max_sequence_idle_microseconds": 5_000_000}}
+
+
+@dataclass
+class FakeTriton:
+    """What one has, to be changed by tests."""
+
+    models: dict[str, str] = field(default_factory=dict)
+    """State by name; all have version 1."""
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    is_explicit: bool = True
+    lists: int = 200
+    """Status of its answer to the index."""
+    is_silent: bool = False
+    unloadable: frozenset[str] = frozenset()
+    regions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cuda: list[str] = field(default_factory=list)
+    trace: dict[str, Any] = field(default_factory=lambda: {"trace_level": ["OFF"]})
+    log: dict[str, Any] = field(default_factory=lambda: {"log_verbose_level": 0})
+    asked: list[str] = field(default_factory=list)
+    """Methods and paths."""
+
+
+Content = tuple[int, Any]
+
+
+class FakeTritons(Asker):
+    """Answers for all of them, by the name of the backend."""
+
+    def __init__(self, **tritons: FakeTriton) -> None:
+        super().__init__()
+        self.tritons = tritons
+
+    async def http(  # type: ignore[override]  # the rest is of no use here
+        self,
+        spec: BackendSpec,
+        method: bytes,
+        target: bytes,
+        fields: object = (),
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+    ) -> HttpAnswer:
+        triton = self.tritons[spec.name]
+        path = target.decode()
+        triton.asked.append(f"{method.decode()} {path}")
+        if triton.is_silent:
+            raise UpstreamError(Outcome.DEADLINE, "no answer")
+        status, content = _answer(triton, path, json.loads(body or b"{}"))
+        return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())
+
+    async def grpc(self, *_: object, **__: object) -> GrpcAnswer:
+        raise AssertionError("they have HTTP ports, which are asked first")
+
+
+def _answer(triton: FakeTriton, path: str, content: dict[str, Any]) -> Content:
+    if path == "/v2/repository/index":
+        return _index(triton)
+    if match := re.fullmatch(r"/v2/models/(.*)/versions/1/config", path):
+        config = triton.configs.get(match[1], {})
+        return 200, {"name": match[1], **config}
+    if match := re.fullmatch(r"/v2/repository/models/(.*)/load", path):
+        return _load(triton, match[1])
+    if match := re.fullmatch(r"/v2/systemsharedmemory/region/(.*)/register", path):
+        if match[1] in triton.regions:
+            text = f"shared memory region '{match[1]}' already in manager"
+            return 400, {"error": text}
+        triton.regions[match[1]] = content
+        return 200, None
+    if path == "/v2/systemsharedmemory/status":
+        return 200, [{"name": name, **region} for name, region in triton.regions.items()]
+    if path == "/v2/cudasharedmemory/status":
+        return 200, [{"name": name, "device_id": 0, "byte_size": 8} for name in triton.cuda]
+    settings = {"/v2/trace/setting": triton.trace, "/v2/logging": triton.log}[path]
+    settings.update(content)
+    return 200, settings
+
+
+def _index(triton: FakeTriton) -> Content:
+    if triton.lists != 200:
+        return triton.lists, {"error": "no index for you"}
+    return 200, [
+        {"name": name, "version": "1", "state": state} for name, state in triton.models.items()
+    ]
+
+
+def _load(triton: FakeTriton, model: str) -> Content:
+    if not triton.is_explicit:
+        return 503, {"error": NOT_EXPLICIT}
+    if model in triton.unloadable:
+        return 500, {"error": f"failed to load '{model}'"}
+    triton.models[model] = "READY"
+    return 200, None

@@ -1,0 +1,150 @@
+"""Models come, go and differ between Tritons; clients of the balancer do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from multiprocessing import shared_memory
+from typing import Any
+
+import pytest
+
+from tests.fakes.process import wait_until
+from tests.triton.balancer import RunningBalancer
+from tests.triton.explicit import SLOW, ExplicitTriton, ask
+from tests.triton.load import Load
+from tests.triton.records import Records
+
+MODELS = ("sleeper", "simple", "simple_sequence", "simple_ensemble", SLOW)
+"""`simple_ensemble` has `simple` as its step."""
+CLIENTS = 8
+BACK_S = 40.0
+"""A Triton starts in 2 to 5 s on two idle cores."""
+
+
+@pytest.fixture(scope="module")
+def tritons(
+    tmp_path_factory: pytest.TempPathFactory, records: Records
+) -> Iterator[tuple[ExplicitTriton, ...]]:
+    """Three Tritons under explicit model control."""
+    workspace = tmp_path_factory.mktemp("explicit")
+    started: list[ExplicitTriton] = []
+    try:
+        for number in range(3):
+            name = f"explicit-{number}"
+            started.append(ExplicitTriton(name, workspace, records.directory, MODELS[:-1]))
+        for triton in started:
+            triton.wait_ready()
+            triton.ask("POST", f"/v2/repository/models/{SLOW}/load", {})
+        yield tuple(started)
+    finally:
+        for triton in started:
+            triton.close()
+
+
+@pytest.fixture(scope="module")
+def balancer(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[ExplicitTriton, ...]
+) -> Iterator[RunningBalancer]:
+    """The balancer before them."""
+    yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer-of-models"), tritons)
+
+
+def table(balancer: RunningBalancer, triton: ExplicitTriton) -> dict[str, Any]:
+    """What the balancer knows of a Triton's models."""
+    found: dict[str, Any] = ask(balancer.admin, "GET", f"/api/v1/backends/{triton.name}/models")
+    return found
+
+
+def ready(balancer: RunningBalancer, triton: ExplicitTriton) -> set[str]:
+    models = table(balancer, triton)["models"]
+    return {model["name"] for model in models if model["state"] == "ready"}
+
+
+async def until(is_so: Callable[[], bool], what: str, timeout_s: float = BACK_S) -> None:
+    await asyncio.to_thread(wait_until, is_so, timeout_s=timeout_s, what=what)
+
+
+async def on_all(tritons: tuple[ExplicitTriton, ...], verb: str, model: str) -> None:
+    """Load or unload on all Tritons at once, as the balancer's broadcast does."""
+    path = f"/v2/repository/models/{model}/{verb}"
+    await asyncio.gather(*(asyncio.to_thread(each.ask, "POST", path, {}) for each in tritons))
+
+
+async def test_tritons_that_load_a_model_serve_the_others(
+    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+) -> None:
+    states: set[str] = set()
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for_more(10)
+        await on_all(tritons, "unload", SLOW)
+        loading = asyncio.ensure_future(on_all(tritons, "load", SLOW))
+        while not loading.done():
+            views = await asyncio.to_thread(balancer.backends)
+            states.update(state for view in views.values() for state in view.port_states)
+            await load.wait_for_more(5)
+        await loading
+        await load.wait_for_more(20)
+    assert load.failures == []
+    # A Triton that loads a model says that it is not ready as a whole.
+    assert "partial" in states
+    await until(balancer.all_in_rotation, "all are ready again")
+    await until(
+        lambda: all(ready(balancer, each) == set(MODELS) for each in tritons),
+        "all tables are alike",
+    )
+
+
+async def test_a_model_that_one_triton_unloads_is_served_by_the_others(
+    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+) -> None:
+    victim = tritons[0]
+    async with Load(balancer.target, clients=CLIENTS) as load:
+        await load.wait_for_more(10)
+        await on_all((victim,), "unload", "sleeper")
+        await until(lambda: "sleeper" not in ready(balancer, victim), "the table knows", 10.0)
+        settled = asyncio.get_running_loop().time()
+        await load.wait_for_more(30)
+        assert table(balancer, victim)["drift"]["models"] == ["sleeper"]
+        await on_all((victim,), "load", "sleeper")
+        await until(lambda: "sleeper" in ready(balancer, victim), "the table knows", 10.0)
+        await load.wait_for(5, lambda s: s.server == victim.name and s.began > settled)
+    assert load.failures == []
+
+
+async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
+    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+) -> None:
+    victim = tritons[-1]
+    memory = shared_memory.SharedMemory(create=True, size=8192)
+    region = {"key": f"/{memory.name}", "offset": 4096, "byte_size": 1024}
+    try:
+        for triton in tritons:
+            triton.ask("POST", "/v2/systemsharedmemory/region/restored/register", region)
+            triton.ask("POST", "/v2/logging", {"log_verbose_level": 1})
+            triton.ask("POST", "/v2/trace/setting", {"trace_rate": "7"})
+        async with Load(balancer.target, clients=CLIENTS) as load:
+            await load.wait_for_more(10)
+            victim.kill9()
+            await until(lambda: not victim.is_running, "it is dead")
+            dead_at = asyncio.get_running_loop().time()
+            await until(lambda: not ready(balancer, victim), "its models are forgotten")
+            victim.restart_with()
+            await until(lambda: ready(balancer, victim) == set(MODELS), "it has its models again")
+            await load.wait_for(5, lambda s: s.server == victim.name and s.began > dead_at)
+        assert victim.ready_models() == set(MODELS)
+        (status,) = victim.ask("GET", "/v2/systemsharedmemory/region/restored/status")
+        assert status == {"name": "restored", **region}
+        assert victim.ask("GET", "/v2/logging")["log_verbose_level"] == 1
+        assert victim.ask("GET", "/v2/trace/setting")["trace_rate"] == "7"
+        assert [each for each in load.failures if each.began > dead_at + 0.5] == []
+        assert 'triton_lb_restored_total{kind="model",result="restored"}' in (
+            balancer.metrics_text()
+        )
+    finally:
+        for triton in tritons:
+            triton.ask("POST", "/v2/systemsharedmemory/unregister")
+            triton.ask("POST", "/v2/logging", {"log_verbose_level": 0})
+            triton.ask("POST", "/v2/trace/setting", {"trace_rate": "1000"})
+        memory.close()
+        memory.unlink()

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from lb.control.directory import BackendDirectory
+from lb.control.model_views import (
+    Drift,
+    ModelLine,
+    models_view,
+    ready_backends,
+    table_statuses,
+    text,
+)
+from lb.control.record import Setup
+from lb.domain.backend import AdminState
+from lb.domain.model import ModelEntry, ModelState
+from lb.kserve.repository import Region
+from tests.unit.control.test_directory import lists, make_directory
+
+NOW = 110.0
+
+
+def drift(directory: BackendDirectory, name: str) -> Drift:
+    return models_view(directory, directory.find(name), NOW).drift
+
+
+def test_a_view_shows_models_and_regions() -> None:
+    directory = make_directory("a")
+    record = directory.find("a")
+    record.models.listed([ModelEntry(b"m", b"1", ModelState.LOADING, "it loads")], 108.0)
+    record.learn(Setup(regions=(Region("r", "/k", 0, 8),), cuda=frozenset({"c"})))
+    view = models_view(directory, record, NOW)
+    assert view.models == (ModelLine("m", "1", "loading", "it loads"),)
+    assert view.regions == ("c", "r")
+    assert (view.listed, view.age_s) == (True, 2.0)
+
+
+def test_what_another_backend_has_ready_is_drift() -> None:
+    directory = make_directory("a", "b", "c")
+    lists(directory, "a", "m", "n")
+    lists(directory, "b", "m")
+    assert drift(directory, "a") == Drift()
+    assert drift(directory, "b") == Drift(models=("n",))
+    assert drift(directory, "c") == Drift()  # it has not been asked yet
+
+
+def test_what_a_disabled_backend_has_is_no_measure() -> None:
+    directory = make_directory("a", "b")
+    lists(directory, "a", "m")
+    lists(directory, "b")
+    directory.set_admin("a", AdminState.DISABLED, NOW)
+    assert drift(directory, "b") == Drift()
+
+
+def test_settings_that_are_otherwise_on_most_are_drift() -> None:
+    directory = make_directory("a", "b", "c")
+    for name, level in (("a", 0), ("b", 0), ("c", 1)):
+        lists(directory, name, "m")
+        log = {"log_verbose_level": level, "log_info": True}
+        directory.find(name).learn(Setup(log=dict(log)))
+    assert drift(directory, "a") == Drift()
+    assert drift(directory, "c") == Drift(settings=("log_verbose_level",))
+
+
+def test_metrics_count_what_views_name() -> None:
+    directory = make_directory("a", "b", "c")
+    lists(directory, "a", "m", "n", now=108.0)
+    lists(directory, "b", "m", now=109.0)
+    rows = [
+        (s.backend, s.ready, s.age_s, s.missing, s.differing)
+        for s in table_statuses(directory, NOW)
+    ]
+    assert rows == [("a", 2, 2.0, 0, 0), ("b", 1, 1.0, 1, 0)]
+    assert ready_backends(directory, 100) == [("m", 2), ("n", 1)]
+    assert ready_backends(directory, 1) == [("m", 2)]
+
+
+def test_names_that_are_no_text_are_shown_all_the_same() -> None:
+    assert text(b"\xffx") == "\\xffx"

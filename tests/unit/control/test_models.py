@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions
+from lb.control.record import BackendRecord, Member
+from lb.domain.backend import AppProtocol, BackendKind, BackendState
+from lb.health.port import Finding
+from lb.kserve.operations import grpc_operation
+from lb.probes.probe import ProbeResult
+from tests.fakes.backends import make_spec
+from tests.fakes.http1_backend import eventually, soon
+from tests.fakes.tritons import SEQUENCES, FakeTriton, FakeTritons
+
+HTTP = AppProtocol.HTTP
+FAR_S = 3600.0
+LOAD = grpc_operation(b"/inference.GRPCInferenceService/RepositoryModelLoad")
+REGISTER = grpc_operation(b"/inference.GRPCInferenceService/CudaSharedMemoryRegister")
+
+
+class Bench:
+    """A directory, the Tritons in it, and who watches them."""
+
+    def __init__(self, refresh_s: float, tritons: dict[str, FakeTriton], kind: BackendKind) -> None:
+        self.tritons = tritons
+        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.now = 100.0
+        self.directory.replace([Member(make_spec(name, kind=kind)) for name in tritons], 100.0)
+        self.watch = ModelWatch(
+            self.directory,
+            Questions(FakeTritons(**tritons)),
+            Random(1),
+            refresh_s=refresh_s,
+            clock=self.clock,
+        )
+        self.joined: list[str] = []
+        self.watch.joined = lambda record: self.joined.append(record.backend.name)
+
+    def clock(self) -> float:
+        """Runs on by a bit with every look at it, so that nothing happens at once."""
+        self.now += 0.001
+        return self.now
+
+    def record(self, name: str) -> BackendRecord:
+        return self.directory.find(name)
+
+    def find(self, name: str, finding: Finding) -> None:
+        """Let the probes of both ports find the same, as often as it takes."""
+        for port in self.record(name).ports:
+            for _ in range(3):
+                self.directory.probe_sent(port, self.clock())
+                self.directory.probed(port, ProbeResult(finding, finding.value), self.clock())
+
+    def where(self, model: str) -> list[str]:
+        snapshot = self.directory.ref.current
+        route = snapshot.routes.get(model.encode())
+        placements = (route.placements if route else None) or snapshot.placements
+        return [backend.name for backend in placements[HTTP].eligible]
+
+    async def first_round(self) -> None:
+        self.watch.start()
+        for name in self.tritons:
+            self.find(name, Finding.READY)
+        await soon(self.watch.first_round(5.0))
+
+
+@asynccontextmanager
+async def watching(
+    refresh_s: float = FAR_S, kind: BackendKind = BackendKind.TRITON, **tritons: FakeTriton
+) -> AsyncIterator[Bench]:
+    bench = Bench(refresh_s, tritons, kind)
+    try:
+        await bench.first_round()
+        yield bench
+    finally:
+        await bench.watch.aclose()
+
+
+def ready(*models: str) -> FakeTriton:
+    return FakeTriton(models=dict.fromkeys(models, "READY"))
+
+
+async def test_the_first_round_knows_models_and_their_configurations() -> None:
+    stateful = ready("s", "m")
+    stateful.configs["s"] = SEQUENCES
+    async with watching(a=stateful, b=ready("m")) as bench:
+        routes = bench.directory.ref.current.routes
+        assert bench.where("s") == ["a"]
+        assert routes[b"s"].facts.is_stateful
+        assert routes[b"s"].facts.idle_s == 5.0
+        assert routes[b"m"].is_plain
+        assert bench.joined == []
+
+
+async def test_each_configuration_is_read_once() -> None:
+    async with watching(a=ready("m"), b=ready("n")) as bench:
+        for name in "ab":
+            bench.watch.look_at(bench.record(name))
+        await soon(bench.watch.settled(tuple(bench.directory.ref.current.backends)))
+        for triton in bench.tritons.values():
+            assert sum("/config" in path for path in triton.asked) == 1
+
+
+async def test_models_are_asked_for_again_and_again() -> None:
+    async with watching(refresh_s=0.01, a=ready("m"), b=ready("m")) as bench:
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        await eventually(lambda: bench.where("m") == ["b"])
+        bench.tritons["a"].models["m"] = "READY"
+        await eventually(lambda: bench.where("m") == ["a", "b"])
+
+
+async def test_a_list_that_says_the_same_publishes_nothing() -> None:
+    async with watching(a=ready("m")) as bench:
+        generation = bench.directory.ref.current.generation
+        await soon(bench.watch.refreshed([bench.record("a")]))
+        assert bench.directory.ref.current.generation == generation
+
+
+async def test_calls_that_change_servers_are_known_before_the_next_request() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        backends = bench.directory.ref.current.backends
+        for triton in bench.tritons.values():
+            triton.models["n"] = "READY"
+            triton.configs["n"] = SEQUENCES
+        bench.watch.control_done(LOAD, b"n", backends)
+        await soon(bench.watch.settled(backends))
+        route = bench.directory.ref.current.routes[b"n"]
+        assert route.is_ready
+        assert route.facts.is_stateful
+
+
+async def test_a_load_reads_the_configuration_again() -> None:
+    async with watching(a=ready("m")) as bench:
+        bench.tritons["a"].configs["m"] = SEQUENCES
+        backends = bench.directory.ref.current.backends
+        bench.watch.control_done(LOAD, b"m", backends)
+        await soon(bench.watch.settled(backends))
+        assert bench.directory.ref.current.routes[b"m"].facts.is_stateful
+
+
+async def test_regions_that_one_backend_accepted_are_used_there() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        backends = bench.directory.ref.current.backends
+        assert bench.directory.ref.current.regions == {}
+        bench.tritons["b"].cuda.append("gpu_region")
+        bench.watch.control_done(REGISTER, b"", backends)
+        await soon(bench.watch.settled(backends))
+        (owner,) = bench.directory.ref.current.regions[b"gpu_region"][HTTP].eligible
+        assert owner.name == "b"
+
+
+async def test_an_answer_that_contradicts_the_list_is_looked_into_at_once() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        bench.tritons["a"].models["m"] = "UNAVAILABLE"
+        bench.directory.misplaced(bench.record("a").backend, b"m", b"", bench.clock())
+        await eventually(lambda: bench.where("m") == ["b"])
+
+
+async def test_a_server_that_loads_is_partial_and_asked_soon_again() -> None:
+    async with watching(a=ready("m", "n"), b=ready("m", "n")) as bench:
+        bench.tritons["a"].models["n"] = "LOADING"
+        bench.find("a", Finding.MODELS_NOT_READY)
+        await eventually(lambda: bench.where("n") == ["b"])
+        assert bench.record("a").state is BackendState.PARTIAL
+        assert bench.where("m") == ["a", "b"]
+        bench.tritons["a"].models["n"] = "READY"
+        await eventually(lambda: bench.where("n") == ["a", "b"])
+
+
+async def test_who_comes_back_has_joined_once_its_models_are_known() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        bench.find("a", Finding.REFUSED)
+        assert bench.where("m") == ["b"]
+        bench.tritons["a"].models.clear()
+        bench.find("a", Finding.READY)
+        await eventually(lambda: bench.joined == ["a"])
+        assert bench.where("m") == ["b"]
+
+
+async def test_who_is_added_later_joins() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        bench.directory.replace([Member(make_spec("b"))], bench.clock())
+        bench.directory.replace([Member(make_spec("b")), Member(make_spec("a"))], bench.clock())
+        bench.find("a", Finding.READY)
+        await eventually(lambda: bench.joined == ["a"])
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 501])
+async def test_a_server_that_does_not_list_its_models_may_have_any(status: int) -> None:
+    async with watching(a=ready("m"), b=FakeTriton(lists=status)) as bench:
+        assert bench.where("m") == ["a", "b"]
+        assert bench.directory.ref.current.is_served(b"x", b"", HTTP) is None
+
+
+async def test_a_list_counts_for_a_while_when_there_is_no_answer() -> None:
+    async with watching(a=ready("m"), b=ready("n")) as bench:
+        bench.tritons["a"].is_silent = True
+        await soon(bench.watch.refreshed([bench.record("a")]))
+        assert bench.record("a").models.lists is True
+        bench.now += 4 * FAR_S
+        await soon(bench.watch.refreshed([bench.record("a")]))
+        assert bench.record("a").models.lists is False
+
+
+async def test_a_silent_server_does_not_hold_up_the_start() -> None:
+    bench = Bench(FAR_S, {"a": ready("m"), "b": FakeTriton(is_silent=True)}, BackendKind.TRITON)
+    try:
+        await bench.first_round()
+        assert bench.record("b").models.lists is False
+        assert bench.where("m") == ["a", "b"]
+    finally:
+        await bench.watch.aclose()
+
+
+async def test_other_servers_are_not_asked() -> None:
+    async with watching(kind=BackendKind.GENERIC, a=ready("m")) as bench:
+        assert bench.tritons["a"].asked == []
+
+
+async def test_other_servers_of_the_protocol_are_asked_for_models_only() -> None:
+    async with watching(kind=BackendKind.KSERVE, a=ready("m")) as bench:
+        assert bench.directory.ref.current.routes[b"m"].is_ready
+        assert not [path for path in bench.tritons["a"].asked if "sharedmemory" in path]
+
+
+async def test_waiting_ends_when_a_backend_leaves() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        waiting = asyncio.ensure_future(bench.watch.refreshed([bench.record("a")]))
+        await asyncio.sleep(0)
+        bench.directory.replace([Member(make_spec("b"))], bench.clock())
+        await soon(waiting)

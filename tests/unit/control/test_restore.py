@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.models import ModelWatch
+from lb.control.questions import Questions
+from lb.control.record import BackendRecord, Member, Setup
+from lb.control.restore import Missing, Restorer, missing
+from lb.domain.backend import AdminState
+from lb.domain.model import ModelEntry, ModelState
+from lb.health.port import Finding
+from lb.kserve.repository import Region
+from tests.fakes.backends import make_spec
+from tests.fakes.http1_backend import eventually, soon
+from tests.fakes.tritons import FakeTriton, FakeTritons
+from tests.unit.control.test_directory import found
+
+READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
+R, OTHER = Region("r", "/r", 0, 64), Region("other", "/o", 0, 64)
+
+
+# What is missing
+
+
+def record(name: str, setup: Setup | None = None, **models: ModelState) -> BackendRecord:
+    made = BackendRecord(Member(make_spec(name)), 100.0)
+    made.models.listed([ModelEntry(m.encode(), b"1", state) for m, state in models.items()], 100.0)
+    made.learn(setup or Setup())
+    return made
+
+
+def compare(joined: BackendRecord, *others: BackendRecord) -> Missing:
+    return missing(joined, others, frozenset(each.backend for each in (joined, *others)))
+
+
+def test_models_that_all_others_have_ready_are_missing() -> None:
+    joined = record("j", m=UNAVAILABLE, n=UNAVAILABLE, o=READY, p=LOADING)
+    everything = {"m": READY, "n": READY, "o": READY, "p": READY}
+    some = {**everything, "n": UNAVAILABLE}
+    assert compare(joined, record("a", None, **everything), record("b", None, **some)).models == (
+        b"m",
+    )
+
+
+def test_models_that_are_not_in_its_repository_are_not_loaded() -> None:
+    assert compare(record("j"), record("a", m=READY)).models == ()
+
+
+def test_regions_that_all_others_share_are_missing() -> None:
+    joined = record("j", Setup(regions=(OTHER,)))
+    a, b = record("a", Setup(regions=(R, OTHER))), record("b", Setup(regions=(R,)))
+    assert compare(joined, a, b).regions == (R,)
+    far = record("far", Setup())
+    sharing = frozenset(each.backend for each in (joined, a, b))
+    assert missing(joined, [a, b, far], sharing).regions == (R,)
+    assert missing(far, [a, b], sharing).regions == ()
+
+
+def test_settings_that_the_others_agree_on_are_missing() -> None:
+    joined = record("j", Setup(trace={"trace_rate": "1000"}, log={"log_info": True}))
+    a = record("a", Setup(trace={"trace_rate": "5"}, log={"log_info": False}))
+    b = record("b", Setup(trace={"trace_rate": "6"}, log={"log_info": False}))
+    lacking = compare(joined, a, b)
+    assert lacking.trace == {}
+    assert lacking.log == {"log_info": False}
+
+
+def test_without_others_nothing_is_missing() -> None:
+    assert compare(record("j", m=UNAVAILABLE)) == Missing()
+
+
+# Restoring it
+
+
+class Bench:
+    """Tritons before a restorer; all but the named ones are there from the start."""
+
+    def __init__(self, tritons: dict[str, FakeTriton]) -> None:
+        self.tritons = tritons
+        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.directory.replace([Member(make_spec(name)) for name in tritons], 100.0)
+        questions = Questions(FakeTritons(**tritons))
+        self.watch = ModelWatch(self.directory, questions, Random(1), refresh_s=3600.0)
+        self.restorer = Restorer(self.directory, self.watch, questions)
+        self.watch.joined = self.restorer.joined
+
+    def find(self, name: str, finding: Finding) -> None:
+        for port in self.directory.find(name).ports:
+            for _ in range(3):
+                found(self.directory, port, finding, 100.0)
+
+    async def restart(self, name: str, triton: FakeTriton) -> None:
+        """Another process takes its place."""
+        self.find(name, Finding.REFUSED)
+        self.tritons[name].__dict__.update(triton.__dict__)
+        self.find(name, Finding.READY)
+
+    def restored(self) -> dict[tuple[str, str], int]:
+        return self.restorer.counts
+
+
+@asynccontextmanager
+async def restoring(**tritons: FakeTriton) -> AsyncIterator[Bench]:
+    bench = Bench(tritons)
+    try:
+        bench.watch.start()
+        for name in tritons:
+            bench.find(name, Finding.READY)
+        await soon(bench.watch.first_round(5.0))
+        yield bench
+    finally:
+        await bench.restorer.aclose()
+        await bench.watch.aclose()
+
+
+def full() -> FakeTriton:
+    return FakeTriton(
+        models={"m": "READY", "n": "READY"},
+        regions={"r": {"key": "/r", "offset": 0, "byte_size": 64}},
+        trace={"trace_level": ["TIMESTAMPS"], "trace_rate": "1"},
+        log={"log_verbose_level": 2},
+    )
+
+
+def empty() -> FakeTriton:
+    return FakeTriton(
+        models={"m": "UNAVAILABLE", "n": "UNAVAILABLE"},
+        trace={"trace_level": ["OFF"], "trace_rate": "1"},
+    )
+
+
+async def test_a_triton_that_restarts_empty_is_given_everything() -> None:
+    async with restoring(a=full(), b=full(), c=full()) as bench:
+        await bench.restart("c", empty())
+        await eventually(lambda: bench.tritons["c"].models == bench.tritons["a"].models)
+        c = bench.tritons["c"]
+        assert c.regions == bench.tritons["a"].regions
+        assert c.trace == bench.tritons["a"].trace
+        assert c.log == bench.tritons["a"].log
+        await eventually(lambda: bench.directory.ref.current.routes[b"n"].placements is None)
+        kinds = {("trace", "restored"): 1, ("log", "restored"): 1, ("region", "restored"): 1}
+        assert bench.restored() == {**kinds, ("model", "restored"): 2}
+
+
+async def test_nobody_is_restored_at_our_own_start() -> None:
+    async with restoring(a=full(), b=empty()) as bench:
+        assert bench.restored() == {}
+        assert bench.tritons["b"].models["m"] == "UNAVAILABLE"
+
+
+async def test_two_that_restart_at_once_are_not_compared_with_each_other() -> None:
+    async with restoring(a=full(), b=full(), c=full()) as bench:
+        await bench.restart("b", empty())
+        await bench.restart("c", empty())
+        b, c = bench.tritons["b"], bench.tritons["c"]
+        await eventually(lambda: b.models == c.models == full().models)
+
+
+async def test_a_triton_that_loads_by_itself_is_asked_once() -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        polling = empty()
+        polling.is_explicit = False
+        await bench.restart("b", polling)
+        await eventually(lambda: any("/load" in path for path in bench.tritons["b"].asked))
+        await eventually(lambda: ("log", "restored") in bench.restored())
+        await soon(bench.watch.refreshed([bench.directory.find("b")]))
+        assert sum("/load" in path for path in bench.tritons["b"].asked) == 1
+        assert not [kind for kind, _ in bench.restored() if kind == "model"]
+
+
+async def test_what_cannot_be_loaded_does_not_keep_the_rest_away() -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        broken = empty()
+        broken.unloadable = frozenset({"m"})
+        await bench.restart("b", broken)
+        await eventually(lambda: bench.tritons["b"].models["n"] == "READY")
+        await eventually(lambda: bench.restored().get(("model", "failed")) == 1)
+
+
+@pytest.mark.parametrize("other_is", ["draining", "down"])
+async def test_without_others_nothing_is_done(other_is: str) -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        if other_is == "draining":
+            bench.directory.set_admin("a", AdminState.DRAINING, 100.0)
+        else:
+            bench.find("a", Finding.REFUSED)
+        await bench.restart("b", empty())
+        await eventually(lambda: bool(bench.directory.find("b").models.lists))
+        await soon(bench.watch.refreshed([bench.directory.find("b")]))
+        assert bench.tritons["b"].models == empty().models
