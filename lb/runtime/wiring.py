@@ -214,14 +214,8 @@ def build(settings: Settings, logs: Logs) -> Product:
     dispatcher.steps.keep_swept(timers, time.monotonic)
     models, restorer = _models(settings, directory, security, rng)
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
-    fan_out = http1.fan_out = http2.fan_out = BackendFanOut(
-        directory.roster,
-        _asker(settings, security),
-        tasks,
-        ledger,
-        fan_out_options(settings),
-        clock=time.monotonic,
-    )
+    fan_out = _fan_out(settings, directory, security, tasks, ledger)
+    http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
     loop_lag = LoopLag()
     sources = Sources(
@@ -283,6 +277,23 @@ def _dispatcher(
         backend, model, version, time.monotonic()
     )
     return dispatcher
+
+
+def _fan_out(
+    settings: Settings,
+    directory: BackendDirectory,
+    security: Security,
+    tasks: TaskOwner,
+    ledger: Ledger,
+) -> BackendFanOut:
+    return BackendFanOut(
+        directory.roster,
+        _asker(settings, security),
+        tasks,
+        ledger,
+        fan_out_options(settings),
+        clock=time.monotonic,
+    )
 
 
 def _models(
