@@ -83,14 +83,6 @@ def balancer(
     yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer"), tritons)
 
 
-@pytest.fixture(scope="session")
-def balancer_of_one(
-    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[RealTriton, ...]
-) -> Iterator[RunningBalancer]:
-    """A balancer before the first Triton alone: for clients that compare statistics."""
-    yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer-of-one"), tritons[:1])
-
-
 @pytest.fixture(params=["direct", "balanced"])
 def target(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...]) -> Target:
     """What a flow runs against; it must not notice which of the two it is."""

@@ -1,40 +1,50 @@
-"""NVIDIA's load generator, unchanged, against one Triton and against the balancer before it."""
+"""NVIDIA's load generator, unchanged, against one Triton and against the balancer before three."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.triton.balancer import RunningBalancer
-from tests.triton.server import ENVIRONMENT, RealTriton
+from tests.triton.server import ENVIRONMENT
 from tests.triton.target import Target
 
-CONCURRENCY = 32
-# Three windows of half a second, and any figures are stable enough: others may use the processor.
-SHORT = ("--measurement-interval", "500", "--stability-percentage", "999")
+CONCURRENCY = 16
+# Three windows, and any figures are stable enough: others may use the processor.
+SHORT = ("--measurement-interval", "300", "--stability-percentage", "999")
 
+HTTP, GRPC, STREAMING = ("-i", "http"), ("-i", "grpc"), ("-i", "grpc", "--streaming")
+SIMPLE = ("-m", "simple")
+SEQUENCES = ("-m", "simple_sequence", "--sequence-length", "10")
+SHARED_MEMORY = (*SIMPLE, "--shared-memory", "system")
+DECOUPLED = ("-m", "repeat_int32", "--shape", "IN:2", "--shape", "DELAY:2", "--input-data", "zero")
 
-@pytest.fixture(params=["direct", "balanced"])
-def one_backend(request: pytest.FixtureRequest, tritons: tuple[RealTriton, ...]) -> Target:
-    """It compares the statistics before and after, so all requests must meet at one Triton."""
-    if request.param == "direct":
-        return tritons[0].target
-    running: RunningBalancer = request.getfixturevalue("balancer_of_one")
-    return running.target
+MODES = {
+    "JSON": (*SIMPLE, *HTTP, "--input-tensor-format", "json"),
+    "compressed": (*SIMPLE, *GRPC, "--grpc-compression-algorithm", "gzip"),
+    "strings": ("-m", "simple_string", *GRPC, "--string-data", "17"),
+    "ensemble": ("-m", "simple_ensemble", *HTTP),
+    "sequences over HTTP": (*SEQUENCES, *HTTP),
+    "sequences over streams": (*SEQUENCES, *STREAMING),
+    "shared memory over HTTP": (*SHARED_MEMORY, *HTTP),
+    "shared memory over gRPC": (*SHARED_MEMORY, *GRPC),
+}
 
 
 def perf_analyzer(*arguments: str) -> str:
     """Load `simple` with it and return its report."""
-    return measure("-m", "simple", "--concurrency-range", str(CONCURRENCY), *arguments)
+    return measure(*SIMPLE, *arguments)
 
 
 def measure(*arguments: str) -> str:
-    """Run it, which must end well, and return its report."""
+    """Run it, which must end well and without errors, and return its report."""
+    concurrency = ("-b", "1", "--concurrency-range", str(CONCURRENCY))
     finished = subprocess.run(
-        (str(ENVIRONMENT / "bin" / "perf_analyzer"), "-b", "1", *SHORT, *arguments),
+        (str(ENVIRONMENT / "bin" / "perf_analyzer"), *concurrency, *SHORT, *arguments),
         env={**os.environ, "LD_LIBRARY_PATH": str(ENVIRONMENT / "native")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -42,22 +52,53 @@ def measure(*arguments: str) -> str:
         timeout=80,
         check=False,
     )
-    assert finished.returncode == 0, finished.stdout
-    return finished.stdout
-
-
-@pytest.mark.parametrize(
-    "arguments", [("-i", "http"), ("-i", "grpc"), ("-i", "grpc", "--streaming")]
-)
-def test_perf_analyzer_measures_as_against_one_triton(
-    one_backend: Target, arguments: tuple[str, ...]
-) -> None:
-    address = one_backend.http if "http" in arguments else one_backend.grpc
-    report = perf_analyzer(*arguments, "-u", address)
+    report = finished.stdout
+    assert finished.returncode == 0, report
     assert f"Request concurrency: {CONCURRENCY}" in report
-    # The second figure is counted by the server itself, in its statistics before and after.
-    for name in ("Request count", "Inference count"):
-        counted = re.search(rf"{name}: (\d+)", report)
-        assert counted, report
-        assert int(counted[1]) > CONCURRENCY
     assert "failed" not in report.lower()
+    return report
+
+
+def figure(report: str, name: str) -> int:
+    """One of the counts of a report."""
+    counted = re.search(rf"{name}: (\d+)", report)
+    assert counted, report
+    return int(counted[1])
+
+
+def check_counts(report: str) -> None:
+    """The servers say that they did what the client asked for; their statistics are compared.
+
+    They differ by what is under way when a window ends, and by how late the statistics are read.
+    """
+    asked, served = figure(report, "Request count"), figure(report, "Inference count")
+    assert asked > CONCURRENCY
+    assert abs(served - asked) <= 3 * CONCURRENCY + 0.1 * asked, report
+
+
+@pytest.mark.parametrize("mode", [HTTP, GRPC, STREAMING], ids=["HTTP", "gRPC", "streaming"])
+def test_servers_count_what_the_client_counts(target: Target, mode: tuple[str, ...]) -> None:
+    address = target.http if mode is HTTP else target.grpc
+    check_counts(measure(*SIMPLE, *mode, "-u", address))
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+def test_three_servers_count_as_one(balancer: RunningBalancer, mode: tuple[str, ...]) -> None:
+    target = balancer.target
+    check_counts(measure(*mode, "-u", target.http if "http" in mode else target.grpc))
+
+
+def test_decoupled_models_are_measured_over_streams(balancer: RunningBalancer) -> None:
+    report = measure(*DECOUPLED, *STREAMING, "-u", balancer.target.grpc)
+    assert figure(report, "Request count") > CONCURRENCY
+
+
+def test_metrics_are_collected(balancer: RunningBalancer, tmp_path: Path) -> None:
+    collected = tmp_path / "report.csv"
+    report = measure(
+        *(*SIMPLE, *GRPC, "-u", balancer.target.grpc),
+        *("--collect-metrics", "--metrics-url", f"{balancer.metrics}/metrics"),
+        *("--metrics-interval", "200", "--verbose-csv", "-f", str(collected)),
+    )
+    check_counts(report)
+    assert "Inferences/Second" in collected.read_text()
