@@ -24,8 +24,6 @@ _MODELS: Final = re.compile(rb"/models(?:/)?([^/]+)?(/invoke)?")
 _SEGMENT: Final = re.compile(rb"(?!\.\.?\Z)[!-~]+")
 _NOT_IN_SEGMENT: Final = re.compile(rb"[/\\?#%]")
 _JSON_LENGTH: Final = b"inference-header-content-length"
-_OWN_FAULT: Final = re.compile(rb"failed to parse|Unable to parse")
-"""Errors of the HTTP server, whose status stays; the others are those of the inference."""
 _OUT_OF_MEMORY: Final = re.compile(
     rb"[Oo]ut [Oo]f [Mm]emory|CUDA_OUT_OF_MEMORY|MemoryError|OutOfMemory|OOM"
     rb"|(?:Dst|Src) tensor is not initialized|CNMEM_STATUS_OUT_OF_MEMORY"
@@ -146,10 +144,11 @@ def front_answer_head(head: bytes) -> bytes:
     return b"\r\n".join(kept)
 
 
-def error_status(status: int, body: bytes) -> int:
-    """The status of an error of an inference: SageMaker takes 507 for a lack of memory."""
-    if status != 500 or _OWN_FAULT.search(body) is not None:
-        return status
+def error_status(body: bytes) -> int:
+    """The status of any error of one of many models: SageMaker makes room after a 507.
+
+    Errors of `/invocations` keep the status that they have on the v2 port.
+    """
     return 507 if is_out_of_memory(body) else 400
 
 
@@ -244,6 +243,4 @@ def read_load(body: bytes, target: bytes) -> tuple[bytes, LoadedModel]:
 
 def load_status(status: int, body: bytes) -> int:
     """What SageMaker is told of a load or unload that ended with `status`."""
-    if status < 300:
-        return 200
-    return 507 if is_out_of_memory(body) else 400
+    return 200 if status < 300 else error_status(body)

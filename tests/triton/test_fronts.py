@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +20,12 @@ SAGEMAKER = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 VERTEX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
 HEALTH_ROUTE = "/v1/endpoints/7/health"
 PREDICT_ROUTE = "/v1/endpoints/7:predict"
-FAILING = json.dumps(
-    {"inputs": [{"name": "WHY", "shape": [1], "datatype": "BYTES", "data": ["out of memory"]}]}
-).encode()
+
+
+def failing(why: str) -> bytes:
+    """A request that the model `failing` fails in this way."""
+    tensor = {"name": "WHY", "shape": [1], "datatype": "BYTES", "data": [why]}
+    return json.dumps({"inputs": [tensor]}).encode()
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,15 @@ class Pair:
     ours: Fronts
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator[Pair]:
-    workspace = tmp_path_factory.mktemp("fronts")
+def running(workspace: Path, records: Records, model: str) -> Iterator[Pair]:
+    """A Triton with both fronts for `model`, and the balancer before it."""
     ports = free_ports(4)
     theirs, ours = (
         Fronts(f"127.0.0.1:{sagemaker}", f"127.0.0.1:{vertex}")
         for sagemaker, vertex in (ports[:2], ports[2:])
     )
     triton = RealTriton(
-        "fronted",
+        f"fronted-{model}",
         workspace,
         records.directory,
         "--allow-http=true",
@@ -59,9 +62,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator
         f"--sagemaker-port={ports[0]}",
         "--allow-vertex-ai=true",
         f"--vertex-ai-port={ports[1]}",
-        "--vertex-ai-default-model=simple",
+        f"--vertex-ai-default-model={model}",
         environment={
-            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "simple",
+            "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": model,
             "AIP_HEALTH_ROUTE": HEALTH_ROUTE,
             "AIP_PREDICT_ROUTE": PREDICT_ROUTE,
         },
@@ -70,27 +73,33 @@ def pair(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator
         "sagemaker": {
             "enabled": True,
             "address": ours.sagemaker,
-            "default_model": "simple",
+            "default_model": model,
             "multi_model": True,
         },
         "vertex": {
             "enabled": True,
             "address": ours.vertex,
-            "default_model": "simple",
+            "default_model": model,
             "health_route": HEALTH_ROUTE,
             "predict_route": PREDICT_ROUTE,
         },
     }
     try:
         triton.wait_ready()
-        balancer = RunningBalancer(workspace, [triton], fronts=fronts)
-        try:
-            balancer.wait_ready()
+        for _ in RunningBalancer.run(workspace, [triton], fronts=fronts):
             yield Pair(theirs, ours)
-        finally:
-            balancer.close()
     finally:
         triton.close()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator[Pair]:
+    yield from running(tmp_path_factory.mktemp("fronts"), records, "simple")
+
+
+@pytest.fixture(scope="module")
+def failing_pair(tmp_path_factory: pytest.TempPathFactory, records: Records) -> Iterator[Pair]:
+    yield from running(tmp_path_factory.mktemp("failing-fronts"), records, "failing")
 
 
 def post(path: str, body: bytes, content_type: str = "", *extra: str) -> bytes:
@@ -165,7 +174,7 @@ VERTEX_REQUESTS = {
     "redirected inference": redirected("v2/models/simple/infer", GOOD, "application/json"),
     "redirected binary": redirected(*REDIRECTED_BINARY),
     "redirected to an unknown model": redirected("v2/models/nix/infer", GOOD),
-    "redirected failure": redirected("v2/models/failing/infer", FAILING),
+    "redirected failure": redirected("v2/models/failing/infer", failing("no reason")),
 }  # fmt: skip
 
 
@@ -213,3 +222,14 @@ def test_requests_in_chunks_are_translated_too(pair: Pair) -> None:
 
     assert answer == expected
     assert answer.status_line.endswith(b" 200")
+
+
+@pytest.mark.parametrize("why", ["raise", "out of memory", "no reason"])
+def test_failures_of_models_have_the_codes_of_a_triton(failing_pair: Pair, why: str) -> None:
+    for address, path in (("sagemaker", "/invocations"), ("vertex", PREDICT_ROUTE)):
+        request = post(path, failing(why), "application/json")
+        expected, answer = (
+            ours_like(ask_once(getattr(fronts, address), request))
+            for fronts in (failing_pair.triton, failing_pair.ours)
+        )
+        assert answer == expected

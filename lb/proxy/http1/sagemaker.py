@@ -62,7 +62,7 @@ class SageMakerFront(Front):
                 request,
                 meaning.forward,
                 answer=lambda: self.unless_loaded(name),
-                make=InvocationExchange,
+                make=ModelInvocationExchange,
             )
         is_ping = request.path == b"/ping"
         make = None if is_ping else self._make_inference
@@ -116,13 +116,23 @@ class SageMakerFront(Front):
 
 
 class InvocationExchange(WatchedExchange):
-    """An inference whose answer is SageMaker's."""
+    """An inference whose answer has SageMaker's content type."""
 
-    __slots__ = ("_error",)
+    __slots__ = ()
 
     def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
         """Relay an answer that came in one read; its head is never right as it came."""
         self._on_answer_slowly(head, data, end)
+
+    def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
+        super()._begin_answer(head, now, message)
+        message[-1] = front_answer_head(bytes(message[-1]))
+
+
+class ModelInvocationExchange(InvocationExchange):
+    """An inference of one of many models, whose errors have SageMaker's status, too."""
+
+    __slots__ = ("_error",)
 
     def on_answer(
         self,
@@ -134,18 +144,15 @@ class InvocationExchange(WatchedExchange):
     ) -> None:
         """Relay a part of the answer. Errors are short: they come in one read."""
         if head is not None:
-            self._error = b"".join(pieces) if head.status == 500 else b""
+            self._error = b"".join(pieces) if head.is_error else b""
         super().on_answer(head, pieces, decoder, reusable=reusable)
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
         super()._begin_answer(head, now, message)
-        text = front_answer_head(bytes(message[-1]))
-        if head.status == 500:
-            self.status = error_status(500, self._error)
-            _, _, rest = text.partition(b"\r\n")
-            start = b"HTTP/1.1 %d %b\r\n" % (self.status, PHRASES.get(self.status, b""))
-            text = start + rest
-        message[-1] = text
+        if head.is_error:
+            self.status = status = error_status(self._error)
+            rest = bytes(message[-1]).partition(b"\r\n")[2]
+            message[-1] = b"HTTP/1.1 %d %b\r\n%b" % (status, PHRASES.get(status, b""), rest)
 
 
 class ManagingExchange(AskedExchange):

@@ -90,18 +90,26 @@ async def test_long_answers_are_not_collected() -> None:
     [
         (b"Failed to process the request", b"400 Bad Request"),
         (b"CUDA out of memory", b"507 Insufficient Storage"),
-        (b"failed to parse the request JSON buffer", b"500 Internal Server Error"),
     ],
 )
-async def test_failed_inferences_have_the_codes_of_the_front(text: bytes, status: bytes) -> None:
+async def test_failed_inferences_of_many_models_have_codes_of_the_front(
+    text: bytes, status: bytes
+) -> None:
     body = b'{"error":"%b"}' % text
     bench = Bench()
+    bench.shelve()
     answer = bench.invoke(
-        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body),
+        INVOKE.replace(b"/invocations", b"/models/H/invoke"),
     )
     assert answer == b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
     (record,) = bench.finished.records
     assert record.status == int(status[:3])
+
+
+async def test_failed_invocations_keep_their_code() -> None:
+    error = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}"
+    assert Bench().invoke(error) == error
 
 
 async def test_generated_text_is_passed_as_it_comes() -> None:
