@@ -19,6 +19,9 @@ PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
 """Where its server (libevhtp) has another one."""
 
+_OF_THE_SERVER: Final = b"text/plain"
+"""What Triton's server writes when its handlers say nothing, as in its answers about health."""
+
 REASONS: Final = {
     408: Reason.HEAD_TIMEOUT,
     413: Reason.BODY_TOO_LARGE,
@@ -50,8 +53,7 @@ class Answer:
         self.status = status
         self.body = body
         """Empty for the answers about health, as Triton gives them."""
-        # What Triton's server writes when it is not told, as with its answers about health.
-        self.content_type = content_type or (b"application/json" if body else b"text/plain")
+        self.content_type = content_type or (b"application/json" if body else _OF_THE_SERVER)
         self.is_relayed = is_relayed
         """Backends said so."""
         self.reason = reason
@@ -66,7 +68,8 @@ class Answer:
             b"Content-Type: %b\r\n" % self.content_type,
         ]
         if self.is_relayed:
-            parts.reverse()
+            if self.content_type != _OF_THE_SERVER:
+                parts.reverse()  # what Triton's handlers write names its type first
             phrase = _PHRASES_OF_TRITON.get(self.status) or PHRASES.get(self.status, b"")
         else:
             phrase = PHRASES.get(self.status, b"")

@@ -117,15 +117,13 @@ class AskedExchange(Http1Exchange):
             return  # nobody waits any more
         self.attempts = len(reply.backends)
         body = masked(reply.body) if reply.status >= HTTPStatus.BAD_REQUEST else reply.body
-        content_type = reply.content_type if body else b""
-        is_relayed = bool(body) and reply.reason is None
         self.answer(
             Answer(
                 reply.status,
                 body,
                 reply.reason,
-                content_type=content_type,
-                is_relayed=is_relayed,
+                content_type=reply.content_type,
+                is_relayed=reply.reason is None,
             )
         )
 

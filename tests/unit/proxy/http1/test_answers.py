@@ -145,6 +145,6 @@ def test_a_refusal_says_what_to_do(refused: RequestRefused, status: int, field: 
 def test_what_backends_say_is_written_as_a_triton_writes_it() -> None:
     answer = Answer(405, b'{"error":"no"}', content_type=b"text/plain", is_relayed=True)
     assert answer.encode(keep_alive=True, is_http10=False, is_head=False) == (
-        b"HTTP/1.1 405 Not Allowed\r\nContent-Type: text/plain\r\nContent-Length: 14\r\n\r\n"
+        b"HTTP/1.1 405 Not Allowed\r\nContent-Length: 14\r\nContent-Type: text/plain\r\n\r\n"
         b'{"error":"no"}'
     )
