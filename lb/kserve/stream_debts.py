@@ -45,13 +45,15 @@ class SequenceDebt(NamedTuple):
 class Debts:
     """What one backend owes on one stream."""
 
-    __slots__ = ("counted", "free_models", "sequences")
+    __slots__ = ("counted", "free_models", "is_unknown", "sequences")
 
     def __init__(self) -> None:
         self.counted: deque[StreamMessage] = deque()
         """Requests that have exactly one answer, still to come, in order."""
         self.free_models: set[bytes] = set()
         """Models of the other requests so far."""
+        self.is_unknown = False
+        """There were requests of them that belong to no sequence."""
         self.sequences: dict[SequenceKey, SequenceDebt] = {}
         """Of those models; the one without a request for longest is first."""
 
@@ -69,6 +71,7 @@ class Debts:
             self.free_models.add(message.model)
         step = message.step
         if step is None:
+            self.is_unknown = True
             return
         sequences = self.sequences
         before = sequences.pop(step.key, None)

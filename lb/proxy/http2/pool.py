@@ -209,6 +209,8 @@ class UpstreamPool:
     def retire_all(self) -> None:
         """The backend takes no new calls: close what is idle, let the rest finish."""
         for link in (*self.links, *self._others):
+            if self.waiting and not link.greeted.done():
+                continue  # a step waits for it, of a sequence that the backend runs
             link.retire()
             link.close_if_over()
 

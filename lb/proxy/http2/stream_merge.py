@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
+_EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
+"""What a server says that shuts down, to streams that were not half-closed."""
 
 
 class Outlet(Pipe[Any]):
@@ -243,15 +245,18 @@ class StreamMerge:
             if head is not None and not head.status:
                 self._trailers = head.block
             self._forgive(branch)
+            self._go_on()
+            return
+        text = f"backend {branch.name} (grpc) ended the stream with status {status}: {detail}"
+        if self.call.ends_at_first_error:
+            self._note(status, detail, None)
+            self._end_all_but(branch)
+        elif status in _EXITING and not self.call.request.ended:
+            self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
-            if self.call.ends_at_first_error:
-                self._end_all_but(branch)
-            else:
-                reason = f"backend {branch.name} (grpc) ended the stream with status {status}"
-                self._mourn(branch, f"{reason}: {detail}" if detail else reason)
-        self._check_live()
-        self.pump()
+            self._mourn(branch, text)
+        self._go_on()
 
     def branch_lost(
         self,
@@ -267,19 +272,24 @@ class StreamMerge:
             self.call.fail(reason, text, outcome, status=status)
             return
         self.call.forget_starts(branch.debts, branch.backend, outcome)
+        self._lose(branch, grpc_status(reason) if status is None else status, text, reason)
+        self._go_on()
+
+    def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
+        if branch.debts.is_unknown or not self.live:
+            # Nobody can say what is missing: the stream ends, as it would with one backend.
+            self._note(status, text, reason)
+            self._end_all_but(branch)
         self._mourn(branch, text)
-        if not self.live:
-            self._note(grpc_status(reason) if status is None else status, text, reason)
-        self._check_live()
-        self.pump()
 
     def _close(self, branch: Branch) -> None:
         if branch.backend is not None and self.live.get(branch.backend) is branch:
             del self.live[branch.backend]
 
-    def _check_live(self) -> None:
+    def _go_on(self) -> None:
         if not self.live:
             self.is_closing = True
+        self.pump()
 
     def _note(self, status: int, detail: str, reason: Reason | None) -> None:
         if self._status is None:
@@ -294,7 +304,7 @@ class StreamMerge:
         )
 
     def _end_all_but(self, branch: Branch) -> None:
-        """The stream ends at the first error, as its client wishes."""
+        """The stream ends with what this one has to say."""
         for other in tuple(self._sources):
             if other is not branch:
                 self._drop(other)
