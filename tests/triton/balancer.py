@@ -27,6 +27,8 @@ class BackendView:
 
     name: str
     in_flight: int
+    open_sequences: int
+    empty: bool
     port_states: tuple[str, ...]
 
     @property
@@ -113,6 +115,8 @@ class RunningBalancer:
             view["name"]: BackendView(
                 name=view["name"],
                 in_flight=view["in_flight"],
+                open_sequences=view["open_sequences"],
+                empty=view["empty"],
                 port_states=tuple(port["state"] for port in view["ports"].values()),
             )
             for view in self._admin("GET", "/api/v1/backends")["backends"]
