@@ -1,0 +1,94 @@
+"""Putting a question to one backend, whatever happens."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
+from lb.domain.control import Reach
+from lb.domain.outcome import Outcome
+from lb.kserve import inference_pb2 as pb
+from lb.net.ask.asker import Asker
+from lb.proxy.fan_out.calls import Calls, gave_up, protocol_for
+from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.result import Result
+from tests.fakes.backends import make_backend
+from tests.fakes.fan_out import backend_at, grpc_question, http_question, serving, silent
+from tests.fakes.grpc_server import grpc_server
+from tests.fakes.http1_backend import scripted_backend
+
+LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
+
+
+async def put(question: Question, backend: Backend, timeout_s: float = 5.0) -> Result:
+    reach = Reach(backend, (backend.spec.http is not None, backend.spec.grpc is not None))
+    return await Calls(Asker(), monotonic).put(question, reach, timeout_s, lambda _: True)
+
+
+async def test_a_request_goes_out_as_it_came() -> None:
+    async with scripted_backend(serving(b"{}")) as backend:
+        result = await put(LOAD, backend_at("a", backend.target))
+        (request,) = backend.requests
+    assert (result.status, result.body) == (200, b"{}")
+    assert result.content_type == b"application/json"
+    assert 0 < result.asked_at <= result.answered_at
+    assert request.target == LOAD.target
+    assert request.body == LOAD.body
+    assert request.field(b"x-client") == b"1"
+    assert request.field(b"accept-encoding") is None
+
+
+async def test_a_backend_without_grpc_is_asked_over_http() -> None:
+    message = pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
+    async with scripted_backend(serving(b"")) as backend:
+        result = await put(
+            grpc_question("RepositoryModelLoad", message), backend_at("a", backend.target)
+        )
+        (request,) = backend.requests
+    assert result.is_ok
+    assert request.head.startswith(b"POST /v2/repository/models/m/load HTTP/1.1\r\n")
+    assert request.field(b"authorization") == b"Bearer c"
+    assert request.field(b"x-client") is None
+
+
+async def test_a_backend_without_http_is_asked_over_grpc() -> None:
+    async with grpc_server() as (service, target):
+        backend = Backend(BackendSpec(name="a", grpc=parse_address(target)))
+        result = await put(LOAD, backend)
+    assert result.protocol is AppProtocol.GRPC
+    assert result.status == 12  # this server has no such call
+    assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
+
+
+async def test_what_cannot_be_said_in_its_protocol_is_an_error_of_that_backend() -> None:
+    message = pb.RepositoryModelLoadRequest(model_name="a b").SerializeToString()
+    result = await put(
+        grpc_question("RepositoryModelLoad", message), backend_at("a", "127.0.0.1:1")
+    )
+    assert (result.status, result.detail) == (400, "the name cannot stand in a path")
+    only_grpc = Backend(BackendSpec(name="a", grpc=parse_address("127.0.0.1:1")))
+    compressed = http_question(b"POST", b"/v2/logging", b"?")
+    compressed = Question(
+        **{name: getattr(compressed, name) for name in Question.__slots__}
+        | {"fields": ((b"content-encoding", b"gzip"),)}
+    )
+    result = await put(compressed, only_grpc)
+    assert result.status == 3
+    assert "compressed" in result.detail
+
+
+async def test_silence_is_a_result() -> None:
+    async with scripted_backend(silent) as backend:
+        result = await put(LOAD, backend_at("a", backend.target), 0.05)
+    assert (result.outcome, result.status) == (Outcome.DEADLINE, 504)
+
+
+def test_the_clients_protocol_is_preferred() -> None:
+    backend = make_backend()
+    assert protocol_for(Reach(backend, (True, True)), LOAD) is AppProtocol.HTTP
+    assert protocol_for(Reach(backend, (False, True)), LOAD) is AppProtocol.GRPC
+
+
+def test_who_goes_down_meanwhile_is_lost() -> None:
+    result = gave_up(Reach(make_backend(), (True, True)), LOAD)
+    assert (result.outcome, result.detail) == (Outcome.LOST, "went down before it answered")

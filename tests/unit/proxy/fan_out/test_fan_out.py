@@ -1,0 +1,231 @@
+"""Questions to all backends: who is asked, and when the answer is an error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+
+from lb.domain.backend import BackendKind
+from lb.domain.outcome import Reason
+from lb.kserve import inference_pb2 as pb
+from lb.proxy.fan_out.fan_out import changes_something
+from lb.proxy.fan_out.options import FanOutOptions
+from lb.proxy.fan_out.question import Reply
+from tests.fakes.fan_out import Stage, backend_at, grpc_question, http_question, serving, silent
+from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend
+
+LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b"{}")
+UNLOAD = http_question(b"POST", b"/v2/repository/models/m/unload")
+INDEX = http_question(b"POST", b"/v2/repository/index")
+REGISTER = http_question(b"POST", b"/v2/cudasharedmemory/region/r/register", b"{}")
+
+
+def error_of(answer: Reply) -> str:
+    text = json.loads(answer.body)["error"]
+    assert isinstance(text, str)
+    return text
+
+
+async def test_all_are_asked_and_one_answers() -> None:
+    stage = Stage()
+    async with scripted_backend(serving(b"")) as a, scripted_backend(serving(b"")) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        answer = await stage.ask(LOAD)
+        assert (answer.status, answer.body, answer.backends) == (200, b"", ("a", "b"))
+        assert [each.requests[0].target for each in (a, b)] == [LOAD.target] * 2
+    assert stage.news == [("RepositoryModelLoad", b"m", "ab")]
+    assert stage.settled_on == "ab"
+    assert stage.outcomes == {"a": "ok", "b": "ok"}
+
+
+async def test_a_failure_is_told_with_its_backend_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    bad = serving((400, b'{"error":"bad model"}'))
+    async with scripted_backend(serving(b"")) as a, scripted_backend(bad) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        with caplog.at_level(logging.INFO):
+            answer = await stage.ask(LOAD)
+    assert answer.status == 400
+    assert error_of(answer) == "RepositoryModelLoad failed on 1 of 2 backends: b: bad model"
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    said = record.__dict__
+    assert (said["operation"], said["subject"]) == ("RepositoryModelLoad", "m")
+    assert (said["backends"], said["failed"]) == ("a, b", "b: bad model")
+    assert stage.news == [("RepositoryModelLoad", b"m", "ab")]
+
+
+async def test_backends_that_are_down_do_not_count_and_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    async with scripted_backend() as gone:
+        target = gone.target
+    async with scripted_backend(serving(b"")) as a:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("down", "127.0.0.1:1"), is_open=False)
+        stage.add(backend_at("refusing", target))
+        stage.add(backend_at("other", a.target, kind=BackendKind.GENERIC))
+        with caplog.at_level(logging.INFO):
+            answer = await stage.ask(LOAD)
+        assert len(a.requests) == 1
+    assert (answer.status, answer.backends) == (200, ("a",))
+    (record,) = caplog.records
+    assert record.__dict__["not_asked"] == "down, refusing"
+    assert stage.news == [("RepositoryModelLoad", b"m", "a")]
+
+
+async def test_without_anybody_to_ask_there_is_an_error() -> None:
+    stage = Stage()
+    stage.add(backend_at("a", "127.0.0.1:1"), is_open=False)
+    for question in (LOAD, INDEX):
+        answer = await stage.ask(question)
+        assert (answer.status, answer.reason) == (503, Reason.NO_BACKEND)
+
+
+async def test_who_refuses_everywhere_is_an_error() -> None:
+    stage = Stage()
+    async with scripted_backend() as gone:
+        stage.add(backend_at("a", gone.target))
+    answer = await stage.ask(LOAD)
+    assert (answer.status, answer.reason) == (503, Reason.CONNECT_REFUSED)
+
+
+async def test_stragglers_are_waited_for_up_to_the_deadline() -> None:
+    stage = Stage(FanOutOptions(deadline_s=0.1, read_timeout_s=0.1))
+    async with scripted_backend(serving(b"[]")) as a, scripted_backend(silent) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        answer = await stage.ask(LOAD)
+        assert (answer.status, answer.reason) == (504, Reason.DEADLINE)
+        assert error_of(answer).endswith("b: no answer within 0.1 s")
+        answer = await stage.ask(INDEX)
+        assert (answer.status, answer.body) == (200, b"[]")
+
+
+async def test_a_backend_that_goes_down_is_not_waited_for() -> None:
+    stage = Stage()
+    async with scripted_backend(serving(b"")) as a, scripted_backend(silent) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(b.requests) == 1)
+        stage.roster.pop()
+        answer = await asking
+    assert answer.status == 502
+    assert error_of(answer).endswith("b: went down before it answered")
+    assert len(stage.tasks) == 0
+
+
+async def test_rolling_asks_one_after_the_other_and_stops_at_a_failure() -> None:
+    stage = Stage(FanOutOptions(rolling=True))
+    bad = serving((500, b'{"error":"bad"}'))
+    async with (
+        scripted_backend(serving(b"")) as a,
+        scripted_backend(bad) as b,
+        scripted_backend(serving(b"")) as c,
+    ):
+        for name, each in (("a", a), ("b", b), ("c", c)):
+            stage.add(backend_at(name, each.target))
+        answer = await stage.ask(LOAD)
+        assert error_of(answer).endswith("on 1 of 2 backends: b: bad; not asked any more: c")
+        assert c.requests == []
+        b.script = serving(b"")
+        assert (await stage.ask(LOAD)).status == 200
+        assert [len(each.requests) for each in (a, b, c)] == [2, 2, 1]
+
+
+async def test_rolling_is_one_at_a_time() -> None:
+    stage = Stage(FanOutOptions(rolling=True))
+    under_way: list[int] = []
+
+    async def load(peer: Peer) -> None:
+        await peer.request()
+        under_way.append(1)
+        await asyncio.sleep(0.02)
+        assert len(under_way) == 1
+        under_way.pop()
+        await peer.send(reply(b""))
+
+    async with scripted_backend(load) as a, scripted_backend(load) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        assert (await stage.ask(LOAD)).status == 200
+
+
+async def test_calls_that_change_the_same_model_reach_all_backends_in_one_order() -> None:
+    stage = Stage()
+
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        await asyncio.sleep(0.05)
+        await peer.send(reply(b""))
+
+    async with scripted_backend(serving(b"")) as a, scripted_backend(slow) as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("b", b.target))
+        await asyncio.gather(*(stage.fan_out.ask(each) for each in (LOAD, UNLOAD, LOAD)))
+        orders = [[request.target for request in each.requests] for each in (a, b)]
+    assert orders == [[LOAD.target, UNLOAD.target, LOAD.target]] * 2
+
+
+async def test_one_that_accepts_is_enough_for_cuda_memory() -> None:
+    stage = Stage()
+    bad = serving((400, b'{"error":"no such device"}'))
+    async with scripted_backend(bad) as a, scripted_backend(serving(b"")) as b:
+        stage.add(backend_at("a", a.target))
+        assert (await stage.ask(REGISTER)).status == 400
+        stage.add(backend_at("b", b.target))
+        assert (await stage.ask(REGISTER)).status == 200
+
+
+async def test_too_many_at_once_are_refused() -> None:
+    stage = Stage(FanOutOptions(concurrent=1))
+    async with scripted_backend(silent) as a:
+        stage.add(backend_at("a", a.target))
+        first = asyncio.create_task(stage.fan_out.ask(INDEX))
+        await eventually(lambda: len(a.requests) == 1)
+        answer = await stage.fan_out.ask(INDEX)
+        assert (answer.status, answer.reason) == (503, Reason.BACKENDS_FULL)
+        a.script = serving(b"[]")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert (await stage.ask(INDEX)).status == 200
+    await eventually(lambda: len(stage.tasks) == 0)
+
+
+async def test_answers_that_do_not_fit_into_memory_are_an_error() -> None:
+    stage = Stage(ceiling=1000)
+    async with scripted_backend(serving(b"[" + b" " * 2000 + b"]")) as a:
+        stage.add(backend_at("a", a.target))
+        for question in (INDEX, LOAD):
+            answer = await stage.ask(question)
+            assert (answer.status, answer.reason) == (503, Reason.MEMORY)
+
+
+def test_grpc_settings_are_read_when_none_are_given() -> None:
+    assert not changes_something(grpc_question("LogSettings"))
+    only_model = pb.TraceSettingRequest(model_name="m").SerializeToString()
+    assert not changes_something(grpc_question("TraceSetting", only_model))
+    settings = {"trace_rate": pb.TraceSettingRequest.SettingValue(value=["1"])}
+    change = pb.TraceSettingRequest(settings=settings).SerializeToString()
+    assert changes_something(grpc_question("TraceSetting", change))
+    assert changes_something(grpc_question("LogSettings", b"\xff"))
+    assert changes_something(grpc_question("RepositoryModelLoad"))
+    assert not changes_something(http_question(b"GET", b"/v2/logging"))
+    assert changes_something(http_question(b"POST", b"/v2/logging"))
+
+
+async def test_answers_over_grpc_that_nobody_can_give_say_so() -> None:
+    stage = Stage()
+    stage.add(backend_at("a", "127.0.0.1:1"))
+    answer = await stage.ask(grpc_question("RepositoryIndex"))
+    assert (answer.status, answer.reason) == (14, Reason.NO_BACKEND)
+    assert answer.detail == "no backend that can be asked over grpc is reachable"
