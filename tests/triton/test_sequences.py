@@ -25,11 +25,11 @@ _numbers = itertools.count(500_000)
 def fresh(count: int) -> list[Sequence]:
     """Sequences whose ids no other test has: numbers, and texts that read the same."""
     numbers = [next(_numbers) for _ in range(count // 2)]
-    texts = [str(number) for number in numbers]
-    return [Sequence(each) for each in (*numbers, *texts)]
+    ids: list[int | str] = [*numbers, *map(str, numbers)]
+    return [Sequence(each) for each in ids]
 
 
-def complaints(sequences: list[Sequence]) -> list[object]:
+def complaints(sequences: list[Sequence]) -> list[Sequence]:
     """What is wrong with any of them."""
     return [each for each in sequences if each.wrong or len(each.servers) != 1][:5]
 
