@@ -241,6 +241,15 @@ def read_load(body: bytes, target: bytes) -> tuple[bytes, LoadedModel]:
     return name.encode(), LoadedModel(model, url)
 
 
+def is_unloaded(index: bytes, model: bytes) -> bool:
+    """Whether a repository index says that nothing of a model takes memory any more."""
+    try:
+        states = {each.get("state") for each in json.loads(index) if each["name"] == model.decode()}
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return True
+    return not states & {"READY", "LOADING", "UNLOADING"}
+
+
 def load_status(status: int, body: bytes) -> int:
     """What SageMaker is told of a load or unload that ended with `status`."""
     return 200 if status < 300 else error_status(body)

@@ -88,10 +88,8 @@ def test_a_model_is_loaded_invoked_and_unloaded_everywhere(endpoint: Endpoint) -
         assert json.loads(answer.body)["model_name"] == "simple"
 
     assert endpoint.ask("DELETE", "/models/simple").status == 200
+    assert endpoint.serving == [False, False]
     assert endpoint.ask("GET", "/models/simple").status == 404
-    wait_until(
-        lambda: endpoint.serving == [False, False], timeout_s=10, what="the model is unloaded"
-    )
 
 
 def test_a_model_that_no_repository_has_is_not_loaded(endpoint: Endpoint) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from lb.kserve.fronts import Forward, FrontRequest, Own
 from lb.kserve.gate import masked
+from lb.kserve.operations import REPOSITORY_INDEX
 from lb.kserve.sagemaker import (
     Action,
     Invoke,
@@ -14,12 +16,13 @@ from lb.kserve.sagemaker import (
     Shelf,
     error_status,
     front_answer_head,
+    is_unloaded,
     load_status,
     read_load,
     translate,
 )
 from lb.proxy.failure import http_body
-from lb.proxy.fan_out.question import Question
+from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.http1.answers import PHRASES, Answer
 from lb.proxy.http1.asked import AskedExchange, end_to_end
 from lb.proxy.http1.exchange import Http1Exchange
@@ -35,6 +38,9 @@ _TEXT: Final = b"text/plain"
 _INDEX: Final = Forward(b"POST", b"/v2/repository/index")
 _LOAD: Final = Forward(b"POST", b"/v2/repository/models/-/load")
 """The body says which model."""
+_UNLOAD_PAUSE_S: Final = 0.25
+_UNLOAD_LOOKS: Final = 1400
+"""Until 350 s are over: SageMaker waits for 360."""
 _LOADING: Final = "RepositoryModelLoad"
 _UNLOAD_BODY: Final = b'{"parameters":{"unload_dependents":true}}'
 
@@ -182,21 +188,45 @@ class ManagingExchange(AskedExchange):
             self._refuse(409, f"failed to register '{loaded.url}', it is already loaded")
         elif shelf.is_full:
             self._refuse(507, "out of memory: too many models are loaded")
-        elif await self._put(loaded.model, b"load", b"{}"):
-            shelf.add(name, loaded)
+        else:
+            reply = await self._put(loaded.model, b"load", b"{}")
+            if reply.status < 300:
+                shelf.add(name, loaded)
+            self._give(reply)
 
     async def _unload(self) -> None:
         shelf = self.front.shelf
         loaded = shelf.find(self.subject)
         if loaded is None:
             self._say(Answer(404))
-        elif await self._put(loaded.model, b"unload", _UNLOAD_BODY):
-            shelf.remove(self.subject)
+        else:
+            reply = await self._put(loaded.model, b"unload", _UNLOAD_BODY)
+            if reply.status < 300:
+                await self._wait_until_unloaded(loaded.model)
+                shelf.remove(self.subject)
+            self._give(reply)
 
-    async def _put(self, model: bytes, verb: bytes, body: bytes) -> bool:
-        """Ask all backends, and answer. True when they did it."""
+    async def _wait_until_unloaded(self, model: bytes) -> None:
+        """A Triton unloads after it has answered; SageMaker takes the answer for the end."""
+        for _ in range(_UNLOAD_LOOKS):
+            index = Question(
+                protocol=self.protocol,
+                operation=REPOSITORY_INDEX,
+                model=b"",
+                method=b"POST",
+                target=_INDEX.target,
+                fields=end_to_end(self._head),
+                body=b"",
+            )
+            reply = await self._fan_out.ask(index)
+            if self.server is None or is_unloaded(reply.body, model):
+                return
+            await asyncio.sleep(_UNLOAD_PAUSE_S)
+
+    async def _put(self, model: bytes, verb: bytes, body: bytes) -> Reply:
+        """Ask all backends."""
         self.model = model
-        reply = await self._fan_out.ask(
+        return await self._fan_out.ask(
             Question(
                 protocol=self.protocol,
                 operation=self.plan.operation,
@@ -207,12 +237,13 @@ class ManagingExchange(AskedExchange):
                 body=body,
             )
         )
+
+    def _give(self, reply: Reply) -> None:
+        """Tell SageMaker how it ended."""
         self.attempts = len(reply.backends)
         status = load_status(reply.status, reply.body)
-        is_done = status == 200
-        answer = b"" if is_done else masked(reply.body)
+        answer = b"" if status == 200 else masked(reply.body)
         self._say(Answer(status, answer, reply.reason, content_type=_TEXT))
-        return is_done
 
     def _refuse(self, status: int, detail: str) -> None:
         self._say(Answer(status, http_body(detail), content_type=_TEXT))

@@ -18,6 +18,7 @@ from lb.kserve.sagemaker import (
     Shelf,
     error_status,
     front_answer_head,
+    is_unloaded,
     load_status,
     read_load,
     translate,
@@ -141,6 +142,27 @@ def test_loads_end_well_or_in_one_of_two_errors() -> None:
     assert load_status(200, b"") == 200
     assert load_status(500, b'{"error":"failed to load: OOM"}') == 507
     assert load_status(503, b'{"error":"explicit model load is not allowed"}') == 400
+
+
+@pytest.mark.parametrize(
+    ("states", "is_gone"),
+    [
+        ((), True),
+        (("UNAVAILABLE",), True),
+        (("UNAVAILABLE", "UNLOADING"), False),
+        (("READY",), False),
+    ],
+)
+def test_the_index_says_when_a_model_is_gone(states: tuple[str, ...], is_gone: bool) -> None:
+    entries = [{"name": "m", "state": state} for state in states]
+    index = json.dumps([*entries, {"name": "other", "state": "READY"}, {"name": "m"}]).encode()
+
+    assert is_unloaded(index, b"m") is is_gone
+
+
+@pytest.mark.parametrize("index", [b"", b"{}", b"[1]", b'{"error":"x"}', b"[{}]"])
+def test_an_index_that_cannot_be_read_is_not_waited_for(index: bytes) -> None:
+    assert is_unloaded(index, b"m")
 
 
 def test_the_shelf_lists_what_is_ready_and_describes_what_is_loaded() -> None:

@@ -14,7 +14,7 @@ from lb.domain.model import NO_FACTS
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.kserve.sagemaker import MODELS, LoadedModel, SageMakerRoutes
-from lb.proxy.fan_out.question import Reply
+from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.http1.front import FrontConnection
 from lb.proxy.http1.sagemaker import SageMakerFront
 from tests.fakes.fan_out import RecordedFanOut
@@ -192,6 +192,25 @@ async def test_a_failed_load_leaves_nothing(text: str, status: bytes) -> None:
     answer = await bench.manage("POST", "/models", {"model_name": "H", "url": URL})
     assert answer == status + b" " + body
     assert bench.front.shelf.find(b"H") is None
+
+
+class SlowUnload(RecordedFanOut):
+    """The index says for a while that the model is unloaded."""
+
+    said = (b'[{"name":"H","state":"UNLOADING"}]', b'[{"name":"H","state":"UNAVAILABLE"}]')
+
+    async def ask(self, question: Question) -> Reply:
+        reply = await super().ask(question)
+        looks = sum(each.operation.name == "RepositoryIndex" for each in self.questions)
+        return replace(reply, body=self.said[looks - 1]) if looks else reply
+
+
+async def test_an_unload_is_over_when_the_index_says_so() -> None:
+    bench = Bench()
+    bench.relay.fan_out = fan_out = SlowUnload(OK)
+    bench.shelve()
+    assert await bench.manage("DELETE", "/models/H") == b"200"
+    assert len(fan_out.questions) == 3
 
 
 async def test_a_failed_unload_keeps_the_model() -> None:
