@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _JITTER: Final = 0.1
 _SOON_S: Final = 0.5
 """To the next look while a model loads, or the server as a whole is not ready."""
-_GAP_S: Final = 0.05
+_GAP_S: Final = 0.02
 """Between two looks at one backend, however many reasons there are."""
 _UNLISTED_S: Final = 60.0
 """To the next look at a server that does not list its models."""

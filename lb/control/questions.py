@@ -184,13 +184,21 @@ class Questions:
     # What it is to have. All return its answer, and raise UpstreamError when there is none.
 
     async def load(self, record: BackendRecord, model: bytes, timeout_s: float) -> Reply:
-        """Load a model from its repository."""
-        path = b"/v2/repository/models/%b/load" % model if _PLAIN.fullmatch(model) else b""
+        """Load a model from its repository.
+
+        Over gRPC where that answers: a load over HTTP stops all other connections on the same
+        thread of Triton's for as long as it takes (docs/decisions/0017-model-tables.md).
+        """
         request = pb.RepositoryModelLoadRequest(model_name=model.decode("utf-8", "replace"))
         method = messages.REPOSITORY_MODEL_LOAD
-        call, message = method.path.encode(), method.encode(request)
         # Out of turn: it may take minutes.
-        return await self._converse(record, b"POST", path, b"{}", call, message, timeout_s)
+        if record.is_open(AppProtocol.GRPC):
+            call, message = method.path.encode(), method.encode(request)
+            return await self._over_grpc(record, call, message, timeout_s)
+        path = b"/v2/repository/models/%b/load" % model
+        if not _PLAIN.fullmatch(model):
+            raise UpstreamError(Outcome.CONNECT_REFUSED, "no path can hold its name")
+        return await self._over_http(record, b"POST", path, b"{}", timeout_s)
 
     async def register(self, record: BackendRecord, region: Region) -> Reply:
         """Register a region of system shared memory."""
@@ -249,14 +257,28 @@ class Questions:
         timeout_s: float,
     ) -> Reply:
         """Ask over HTTP, or over gRPC where HTTP does not answer or `path` is empty."""
-        spec = record.member.spec
+        has_grpc = record.is_open(AppProtocol.GRPC)
         if path and record.is_open(AppProtocol.HTTP):
-            answer = await self._asker.http(
-                spec, http_method, path, _JSON, body, timeout_s=timeout_s
-            )
-            text = "" if answer.status == 200 else http_error_text(answer.body)
-            return Reply(AppProtocol.HTTP, answer.status, answer.body, text)
-        if record.is_open(AppProtocol.GRPC):
-            called = await self._asker.grpc(spec, call, message, timeout_s=timeout_s)
-            return Reply(AppProtocol.GRPC, called.status, called.message, called.detail)
+            try:
+                return await self._over_http(record, http_method, path, body, timeout_s)
+            except UpstreamError:
+                # A thread of Triton's HTTP server stands still while it loads a model.
+                if not has_grpc:
+                    raise
+        if has_grpc:
+            return await self._over_grpc(record, call, message, timeout_s)
         raise UpstreamError(Outcome.CONNECT_REFUSED, "no port of it answers")
+
+    async def _over_http(
+        self, record: BackendRecord, method: bytes, path: bytes, body: bytes, timeout_s: float
+    ) -> Reply:
+        spec = record.member.spec
+        answer = await self._asker.http(spec, method, path, _JSON, body, timeout_s=timeout_s)
+        text = "" if answer.status == 200 else http_error_text(answer.body)
+        return Reply(AppProtocol.HTTP, answer.status, answer.body, text)
+
+    async def _over_grpc(
+        self, record: BackendRecord, call: bytes, message: bytes, timeout_s: float
+    ) -> Reply:
+        answer = await self._asker.grpc(record.member.spec, call, message, timeout_s=timeout_s)
+        return Reply(AppProtocol.GRPC, answer.status, answer.message, answer.detail)

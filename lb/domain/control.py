@@ -49,3 +49,8 @@ class ControlNews(Protocol):
             backends: all that were asked: also where it failed the state may be another now.
         """
         ...
+
+    async def settled(self, backends: tuple[Backend, ...]) -> None:
+        """Wait until what is known of `backends` is news from now on, for a second at most: a
+        client that has its answer finds what it asked for."""
+        ...

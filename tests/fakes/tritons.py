@@ -1,4 +1,4 @@
-"""Tritons in memory, asked by the calls of our own over HTTP: models, regions, settings.
+"""Tritons in memory: models, regions, settings. Loads come over gRPC, all else over HTTP.
 
 Stands where `Asker` does, so that what is built on it can be tested without sockets.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from lb.domain.backend import BackendSpec
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
+from lb.kserve import inference_pb2 as pb
 from lb.net.ask.asker import Asker
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
@@ -69,8 +70,16 @@ class FakeTritons(Asker):
         status, content = _answer(triton, path, json.loads(body or b"{}"))
         return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())
 
-    async def grpc(self, *_: object, **__: object) -> GrpcAnswer:
-        raise AssertionError("they have HTTP ports, which are asked first")
+    async def grpc(  # type: ignore[override]
+        self, spec: BackendSpec, path: bytes, message: bytes = b"", *, timeout_s: float
+    ) -> GrpcAnswer:
+        triton = self.tritons[spec.name]
+        triton.asked.append(path.decode())
+        if triton.is_silent or not path.endswith(b"/RepositoryModelLoad"):
+            raise UpstreamError(Outcome.DEADLINE, "no answer")
+        model = pb.RepositoryModelLoadRequest.FromString(message).model_name
+        status, content = _load(triton, model)
+        return GrpcAnswer({200: 0, 503: 14}.get(status, 13), (content or {}).get("error", ""), b"")
 
 
 def _answer(triton: FakeTriton, path: str, content: dict[str, Any]) -> Content:
@@ -79,8 +88,6 @@ def _answer(triton: FakeTriton, path: str, content: dict[str, Any]) -> Content:
     if match := re.fullmatch(r"/v2/models/(.*)/versions/1/config", path):
         config = triton.configs.get(match[1], {})
         return 200, {"name": match[1], **config}
-    if match := re.fullmatch(r"/v2/repository/models/(.*)/load", path):
-        return _load(triton, match[1])
     if match := re.fullmatch(r"/v2/systemsharedmemory/region/(.*)/register", path):
         if match[1] in triton.regions:
             text = f"shared memory region '{match[1]}' already in manager"

@@ -11,7 +11,8 @@ from typing import Any
 from tests.triton.server import RealTriton
 
 SLOW = "slow_start"
-SLOW_START_S = 1.0
+SLOW_START_S = 2.5
+"""Longer than probes take to notice."""
 
 _SLOW_CONFIG = """
 backend: "python"
@@ -31,6 +32,14 @@ class TritonPythonModel:
         out = pb_utils.Tensor("OUT", numpy.array([1], numpy.int32))
         return [pb_utils.InferenceResponse([out]) for _ in requests]
 """
+
+
+class RefusedError(Exception):
+    """A server answered with an error."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class ExplicitTriton(RealTriton):
@@ -69,7 +78,7 @@ def ask(address: str, method: str, path: str, content: object = None) -> Any:
     """One request with JSON on both sides.
 
     Raises:
-        RuntimeError: it was refused.
+        RefusedError: it was refused.
     """
     connection = http.client.HTTPConnection(address, timeout=60.0)
     try:
@@ -80,5 +89,5 @@ def ask(address: str, method: str, path: str, content: object = None) -> Any:
     finally:
         connection.close()
     if answer.status != 200:
-        raise RuntimeError(f"{method} {path}: {answer.status} {data!r}")
+        raise RefusedError(f"{method} {path}: {answer.status} {data!r}", answer.status)
     return json.loads(data) if data else None

@@ -8,10 +8,11 @@ from multiprocessing import shared_memory
 from typing import Any
 
 import pytest
+import tritonclient.grpc as grpcclient
 
 from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
-from tests.triton.explicit import SLOW, ExplicitTriton, ask
+from tests.triton.explicit import SLOW, SLOW_START_S, ExplicitTriton, RefusedError, ask
 from tests.triton.load import Load
 from tests.triton.records import Records
 
@@ -65,10 +66,21 @@ async def until(is_so: Callable[[], bool], what: str, timeout_s: float = BACK_S)
     await asyncio.to_thread(wait_until, is_so, timeout_s=timeout_s, what=what)
 
 
-async def on_all(tritons: tuple[ExplicitTriton, ...], verb: str, model: str) -> None:
-    """Load or unload on all Tritons at once, as the balancer's broadcast does."""
-    path = f"/v2/repository/models/{model}/{verb}"
-    await asyncio.gather(*(asyncio.to_thread(each.ask, "POST", path, {}) for each in tritons))
+def control(balancer: RunningBalancer, verb: str, model: str) -> None:
+    """Load or unload on all Tritons, by one call."""
+    with grpcclient.InferenceServerClient(balancer.target.grpc) as client:
+        getattr(client, f"{verb}_model")(model)
+
+
+def status_of_slow(balancer: RunningBalancer) -> int:
+    """What an inference comes to."""
+    tensor = {"name": "IN", "datatype": "INT32", "shape": [1], "data": [1]}
+    try:
+        path = f"/v2/models/{SLOW}/infer"
+        ask(balancer.target.http, "POST", path, {"inputs": [tensor]})
+    except RefusedError as error:
+        return error.status
+    return 200
 
 
 async def test_tritons_that_load_a_model_serve_the_others(
@@ -77,15 +89,20 @@ async def test_tritons_that_load_a_model_serve_the_others(
     states: set[str] = set()
     async with Load(balancer.target, clients=CLIENTS) as load:
         await load.wait_for_more(10)
-        await on_all(tritons, "unload", SLOW)
-        loading = asyncio.ensure_future(on_all(tritons, "load", SLOW))
+        await asyncio.to_thread(control, balancer, "unload", SLOW)
+        assert await asyncio.to_thread(status_of_slow, balancer) >= 400
+        loading = asyncio.ensure_future(asyncio.to_thread(control, balancer, "load", SLOW))
         while not loading.done():
             views = await asyncio.to_thread(balancer.backends)
             states.update(state for view in views.values() for state in view.port_states)
             await load.wait_for_more(5)
         await loading
+        # Whoever loads a model asks for it next, of whichever Triton.
+        for _ in range(2 * len(tritons)):
+            assert await asyncio.to_thread(status_of_slow, balancer) == 200
         await load.wait_for_more(20)
     assert load.failures == []
+    assert max(sample.ended - sample.began for sample in load.samples) < SLOW_START_S
     # A Triton that loads a model says that it is not ready as a whole.
     assert "partial" in states
     await until(balancer.all_in_rotation, "all are ready again")
@@ -101,12 +118,13 @@ async def test_a_model_that_one_triton_unloads_is_served_by_the_others(
     victim = tritons[0]
     async with Load(balancer.target, clients=CLIENTS) as load:
         await load.wait_for_more(10)
-        await on_all((victim,), "unload", "sleeper")
+        path = "/v2/repository/models/sleeper"
+        await asyncio.to_thread(victim.ask, "POST", f"{path}/unload", {})
         await until(lambda: "sleeper" not in ready(balancer, victim), "the table knows", 10.0)
         settled = asyncio.get_running_loop().time()
         await load.wait_for_more(30)
         assert table(balancer, victim)["drift"]["models"] == ["sleeper"]
-        await on_all((victim,), "load", "sleeper")
+        await asyncio.to_thread(victim.ask, "POST", f"{path}/load", {})
         await until(lambda: "sleeper" in ready(balancer, victim), "the table knows", 10.0)
         await load.wait_for(5, lambda s: s.server == victim.name and s.began > settled)
     assert load.failures == []
@@ -119,10 +137,10 @@ async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
     memory = shared_memory.SharedMemory(create=True, size=8192)
     region = {"key": f"/{memory.name}", "offset": 4096, "byte_size": 1024}
     try:
-        for triton in tritons:
-            triton.ask("POST", "/v2/systemsharedmemory/region/restored/register", region)
-            triton.ask("POST", "/v2/logging", {"log_verbose_level": 1})
-            triton.ask("POST", "/v2/trace/setting", {"trace_rate": "7"})
+        everybody = balancer.target.http
+        ask(everybody, "POST", "/v2/systemsharedmemory/region/restored/register", region)
+        ask(everybody, "POST", "/v2/logging", {"log_verbose_level": 1})
+        ask(everybody, "POST", "/v2/trace/setting", {"trace_rate": "7"})
         async with Load(balancer.target, clients=CLIENTS) as load:
             await load.wait_for_more(10)
             victim.kill9()

@@ -132,6 +132,7 @@ class BackendFanOut:
                 backends = tuple(result.backend for result in reached)
                 model = question.model or (about if _is_about_model(question) else b"")
                 self.news.control_done(question.operation, model, backends)
+                await self.news.settled(backends)
         if not account.is_open:
             return _short_of_memory(question, targets)
         if not results:

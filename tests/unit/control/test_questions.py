@@ -9,6 +9,7 @@ from lb.control.record import BackendRecord, Member
 from lb.domain.backend import Address, AppProtocol, BackendSpec
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelEntry, ModelState
+from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.repository import Region
@@ -28,6 +29,7 @@ class Scripted(Asker):
 
     http_answer: HttpAnswer = field(default_factory=lambda: HttpAnswer(200, (), b""))
     grpc_answer: GrpcAnswer = field(default_factory=lambda: GrpcAnswer(0, "", b""))
+    http_error: UpstreamError | None = None
     asked: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     """Method, path and body; of gRPC without a method."""
     timeouts: list[float] = field(default_factory=list)
@@ -44,6 +46,8 @@ class Scripted(Asker):
     ) -> HttpAnswer:
         self.asked.append((method, target, body))
         self.timeouts.append(timeout_s)
+        if self.http_error is not None:
+            raise self.http_error
         return self.http_answer
 
     async def grpc(  # type: ignore[override]
@@ -128,7 +132,7 @@ async def test_what_is_beside_models_is_asked_for() -> None:
 async def test_what_it_is_to_have_is_said_in_both_protocols() -> None:
     asker = Scripted()
     questions = Questions(asker)
-    for backend in (record(), record(http=None)):
+    for backend in (record(grpc=None), record(http=None)):
         assert (await questions.load(backend, b"m", 600.0)).is_ok
         assert (await questions.register(backend, REGION)).is_ok
         assert (await questions.set_trace(backend, {"trace_rate": "5"})).is_ok
@@ -153,6 +157,27 @@ async def test_what_it_is_to_have_is_said_in_both_protocols() -> None:
         b"LogSettings",
     ]
     assert asker.timeouts == [600.0, 2.0, 2.0, 2.0] * 2
+
+
+async def test_loads_go_over_grpc_where_they_can() -> None:
+    asker = Scripted()
+    await Questions(asker).load(record(), b"m", 600.0)
+    assert [path for _, path, _ in asker.asked] == [SERVICE + b"RepositoryModelLoad"]
+
+
+async def test_a_model_that_no_path_can_hold_is_not_loaded_over_http() -> None:
+    asker = Scripted()
+    with pytest.raises(UpstreamError):
+        await Questions(asker).load(record(grpc=None), b"a b", 600.0)
+    assert asker.asked == []
+
+
+async def test_grpc_is_asked_when_http_stands_still() -> None:
+    asker = Scripted(http_error=UpstreamError(Outcome.DEADLINE, "no answer"))
+    reply = await Questions(asker).index(record())
+    assert reply.protocol is GRPC
+    with pytest.raises(UpstreamError, match="no answer"):
+        await Questions(asker).index(record(grpc=None))
 
 
 @pytest.mark.parametrize(
@@ -185,5 +210,5 @@ async def test_errors_come_in_the_words_of_the_backend() -> None:
         grpc_answer=GrpcAnswer(14, "not there", b""),
     )
     questions = Questions(asker)
-    assert (await questions.load(record(), b"m", 1.0)).detail == "not now"
+    assert (await questions.load(record(grpc=None), b"m", 1.0)).detail == "not now"
     assert (await questions.load(record(http=None), b"m", 1.0)).detail == "not there"

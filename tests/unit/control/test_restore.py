@@ -167,10 +167,10 @@ async def test_a_triton_that_loads_by_itself_is_asked_once() -> None:
         polling = empty()
         polling.is_explicit = False
         await bench.restart("b", polling)
-        await eventually(lambda: any("/load" in path for path in bench.tritons["b"].asked))
+        await eventually(lambda: any("ModelLoad" in path for path in bench.tritons["b"].asked))
         await eventually(lambda: ("log", "restored") in bench.restored())
         await soon(bench.watch.refreshed([bench.directory.find("b")]))
-        assert sum("/load" in path for path in bench.tritons["b"].asked) == 1
+        assert sum("ModelLoad" in path for path in bench.tritons["b"].asked) == 1
         assert not [kind for kind, _ in bench.restored() if kind == "model"]
 
 
