@@ -16,6 +16,7 @@ from tests.fuzz.targets import (
     messages,
     proxy_headers,
     routes,
+    sequences,
     settings_text,
 )
 
@@ -34,6 +35,7 @@ TARGETS: dict[str, Target] = {
         proxy_headers,
         credentials,
         routes,
+        sequences,
         settings_text,
     )
     for target in module.TARGETS
