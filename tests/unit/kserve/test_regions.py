@@ -88,6 +88,19 @@ def test_what_cannot_be_inflated_is_refused() -> None:
     assert GrpcRegionWatch().refuses(b"\1\0\0\0\x09not zlib!")
 
 
+def test_what_inflates_beyond_all_measure_is_refused() -> None:
+    bomb = gzip.compress(bytes(20 << 20))
+    prefix = b"\1" + len(bomb).to_bytes(4, "big")
+
+    assert HttpRegionWatch(-1, is_compressed=True).refuses(bomb)
+    assert GrpcRegionWatch().refuses(
+        prefix + gzip.compress(b"\x3a\xff\xff\xff\x09" + bytes(20 << 20))
+    )
+    assert not HttpRegionWatch(2, is_compressed=True).refuses(
+        gzip.compress(b"{}" + bytes(20 << 20))
+    )
+
+
 @pytest.mark.parametrize("size", [1, 3, 1 << 20])
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_grpc_in_pieces_is_refused_for_a_region_in_any_message(
