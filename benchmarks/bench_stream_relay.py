@@ -1,0 +1,99 @@
+"""CPU of one message of a `ModelStreamInfer` and its answer through the relay, sockets left out.
+
+    python -m benchmarks.bench_stream_relay [--profile]
+
+As `bench_http2_relay`, which see. The streams stay open; each read brings one message of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import pstats
+import sys
+import time
+from dataclasses import replace
+
+from benchmarks.bench_http2_relay import CollectingTransport, make_relay
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute
+from lb.proxy.http2.client import ClientLink
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.fields import encode_field
+
+STREAMS = 8
+ROUNDS = 5_000
+NAME = b"\x0a\x06simple"
+
+
+def head(stream_id: int) -> bytes:
+    """HEADERS of a stream."""
+    block = b"\x83\x86" + encode_field(b":authority", b"127.0.0.1:8001")
+    block += encode_field(b":path", b"/inference.GRPCInferenceService/ModelStreamInfer")
+    block += encode_field(b"content-type", b"application/grpc") + encode_field(b"te", b"trailers")
+    return fr.header_frames(stream_id, block, end_stream=False, frame_size=16384)
+
+
+def message(stream_id: int, start: bytes, size: int) -> bytes:
+    """A DATA frame with one message."""
+    body = start + bytes(size - len(start))
+    content = b"\0" + size.to_bytes(4, "big") + body
+    return fr.frame_header(len(content), fr.DATA, 0, stream_id) + content
+
+
+async def run(size: int, other_size: int, *, is_plain: bool, profile: bool) -> None:
+    relay, backend = make_relay()
+    if is_plain:
+        facts = ModelFacts(is_stateful=False, is_decoupled=False)
+        routes = {b"simple": ModelRoute(facts=facts, is_plain=True)}
+        pool_ref = relay.dispatcher.pool
+        pool_ref.publish(replace(pool_ref.current, routes=routes))
+    server = relay.server_protocol()
+    server.connection_made(CollectingTransport())
+    pool = relay.pool(backend)
+    client = ClientLink(pool)
+    client.connection_made(CollectingTransport())
+    pool.links.append(client)
+    greeting = fr.settings({4: 2**31 - 1}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
+    server.data_received(fr.PREFACE + greeting)
+    client.data_received(greeting)
+    ids = range(1, 2 * STREAMS, 2)
+    server.data_received(b"".join(map(head, ids)))
+    ups = [
+        b"".join(message(stream_id, NAME, length) for stream_id in ids)
+        for length in (size, other_size)
+    ]
+    down = b"".join(message(stream_id, b"\x12", size) for stream_id in ids)
+    server.data_received(ups[0])
+    answer = b"\x88" + encode_field(b"content-type", b"application/grpc")
+    client.data_received(
+        b"".join(fr.header_frames(n, answer, end_stream=False, frame_size=16384) for n in ids)
+    )
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    began = time.process_time()
+    for number in range(ROUNDS):
+        client.data_received(down)
+        relay.flush()
+        server.data_received(ups[number % 2])
+        relay.flush()
+    took = time.process_time() - began
+    profiler.disable()
+    sizes = f"{size} or {other_size} B, {'known' if is_plain else 'unknown'} model"
+    print(f"{sizes:32} {took / ROUNDS / STREAMS * 1e6:6.2f} us per message and answer")
+    if profile:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+    ok = encode_field(b"grpc-status", b"0")
+    server.data_received(b"".join(fr.frame_header(0, fr.DATA, fr.END_STREAM, n) for n in ids))
+    client.data_received(
+        b"".join(fr.header_frames(n, ok, end_stream=True, frame_size=16384) for n in ids)
+    )
+    assert relay.dispatcher.open_exchanges == 0
+    relay.timers.close()
+
+
+if __name__ == "__main__":
+    for sizes in ((200, 200), (200, 201), (2000, 2000), (9000, 9000)):
+        for is_plain in (True, False):
+            asyncio.run(run(*sizes, is_plain=is_plain, profile="--profile" in sys.argv))
