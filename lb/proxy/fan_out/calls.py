@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -58,7 +59,7 @@ class Calls:
         fields = question.fields
         if question.protocol is AppProtocol.GRPC:
             method, fields = b"POST", _crossing(fields)
-            target, body = to_http(question.operation.name, body)
+            target, body = await asyncio.to_thread(to_http, question.operation.name, body)
         asked_at = self._clock()
         answer = await self._asker.http(
             backend.spec, method, target, _without_own(fields), body, timeout_s=timeout_s, keep=keep
@@ -74,7 +75,7 @@ class Calls:
                 raise ValueError("a compressed request cannot be put into the other protocol")
             name = question.operation.name
             path = f"/{SERVICE}/{name}".encode()
-            message = to_message(name, question.target, message)
+            message = await asyncio.to_thread(to_message, name, question.target, message)
             fields = _crossing(fields)
         asked_at = self._clock()
         answer = await self._asker.grpc(

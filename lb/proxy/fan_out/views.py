@@ -23,6 +23,9 @@ from lb.proxy.fan_out.result import Result, unanswered
 
 _log = logging.getLogger(__name__)
 
+_LARGE: Final = 64 * 1024
+"""Bytes of answers that are merged in a thread: the statistics of a thousand models take a tenth
+of a second, which must not hold up all traffic."""
 _EXPECTED: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
 """What some say where others have a model."""
 
@@ -32,6 +35,8 @@ class Views:
 
     def __init__(self) -> None:
         self.memory = StatisticsMemory()
+        self._lock = asyncio.Lock()
+        """Of the memory, which large views use in a thread."""
         regions, settings = HttpRegions(), HttpSettings()
         http: dict[str, Merge[Any]] = {
             "ServerMetadata": HttpMetadata(),
@@ -58,6 +63,13 @@ class Views:
         merge = self._merges[question.protocol].get(question.operation.name)
         if merge is None:
             raise LookupError(f"there is no view of {question.operation.name}")
+        size = sum(len(result.body) for result in results)
+        async with self._lock:
+            if size > _LARGE:
+                return await asyncio.to_thread(self._combine, merge, question, results)
+            return self._combine(merge, question, results)
+
+    def _combine(self, merge: Merge[Any], question: Question, results: Sequence[Result]) -> Reply:
         good: list[tuple[str, Any]] = []
         bad: list[Result] = []
         for result in results:
@@ -72,7 +84,6 @@ class Views:
             if isinstance(answer, StatisticsAnswer):
                 self._remember(result, answer)
             good.append((result.backend.name, answer))
-            await asyncio.sleep(0)  # a list of a thousand models takes some milliseconds
         _log_missing(question, bad, is_answered=bool(good))
         if not good:
             return replies.failure(question, _telling(bad))

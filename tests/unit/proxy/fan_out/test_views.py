@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -90,6 +91,21 @@ async def test_statistics_are_remembered() -> None:
     await views.combine(STATS, [said("a", body(3)), said("b", body(4))])
     reply = await views.combine(STATS, [said("a", body(1), at=5.0)])
     assert reply.body == body(8)
+
+
+async def test_large_views_do_not_hold_up_the_loop() -> None:
+    """They are merged in a thread, of which the loop's own is woken up every few milliseconds."""
+    entries = ",".join(
+        f'{{"name":"model-{at}","version":"1","state":"READY"}}' for at in range(5000)
+    )
+    body = f"[{entries}]".encode()
+    merging = asyncio.create_task(Views().combine(INDEX, [said(name, body) for name in "abc"]))
+    turns = 0
+    while not merging.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert merging.result().body == body
+    assert turns > 3
 
 
 async def test_there_is_a_view_for_every_call_that_is_merged() -> None:
