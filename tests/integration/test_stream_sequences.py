@@ -91,10 +91,7 @@ async def test_sequences_of_one_stream_are_spread_and_stay_where_they_began() ->
         stream = setup.stream()
         for round_ in range(4):
             await stream.send(
-                *(
-                    step("seq", n, f"{n}", start=round_ == 0, end=round_ == 3)
-                    for n in range(1, 31)
-                )
+                *(step("seq", n, f"{n}", start=round_ == 0, end=round_ == 3) for n in range(1, 31))
             )
             answers = await stream.answers(30)
             assert [name for name, _ in answers] == [str(n) for n in range(1, 31)]

@@ -16,6 +16,7 @@ import tritonclient.http as httpclient
 
 from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
+from tests.triton.server import RealTriton
 from tests.triton.target import WAIT_S, Target
 
 SEQUENCES = 1000
@@ -161,6 +162,35 @@ def test_sequences_of_one_stream_are_answered_in_the_order_of_their_requests(
                 result = stream.result()
                 assert result.get_response().id == f"{sequence}.{value}"
                 assert total(result) == sum(range(value + 1))
+
+
+def test_a_killed_backend_takes_only_its_own_sequences_along(
+    balancer: RunningBalancer, tritons: tuple[RealTriton, ...]
+) -> None:
+    with streams(balancer.target, 1) as (stream,):
+        homes = {}
+        for sequence in range(1, 13):
+            stream.send("accumulator", number(1), sequence, start=True)
+            homes[sequence] = server(stream.result())
+        victim = next(triton for triton in tritons if triton.name.encode() == homes[1])
+        victim.kill9()
+        wait_until(
+            lambda: balancer.backends()[victim.name].is_out, timeout_s=WAIT_S, what="it is out"
+        )
+        try:
+            for sequence, home in homes.items():
+                stream.send("accumulator", number(1), sequence)
+                if home == homes[1]:
+                    assert f"sequence {sequence} of model accumulator is lost" in stream.error()
+                    stream.send("accumulator", number(5), sequence, start=True)
+                    assert total(stream.result()) == 5
+                else:
+                    result = stream.result()
+                    assert (total(result), server(result)) == (2, home)
+        finally:
+            victim.restart()
+            victim.wait_ready()
+            wait_until(balancer.all_in_rotation, timeout_s=WAIT_S, what="it is back")
 
 
 def run_thousand(target: Target, model: str, at_step: dict[int, Any]) -> dict[int, set[bytes]]:

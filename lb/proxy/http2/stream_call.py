@@ -346,7 +346,8 @@ class StreamCall(Call):
             table = dispatcher.steps.table
             now = self.relay.now
             idle_s = idle_of(None if route is None else route.facts)
-            backend, pin = table.place(step, placement, idle_s, now, self.tried)
+            tried = self.tried if home is None else ()
+            backend, pin = table.place(step, placement, idle_s, now, tried)
             if pin is not None:
                 # From here on it is under way as long as the stream is; the pin lives by itself.
                 table.ended(step, pin, pin.starts, now)
