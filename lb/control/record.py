@@ -134,8 +134,8 @@ class BackendRecord:
         return any(port.health.is_open for port in self.ports)
 
     def note_death(self) -> None:
-        """Take note when it has stopped to answer: its process is gone, or as good as that."""
-        if self.answers:
+        """Take note when all its ports are silent: its process is gone, or as good as that."""
+        if not all(port.health.is_silent for port in self.ports):
             self.lives = True
         elif self.lives:
             self.lives = False

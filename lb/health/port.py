@@ -54,8 +54,9 @@ class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_leaving_until", "_misses", "_streak", "_suspected", "_unanswered_since",
-        "answers", "has_models", "health", "probe_sent_at", "probes_sent", "rules",
+        "_hurried", "_leaving_until", "_misses", "_silences", "_streak", "_suspected",
+        "_unanswered_since", "answers", "has_models", "health", "is_silent", "probe_sent_at",
+        "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -76,6 +77,11 @@ class PortHealth:
         """The server lives, whether it is ready or not."""
         self._misses = 0
         """Findings in a row that contradict `answers`."""
+        self.is_silent = True
+        """It says nothing at all. A server that exits says that it is not ready, and goes on with
+        the sequences that it runs."""
+        self._silences = 0
+        """Probes in a row that it left without any answer."""
         self.has_models = False
         """Told from outside: some model of it is known to be ready."""
 
@@ -127,6 +133,13 @@ class PortHealth:
             self._move(target)
 
     def _note_answer(self, finding: Finding) -> None:
+        if finding in _ANSWERS or finding is Finding.NOT_READY:
+            self.is_silent = False
+            self._silences = 0
+        else:
+            self._silences += 1
+            if finding is Finding.REFUSED or self._silences >= self.rules.fall:
+                self.is_silent = True
         if finding in _ANSWERS:
             self.answers = True
             self._misses = 0
@@ -194,6 +207,7 @@ class PortHealth:
         """A live connection attempt was refused: out at once, and look again soon."""
         self._move(Health.UNHEALTHY)
         self.answers = False
+        self.is_silent = True
         self._hurried = True
 
     def doubted(self) -> None:

@@ -491,3 +491,60 @@ def test_the_roster_names_who_answers_ready_or_not() -> None:
     directory.set_admin("c", AdminState.DISABLED, 112.0)
     roster = [(reach.backend.name, reach.open) for reach in directory.roster()]
     assert roster == [("a", (True, False)), ("b", (True, True))]
+
+
+# Death, of which sequences are told
+
+
+def test_a_backend_dies_when_its_last_port_stops_to_answer() -> None:
+    directory = make_directory("a", "b")
+    backend = backend_of(directory, "a")
+    backend.open_sequences = 3
+    found(directory, port_of(directory, "a", HTTP), Finding.REFUSED, 105.0)
+    assert (backend.deaths, backend.open_sequences) == (0, 3)
+    found(directory, port_of(directory, "a", GRPC), Finding.REFUSED, 106.0)
+    found(directory, port_of(directory, "a", GRPC), Finding.REFUSED, 107.0)
+    assert (backend.deaths, backend.open_sequences) == (1, 0)
+    found(directory, port_of(directory, "a", GRPC), Finding.READY, 108.0)
+    found(directory, port_of(directory, "a", GRPC), Finding.REFUSED, 109.0)
+    assert backend.deaths == 2
+    assert backend_of(directory, "b").deaths == 0
+
+
+def test_a_server_that_answers_that_it_is_not_ready_lives() -> None:
+    directory = make_directory("a")
+    backend = backend_of(directory, "a")
+    for protocol in (HTTP, GRPC):
+        for _ in range(5):
+            found(directory, port_of(directory, "a", protocol), Finding.NOT_READY, 105.0)
+    assert eligible(directory, GRPC) == []
+    assert backend.deaths == 0
+    # It dies without another change of its ports' state.
+    found(directory, port_of(directory, "a", HTTP), Finding.REFUSED, 106.0)
+    found(directory, port_of(directory, "a", GRPC), Finding.REFUSED, 106.0)
+    assert backend.deaths == 1
+
+
+def test_a_refused_connection_of_live_traffic_is_a_death_when_it_was_the_last_port() -> None:
+    directory = make_directory("a")
+    backend = backend_of(directory, "a")
+    directory.report(backend, HTTP, Outcome.CONNECT_REFUSED, 105.0)
+    assert backend.deaths == 0
+    directory.report(backend, GRPC, Outcome.CONNECT_REFUSED, 105.0)
+    assert backend.deaths == 1
+
+
+def test_who_drains_keeps_sequences_and_who_is_disabled_or_removed_does_not() -> None:
+    directory = make_directory("a", "b")
+    a, b = backend_of(directory, "a"), backend_of(directory, "b")
+    a.open_sequences = b.open_sequences = 1
+    directory.set_admin("a", AdminState.DRAINING, 105.0)
+    assert a.open_sequences == 1
+    directory.look(105.0)
+    assert directory.find("a").empty_since is None
+    directory.set_admin("a", AdminState.DISABLED, 105.1)
+    assert (a.deaths, a.open_sequences) == (1, 0)
+    directory.look(105.2)
+    assert directory.find("a").empty_since is not None
+    directory.replace([Member(make_spec("a"))], 107.0)
+    assert (b.deaths, b.open_sequences) == (1, 0)

@@ -270,3 +270,20 @@ def test_a_partial_server_is_up_once_it_is_ready() -> None:
         port.probed(Finding.READY, 0.0)
         states.append(port.state)
     assert states == [BackendState.PARTIAL, BackendState.UP]
+
+
+def test_a_server_that_says_that_it_is_not_ready_is_not_silent() -> None:
+    health = PortHealth(Thresholds(fall=3))
+    assert health.is_silent
+    for finding in (Finding.READY, Finding.NOT_READY, Finding.NOT_READY, Finding.TIMEOUT):
+        health.probe_sent(1.0)
+        health.probed(finding, 0.0)
+        assert not health.is_silent
+    for _ in range(2):
+        health.probe_sent(1.0)
+        health.probed(Finding.TIMEOUT, 0.0)
+    assert health.is_silent
+    health.probed(Finding.NOT_READY, 0.0)
+    assert not health.is_silent
+    health.refused()
+    assert health.is_silent

@@ -277,6 +277,20 @@ async def test_steps_do_not_pass_one_that_waits_for_a_connection() -> None:
     await eventually(paper.is_clean)  # the dials of those who waited fail
 
 
+async def test_steps_keep_their_order_while_a_connection_is_made() -> None:
+    paper = PaperRelay()
+    client = paper.client()
+    client.sends(call(1, start(7)), call(3, step(7)), call(5, start(8)), call(7, step(7)))
+    assert len(paper.relay.pool(paper.backends[0]).waiting) == 4
+    first, second = paper.backend(0), paper.backend(0)
+    paper.relay.pool(paper.backends[0]).serve_waiting()
+    client.sends(call(9, step(7)))
+    paper.relay.flush()
+    bodies = [frame.payload for frame in first.gets() if frame.kind == DATA]
+    assert bodies == [start(7), step(7), start(8), step(7), step(7)]
+    assert not second.gets()
+
+
 async def test_steps_that_a_backend_refused_go_again_in_order() -> None:
     paper = PaperRelay()
     first = paper.backend(0)
