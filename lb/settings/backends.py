@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
@@ -19,6 +19,7 @@ from lb.settings.values import (
     Number,
     PositiveCount,
     ServerName,
+    Switch,
     TargetAddress,
     UrlPath,
 )
@@ -124,7 +125,7 @@ class BackendSettings(Section):
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Headers for probes and for calls of our own, such as `authorization`; never added to the
     requests of clients."""
-    shared_memory: bool | Literal["auto"] = "auto"
+    shared_memory: Switch = "auto"
     """Whether it can open the shared memory of clients, so that regions are registered with it:
     `true`, `false` or `auto`, which is true for a backend with a loopback address or a Unix socket,
     and for all where no backend has one (containers)."""

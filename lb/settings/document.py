@@ -20,6 +20,7 @@ from lb.settings.values import (
     read_address,
     read_network,
     read_proxy,
+    read_switch,
     read_target,
 )
 
@@ -56,6 +57,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_target: "address",
     read_network: "network",
     read_proxy: "network or unix",
+    read_switch: "true, false or auto",
     address_as_mapping: "address, or mapping as below",
 }
 _BY_TYPE: Final[dict[object, str]] = {

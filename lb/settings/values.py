@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
 
@@ -134,6 +134,22 @@ def read_network(value: object) -> IpNetwork:
         ) from error
 
 
+def read_switch(value: object) -> bool | Literal["auto"]:
+    """Check and parse a switch that may be left to us.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    # Text, too: it may come from a variable of the environment.
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool):
+        return value
+    if value not in ("true", "false"):
+        raise ValueError(f"expected true, false or auto, got {show(value)}")
+    return value == "true"
+
+
 def read_proxy(value: object) -> IpNetwork | str:
     """Check and parse a network, or the word `unix`.
 
@@ -165,6 +181,8 @@ ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
 Network = Annotated[IpNetwork, PlainValidator(read_network), PlainSerializer(str)]
 """`192.0.2.0/24`, `2001:db8::/32`, or a single address."""
+Switch = Annotated[bool | Literal["auto"], PlainValidator(read_switch)]
+"""`true`, `false` or `auto`."""
 Proxy = Annotated[IpNetwork | str, PlainValidator(read_proxy), PlainSerializer(str)]
 """As `Network`, or `unix`."""
 BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]

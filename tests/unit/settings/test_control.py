@@ -24,13 +24,15 @@ def test_nothing_can_be_switched_off_by_zero(values: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "spec"), [({}, None), ("auto", None), (True, True), (False, False)]
+    ("given", "spec"),
+    [({}, None), ("auto", None), (True, True), (False, False), ("true", True), ("false", False)],
 )
 def test_whether_a_backend_shares_memory_is_said_or_left_open(given: object, spec: object) -> None:
     values = {"http": "127.0.0.1:8000"} | ({} if given == {} else {"shared_memory": given})
     assert BackendSettings.model_validate(values).spec().shared_memory is spec
 
 
-def test_other_words_for_it_are_refused() -> None:
-    with pytest.raises(ValidationError):
-        BackendSettings.model_validate({"http": "127.0.0.1:8000", "shared_memory": "maybe"})
+@pytest.mark.parametrize("given", ["maybe", 1, [], {}])
+def test_other_words_for_it_are_refused(given: object) -> None:
+    with pytest.raises(ValidationError, match="expected true, false or auto, got"):
+        BackendSettings.model_validate({"http": "127.0.0.1:8000", "shared_memory": given})
