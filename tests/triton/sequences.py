@@ -40,6 +40,7 @@ class Steps:
         self._target = target
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._rng = Random(7)
+        self._grpc_share = 0.5
 
     async def __aenter__(self) -> Steps:
         self._channel = grpc.aio.insecure_channel(self._target.grpc)
@@ -58,6 +59,10 @@ class Steps:
         await self._http.close()
         await self._channel.close()
 
+    def use_grpc_only(self) -> None:
+        """Send no step over HTTP from now on."""
+        self._grpc_share = 1.0
+
     async def all(
         self, sequences: list[Sequence], *, start: bool = False, end: bool = False
     ) -> None:
@@ -67,7 +72,7 @@ class Steps:
     async def step(self, sequence: Sequence, *, start: bool = False, end: bool = False) -> None:
         """One step; notes whether the sum was right, and which server answered."""
         value = self._rng.randrange(1000)
-        send = self.over_grpc if self._rng.random() < 0.5 else self.over_http
+        send = self.over_grpc if self._rng.random() < self._grpc_share else self.over_http
         async with self._room:
             try:
                 total, server = await send(sequence.id, value, start=start, end=end)

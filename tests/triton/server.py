@@ -122,6 +122,11 @@ class RealTriton:
         self._is_killed = True
         self._process.signal(signal.SIGKILL)
 
+    def sigterm(self) -> None:
+        """Ask it to exit: it finishes what runs, sequences among it, for up to 3 s."""
+        self._is_killed = True
+        self._process.signal(signal.SIGTERM)
+
     def sigstop(self) -> None:
         """Freeze it: connections stay open and nobody answers."""
         self._process.signal(signal.SIGSTOP)

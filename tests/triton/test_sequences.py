@@ -135,6 +135,32 @@ async def test_a_killed_triton_costs_its_sequences_a_clear_error_and_no_other_an
     assert victim.name not in set.union(*(each.servers for each in sequences))
 
 
+async def test_a_triton_that_exits_finishes_its_sequences(
+    balancer: RunningBalancer, victim: RealTriton, steps: Steps
+) -> None:
+    sequences = fresh(30)
+    steps.use_grpc_only()  # Triton closes its HTTP port first
+    await steps.all(sequences, start=True)
+    victim.sigterm()
+    await asyncio.to_thread(
+        wait_until,
+        lambda: balancer.backends()[victim.name].is_out,
+        timeout_s=10.0,
+        what="the balancer knows",
+    )
+    later = fresh(6)
+    await steps.all(later, start=True)
+    for _ in range(2):
+        await steps.all(sequences)
+    await steps.all(sequences + later, end=True)
+    assert complaints(sequences + later) == []
+    assert {victim.name} <= set.union(*(each.servers for each in sequences))
+    assert victim.name not in set.union(*(each.servers for each in later))
+    await asyncio.to_thread(
+        wait_until, lambda: not victim.is_running, timeout_s=10.0, what="it has exited"
+    )
+
+
 async def test_a_sequence_that_nobody_started_gets_tritons_own_answer(steps: Steps) -> None:
     for send, code in ((steps.over_http, "400"), (steps.over_grpc, "INVALID_ARGUMENT")):
         number = next(_numbers)
