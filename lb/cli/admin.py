@@ -1,4 +1,4 @@
-"""`triton-lb backends|drain|enable|disable`: talk to the admin API of a running process."""
+"""`triton-lb backends|models|drain|enable|disable`: talk to the admin API of a running process."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
 _TIMEOUT_S: Final = 10.0
 _LONGEST_TOKEN: Final = 1024
 _HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
+_MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
 _NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99"})
 """Columns that are aligned to the right."""
 
@@ -70,13 +71,46 @@ def list_backends(admin: AdminTarget) -> int:
     """
     try:
         answer = _call(admin, "GET", "/api/v1/backends")
-        lines = _table([_row(backend) for backend in answer["backends"]])
+        lines = _table([_row(backend) for backend in answer["backends"]], _HEADINGS)
     except AdminError as error:
         return _fail(error)
     except (LookupError, TypeError):
         return _fail(_foreign(admin))
     print(*lines, sep="\n")
     return 0
+
+
+def list_models(admin: AdminTarget, name: str) -> int:
+    """Print which models a backend has, and what it has not like the others.
+
+    Returns:
+        The exit code: 0, or 1 after one line on standard error.
+    """
+    try:
+        answer = _call(admin, "GET", f"/api/v1/backends/{quote(name, safe='')}/models")
+        keys = ("name", "version", "state", "reason")
+        rows = [tuple(_printable(model[key]) for key in keys) for model in answer["models"]]
+        lines = _table(rows, _MODEL_HEADINGS) if answer["listed"] else [_unlisted(name, answer)]
+        drift = answer["drift"]
+        lacking = ", ".join(map(_printable, drift["models"]))
+        differing = ", ".join(drift["settings"])
+    except AdminError as error:
+        return _fail(error)
+    except (LookupError, TypeError):
+        return _fail(_foreign(admin))
+    if lacking:
+        lines.append(f"not ready here, but on another backend: {lacking}")
+    if differing:
+        lines.append(f"settings that differ from most backends: {differing}")
+    print(*lines, sep="\n")
+    return 0
+
+
+def _unlisted(name: str, answer: Mapping[str, Any]) -> str:
+    why = (
+        "has not listed its models yet" if answer["listed"] is None else "does not list its models"
+    )
+    return f"{name} {why}"
 
 
 def change_backend(admin: AdminTarget, name: str, action: str) -> int:
@@ -186,8 +220,8 @@ def _row(backend: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    columns = list(zip(_HEADINGS, *rows, strict=True))
+def _table(rows: Sequence[tuple[str, ...]], headings: tuple[str, ...]) -> list[str]:
+    columns = list(zip(headings, *rows, strict=True))
     padded = []
     for column in columns:
         width = max(len(cell) for cell in column)

@@ -80,6 +80,10 @@ def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command = commands.add_parser("backends", help="list the backends of a running process")
     _add_admin_address(command)
     command.set_defaults(handler=_backends)
+    command = commands.add_parser("models", help="show which models a backend has")
+    command.add_argument("name", metavar="NAME", help="name of the backend")
+    _add_admin_address(command)
+    command.set_defaults(handler=_models)
     for action, help_text in (
         ("drain", "let a backend finish what it has and give it nothing new"),
         ("enable", "give a backend requests again"),
@@ -137,6 +141,12 @@ def _backends(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import list_backends
 
     return _ask_admin(arguments, list_backends)
+
+
+def _models(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import list_models
+
+    return _ask_admin(arguments, lambda admin: list_models(admin, arguments.name))
 
 
 def _change(arguments: argparse.Namespace) -> int:

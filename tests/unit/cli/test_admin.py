@@ -20,6 +20,7 @@ from lb.cli.admin import (
     change_backend,
     find_token,
     list_backends,
+    list_models,
 )
 
 
@@ -192,3 +193,64 @@ def test_a_token_that_is_wanted_is_asked_for(capsys: pytest.CaptureFixture[str])
         assert list_backends(AdminTarget(address)) == 1
     assert "--token-file FILE or TRITON_LB_ADMIN_TOKEN" in capsys.readouterr().err
     assert "secret" not in repr(AdminTarget("a", "secret"))
+
+
+# Models
+
+
+def models(**changed: Any) -> bytes:
+    table = [
+        {"name": "simple", "version": "1", "state": "ready", "reason": ""},
+        {"name": "other", "version": "", "state": "unavailable", "reason": "unloaded"},
+    ]
+    state = {"listed": True, "models": table, "drift": {"models": [], "settings": []}}
+    return json.dumps({**state, **changed}).encode()
+
+
+def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(models()) as (address, asked):
+        assert list_models(AdminTarget(address), "gpu 0") == 0
+    assert asked == ["GET /api/v1/backends/gpu%200/models"]
+    assert capsys.readouterr().out.splitlines() == [
+        "MODEL   VERSION  STATE        REASON",
+        "simple  1        ready",
+        "other            unavailable  unloaded",
+    ]
+
+
+def test_names_of_backends_are_harmless_to_terminals(capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"name": "a\x1b[2J", "version": "1", "state": "ready", "reason": "x\ny"}
+    with answering(models(models=[line])) as (address, _):
+        assert list_models(AdminTarget(address), "gpu-0") == 0
+    assert capsys.readouterr().out.splitlines()[1] == r"a\x1b[2J  1        ready  x\ny"
+
+
+def test_drift_is_said_below(capsys: pytest.CaptureFixture[str]) -> None:
+    drift = {"models": ["a", "b"], "settings": ["log_info"]}
+    with answering(models(drift=drift)) as (address, _):
+        assert list_models(AdminTarget(address), "gpu-0") == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "not ready here, but on another backend: a, b",
+        "settings that differ from most backends: log_info",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [(None, "gpu-0 has not listed its models yet"), (False, "gpu-0 does not list its models")],
+)
+def test_a_backend_without_a_list_says_so(
+    listed: bool | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(models(listed=listed, models=[])) as (address, _):
+        assert list_models(AdminTarget(address), "gpu-0") == 0
+    assert capsys.readouterr().out.splitlines() == [said]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}"])
+def test_models_of_something_else_are_an_error(
+    body: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(body) as (address, _):
+        assert list_models(AdminTarget(address), "gpu-0") == 1
+    assert "not the admin API" in capsys.readouterr().err

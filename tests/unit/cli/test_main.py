@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
         (["demo", "--backends", "5", "--once"], {"backends": 5, "once": True}),
         (["backends"], {"admin": DEFAULT_ADMIN}),
         (["drain", "gpu-0"], {"name": "gpu-0", "action": "drain", "admin": DEFAULT_ADMIN}),
+        (["models", "gpu-0"], {"name": "gpu-0", "admin": DEFAULT_ADMIN}),
         (["enable", "gpu-0", "--admin", "http://a:1"], {"action": "enable", "admin": "http://a:1"}),
         (["disable", "gpu-0"], {"name": "gpu-0", "action": "disable"}),
     ],
