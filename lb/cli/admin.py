@@ -107,10 +107,15 @@ def list_models(admin: AdminTarget, name: str) -> int:
 
 
 def _unlisted(name: str, answer: Mapping[str, Any]) -> str:
-    why = (
-        "has not listed its models yet" if answer["listed"] is None else "does not list its models"
-    )
-    return f"{name} {why}"
+    if answer["listed"] is None:
+        return f"{name} has not listed its models yet"
+    return f"{name} does not list its models"
+
+
+def _printable(value: Any) -> str:
+    """A backend's text, harmless to a terminal."""
+    text = str(value)
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def change_backend(admin: AdminTarget, name: str, action: str) -> int:
