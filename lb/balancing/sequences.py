@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
 from math import log
@@ -97,15 +96,6 @@ class Pin:
         """STARTs since then: an END frees what its own START began."""
         self.way: object | None = None
         """What its last step went over, for whoever has to keep steps in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSequences:
-    """How many sequences of a model run on a backend."""
-
-    backend: Backend
-    model: bytes
-    count: int
 
 
 class SequenceTable:
@@ -237,28 +227,19 @@ class SequenceTable:
         for lifetime_s, queue in self._queues.items():
             self._expire(queue, lifetime_s, now, limit)
 
-    def open_sequences(self) -> Iterator[OpenSequences]:
-        """What runs where, by model."""
-        for model in self._models.values():
-            for share in model.shares.values():
-                if share.open and not share.is_lost:
-                    yield OpenSequences(share.backend, model.name, share.open)
-
     def open_by_model(self, max_models: int) -> Iterator[tuple[str, str, int]]:
         """Name of the backend, model, and how many run there; of models beyond the first
         `max_models` under the name `other`."""
-        others: Counter[str] = Counter()
+        found: Counter[tuple[str, str]] = Counter()
         for number, model in enumerate(self._models.values()):
+            name = (
+                model.name.decode("utf-8", "backslashreplace") if number < max_models else "other"
+            )
             for share in model.shares.values():
-                if share.is_lost:
-                    continue
-                if number < max_models:
-                    name = model.name.decode("utf-8", "backslashreplace")
-                    yield share.backend.name, name, share.open
-                else:
-                    others[share.backend.name] += share.open
-        for backend, count in others.items():
-            yield backend, "other", count
+                if not share.is_lost:
+                    found[share.backend.name, name] += share.open
+        for (backend, name), count in found.items():
+            yield backend, name, count
 
     def counts(self) -> dict[str, int]:
         """Since the start: how many were started, and forgotten without their END."""

@@ -61,7 +61,7 @@ class Play:
         return backend
 
     def open(self) -> dict[str, int]:
-        return {each.backend.name: each.count for each in self.table.open_sequences()}
+        return {backend: count for backend, _, count in self.table.open_by_model(100)}
 
 
 def test_all_steps_go_where_the_start_went() -> None:
@@ -347,15 +347,32 @@ def test_nothing_is_left_of_what_has_ended() -> None:
         except RequestRefused:
             continue
     counted = Counter[str]()
-    for each in play.table.open_sequences():
-        counted[each.backend.name] += each.count
+    for backend, _, count in play.table.open_by_model(3):
+        counted[backend] += count
     assert counted == {b.name: b.open_sequences for b in play.eligible if b.open_sequences}
     play.now += LIFETIME_S
     play.table.sweep(play.now, 10_000)
     assert len(play.table) == 0
-    assert list(play.table.open_sequences()) == []
+    assert list(play.table.open_by_model(3)) == []
     assert [backend.open_sequences for backend in play.eligible] == [0, 0, 0]
     assert play.table._models == {}
+
+
+def test_models_beyond_the_limit_are_counted_together() -> None:
+    play = Play(*make_backends(0))
+    for model, count in ((b"a", 1), (b"b", 2), (b"c", 3)):
+        for number in range(count):
+            play.start(number, model)
+    assert list(play.table.open_by_model(1)) == [("b0", "a", 1), ("b0", "other", 5)]
+    assert play.table.counts() == {"started": 6, "lost": 0, "expired": 0, "dropped": 0}
+
+
+def test_names_of_models_that_nobody_has_fill_no_memory() -> None:
+    play = Play(*make_backends(0), limit=1_000_000)
+    for number in range(10_050):
+        play.start(1, b"%d" % number)
+    assert len(play.table) == 10_000
+    assert play.table.dropped == 50
 
 
 # Rendezvous
