@@ -65,7 +65,7 @@ _PLAIN = ModelRoute(
 def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapshot:
     """All of `backends` eligible, each on the ports that it has.
 
-    Of the model m it is known that it is stateless, of others nothing.
+    Of the models m and simple it is known that they are stateless, of others nothing.
     """
     policy = FewestInFlight()
     placements = []
@@ -73,9 +73,8 @@ def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapsho
         eligible = tuple(b for b in backends if b.ports[protocol] is not None)
         picker = policy.build(eligible) if eligible else None
         placements.append(Placement(eligible, picker, policy))
-    return PoolSnapshot(
-        generation, tuple(backends), (placements[0], placements[1]), routes={b"m": _PLAIN}
-    )
+    routes = {b"m": _PLAIN, b"simple": _PLAIN}
+    return PoolSnapshot(generation, tuple(backends), (placements[0], placements[1]), routes)
 
 
 class RunningRelay:
