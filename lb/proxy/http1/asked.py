@@ -13,6 +13,7 @@ from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import Payload
 from lb.wire.http1.grammar import CRLF, trimmed
+from lb.wire.pieces import join_short
 
 if TYPE_CHECKING:
     from lb.proxy.http1.heads import RequestPlan
@@ -23,7 +24,6 @@ _HOP_BY_HOP: Final = frozenset({
     b"connection", b"content-length", b"expect", b"host", b"te", b"trailer", b"transfer-encoding",
 })  # fmt: skip
 """Fields that each of our own requests has anew."""
-_COMPACT_PIECES: Final = 64
 QUESTION_BYTES: Final = 64 * 1024
 """A question that changes nothing needs hardly a body, and everybody may ask it."""
 
@@ -92,12 +92,13 @@ class AskedExchange(Http1Exchange):
         self.bytes_in += size
         self._kept_size += size
         kept += map(bytes, pieces)
-        if len(kept) > _COMPACT_PIECES:
-            kept[:] = [b"".join(kept)]
+        join_short(kept)
         if not self._settle():
             return False
         if ended:
-            self.relay.tasks.spawn(self._ask(b"".join(kept)), name=f"ask:{self.operation.name}")
+            body = b"".join(kept)
+            kept.clear()  # a body of hundreds of megabytes is held once, and stays on the account
+            self.relay.tasks.spawn(self._ask(body), name=f"ask:{self.operation.name}")
             return False
         return True
 

@@ -17,6 +17,7 @@ from lb.wire.grpc.message import PREFIX_SIZE, frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload
+from lb.wire.pieces import join_short
 
 _MESSAGE_LIMIT: Final = 2**31 - 1
 """What gRPC servers take at most."""
@@ -24,7 +25,6 @@ _QUESTION_LIMIT: Final = 64 * 1024
 """A question that changes nothing is a name or two, and everybody may ask it."""
 _INFLATED_LIMIT: Final = 64 * 2**20
 """Of a compressed message, which costs its sender little."""
-_COMPACT_PIECES: Final = 64
 _HOP_BY_HOP: Final = frozenset({
     b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout", b"host", b"te",
 })  # fmt: skip
@@ -63,9 +63,7 @@ class AskedCall(Call):
             return
         if not request.retain(payload, self._limit):
             return
-        pieces = request.retained
-        if len(pieces) > _COMPACT_PIECES:
-            pieces[:] = [b"".join(pieces)]
+        join_short(request.retained)
         if not end_stream:
             self._drop_upload(len(payload))
             return
@@ -97,7 +95,9 @@ class AskedCall(Call):
         Raises:
             RequestRefused: there is not exactly one, or no backend should see it.
         """
-        data = b"".join(self.request.retained or ())
+        pieces = self.request.retained or []
+        data = b"".join(pieces)
+        pieces.clear()  # a message of hundreds of megabytes is held once, and stays on the account
         size = int.from_bytes(data[1:PREFIX_SIZE], "big")
         if len(data) < PREFIX_SIZE or len(data) != size + PREFIX_SIZE:
             raise RequestRefused(Reason.BAD_REQUEST, "the call needs exactly one message")
