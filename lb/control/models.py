@@ -248,7 +248,6 @@ class ModelWatch:
             watched.last = None
             return
         asked_at = self._clock()
-        watched.is_new = watched.is_new or record.models.lists is None
         try:
             index = await self._questions.index(record)
             self._take_index(watched, index, asked_at)
@@ -265,6 +264,8 @@ class ModelWatch:
         record, models = watched.record, watched.record.models
         if not record.answers:
             return  # it has closed its ports meanwhile, and is forgotten
+        # It may have been gone and come back while we waited: what was known is forgotten then.
+        watched.is_new = watched.is_new or models.lists is None
         before = (models.lists, models.ready)
         is_same = watched.last == (index.protocol, index.body) and models.lists is True
         if is_same:

@@ -5,6 +5,7 @@ Stands where `Asker` does, so that what is built on it can be tested without soc
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class FakeTriton:
     lists: int = 200
     """Status of its answer to the index."""
     is_silent: bool = False
+    frozen: asyncio.Event | None = None
+    """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
     regions: dict[str, dict[str, Any]] = field(default_factory=dict)
     cuda: list[str] = field(default_factory=list)
@@ -67,6 +70,8 @@ class FakeTritons(Asker):
         triton.asked.append(f"{method.decode()} {path}")
         if triton.is_silent:
             raise UpstreamError(Outcome.DEADLINE, "no answer")
+        if triton.frozen is not None:
+            await triton.frozen.wait()
         status, content = _answer(triton, path, json.loads(body or b"{}"))
         return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())
 

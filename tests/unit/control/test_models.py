@@ -185,6 +185,20 @@ async def test_who_comes_back_has_joined_once_its_models_are_known() -> None:
         assert bench.where("m") == ["b"]
 
 
+async def test_who_freezes_while_it_is_asked_has_joined_when_it_goes_on() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        triton = bench.tritons["a"]
+        triton.frozen = asyncio.Event()
+        asked = len(triton.asked)
+        bench.watch.look_at(bench.record("a"))
+        await eventually(lambda: len(triton.asked) > asked)
+        bench.find("a", Finding.TIMEOUT)
+        assert not bench.record("a").answers
+        bench.find("a", Finding.READY)
+        triton.frozen.set()
+        await eventually(lambda: bench.joined == ["a"])
+
+
 async def test_who_is_added_later_joins() -> None:
     async with watching(a=ready("m"), b=ready("m")) as bench:
         bench.directory.replace([Member(make_spec("b"))], bench.clock())
