@@ -14,6 +14,7 @@ from itertools import islice
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState
+from lb.health.models import Version
 from lb.kserve.server_settings import Settings, Value, differing
 from lb.telemetry.collector import ModelTableStatus
 
@@ -111,15 +112,20 @@ class _Comparison:
         self._models: set[bytes] = set()
         for ready in {record.models.ready for record in records}:
             self._models.update(name for name, _ in ready)
+        self._missing: dict[frozenset[Version], tuple[str, ...]] = {}
+        """By what a backend has ready, which is mostly the same."""
         self._usual = _usual([record.setup.trace | record.setup.log for record in records])
 
     def drift(self, record: BackendRecord) -> Drift:
         if record not in self._records:
             return Drift()
-        missing = self._models - {name for name, _ in record.models.ready}
+        ready = record.models.ready
+        if ready not in self._missing:
+            missing = self._models - {name for name, _ in ready}
+            self._missing[ready] = tuple(sorted(text(name) for name in missing))
         settings = record.setup.trace | record.setup.log
         return Drift(
-            tuple(sorted(text(name) for name in missing)),
+            self._missing[ready],
             tuple(
                 name
                 for name, value in self._usual.items()

@@ -43,6 +43,8 @@ from lb.kserve.server_settings import (
 )
 from lb.net.ask.asker import Asker
 
+READ_BYTES: Final = 4 * 2**20
+"""Longer answers are not read: that would hold up everything else for too long."""
 _AT_ONCE: Final = 32
 """Questions under way: a pool of hundreds is not asked all at once."""
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
@@ -110,6 +112,8 @@ def entries(index: Reply) -> tuple[ModelEntry, ...]:
 def _read(
     reply: Reply, from_json: Callable[[bytes], _ReadT], from_message: Callable[[bytes], _ReadT]
 ) -> _ReadT:
+    if len(reply.body) > READ_BYTES:
+        raise ValueError("the answer is too long")
     return (from_json if reply.protocol is AppProtocol.HTTP else from_message)(reply.body)
 
 
@@ -134,11 +138,13 @@ class Questions:
     async def config(self, record: BackendRecord, version: Version) -> Configured:
         """What the configuration of one version of a model says."""
         name, number = version
-        path = b"/v2/models/%b/versions/%b/config" % version if number else b""
+        path = b"/v2/models/%b/versions/%b/config" % version
         request = pb.ModelConfigRequest(
             name=name.decode("utf-8", "replace"), version=number.decode("utf-8", "replace")
         )
-        if not (_PLAIN.fullmatch(name) and number.isdigit()):
+        if not number:
+            path = b"/v2/models/%b/config" % name
+        if not (_PLAIN.fullmatch(name) and (number.isdigit() or not number)):
             path = b""
         reply = await self._ask(record, b"GET", path, b"", messages.MODEL_CONFIG, request)
         return _read(reply.checked(), configured_from_json, configured_from_message)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lb.control.questions import NotOffered, Questions, Reply, entries
+from lb.control.questions import READ_BYTES, NotOffered, Questions, Reply, entries
 from lb.control.record import BackendRecord, Member
 from lb.domain.backend import Address, AppProtocol, BackendSpec
 from lb.domain.errors import UpstreamError
@@ -104,13 +104,20 @@ async def test_names_that_no_path_can_hold_are_asked_for_over_grpc() -> None:
         grpc_answer=GrpcAnswer(0, "", answer.SerializeToString()),
     )
     questions = Questions(asker)
-    for name in (b"a b", b"plain"):
-        assert (await questions.config(record(), (name, b"2"))).facts.is_stateful is False
+    for version in ((b"a b", b"2"), (b"plain", b"2"), (b"plain", b"")):
+        assert (await questions.config(record(), version)).facts.is_stateful is False
     request = pb.ModelConfigRequest(name="a b", version="2").SerializeToString()
     assert asker.asked == [
         (b"", SERVICE + b"ModelConfig", request),
         (b"GET", b"/v2/models/plain/versions/2/config", b""),
+        (b"GET", b"/v2/models/plain/config", b""),
     ]
+
+
+def test_answers_without_end_are_not_read() -> None:
+    body = b"[" + b" " * READ_BYTES + b"]"
+    with pytest.raises(ValueError, match="too long"):
+        entries(Reply(HTTP, 200, body, ""))
 
 
 async def test_what_is_beside_models_is_asked_for() -> None:
