@@ -248,6 +248,7 @@ class ModelWatch:
             watched.last = None
             return
         asked_at = self._clock()
+        watched.is_new = watched.is_new or record.models.lists is None
         try:
             index = await self._questions.index(record)
             self._take_index(watched, index, asked_at)

@@ -199,6 +199,18 @@ async def test_who_freezes_while_it_is_asked_has_joined_when_it_goes_on() -> Non
         await eventually(lambda: bench.joined == ["a"])
 
 
+async def test_who_lists_its_models_late_has_joined_then() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        bench.find("a", Finding.REFUSED)
+        bench.tritons["a"].lists = 403
+        bench.find("a", Finding.READY)
+        await eventually(lambda: bench.record("a").models.lists is False)
+        assert bench.joined == []
+        bench.tritons["a"].lists = 200
+        bench.watch.look_at(bench.record("a"))
+        await eventually(lambda: bench.joined == ["a"])
+
+
 async def test_who_is_added_later_joins() -> None:
     async with watching(a=ready("m"), b=ready("m")) as bench:
         bench.directory.replace([Member(make_spec("b"))], bench.clock())
