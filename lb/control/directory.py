@@ -159,11 +159,16 @@ class BackendDirectory:
         """A backend answered that it does not have a model ready.
 
         Without the version that was asked for, that may be one which nobody has: then only the
-        backend's next list can tell, and it is asked for at once.
+        backend's next list can tell, and it is asked for at once. So are those of all when nobody
+        is known to have the model: one may have been told to load it, and not through us.
         """
         record = self._records.get(backend.name)
         if record is None or record.backend is not backend:
             return
+        route = self.ref.current.routes.get(model)
+        if route is None or not route.is_ready:
+            for each in self._records.values():
+                each.wake()
         if not version:
             record.wake()
         elif record.models.contradicted((model, version), now):

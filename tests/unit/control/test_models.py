@@ -164,6 +164,13 @@ async def test_an_answer_that_contradicts_the_list_is_looked_into_at_once() -> N
         await eventually(lambda: bench.where("m") == ["b"])
 
 
+async def test_a_model_that_nobody_is_known_to_have_is_looked_for_everywhere() -> None:
+    async with watching(a=ready("m"), b=ready("m")) as bench:
+        bench.tritons["b"].models["n"] = "READY"
+        bench.directory.misplaced(bench.record("a").backend, b"n", b"", bench.clock())
+        await eventually(lambda: bench.where("n") == ["b"])
+
+
 async def test_a_server_that_loads_is_partial_and_asked_soon_again() -> None:
     async with watching(a=ready("m", "n"), b=ready("m", "n")) as bench:
         bench.tritons["a"].models["n"] = "LOADING"
