@@ -84,6 +84,7 @@ class Branch(Exchange):
         """At the first byte that waits in `response`."""
         options = call.relay.options
         self.request: Pipe[Any] = Share(self, call.request)
+        self.request.retained = []
         self.response: Pipe[Any] = Pipe(
             self, call.relay.ledger, options.answer_window, options.stream_window_max
         )
@@ -120,7 +121,6 @@ class Branch(Exchange):
 
     def open(self, backend: Backend) -> None:
         """Start the stream at a backend. A message follows at once."""
-        self.request.retained = []
         self.relay.dispatcher.start(self, backend, self.relay.now)
         self.relay.pool(backend).start(self)
 

@@ -432,6 +432,11 @@ class StreamCall(Call):
         self._snapshot = None
         return StreamMerge(self)
 
+    def answers_went_out(self) -> None:
+        """Nothing waits for the client any more: it may get more."""
+        if self.merge is not None:
+            self.merge.answers_went_out()
+
     @property
     def ends_at_first_error(self) -> bool:
         """Whether the client has asked for that (Triton's `triton_grpc_error`)."""

@@ -1,22 +1,32 @@
-"""Streams whose errors are looked into."""
+"""Streams of inferences as their client sees them, and those with one backend."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from lb.domain.outcome import Reason
+from lb.domain.pool import Placement
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
+from lb.proxy.http2 import stream_call
+from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     DATA,
     OK_TRAILERS,
+    REFUSED_STREAM,
     RESPONSE_FIELDS,
     data,
     headers,
     message,
     named,
     request_fields,
+    rst,
 )
 from tests.fakes.links import PaperRelay
+from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.relay import snapshot_of
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _STREAM = _SERVICE + b"ModelStreamInfer"
@@ -49,3 +59,123 @@ async def test_errors_in_a_stream_are_masked_and_results_pass(whole: bool) -> No
     (record,) = relay.finished.records
     assert (record.model, record.grpc_status, record.bytes_out) == (b"m", 0, len(body))
     assert relay.is_clean()
+
+
+async def test_messages_like_the_last_one_go_on_with_one_backend_unseen() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="0"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "0")))
+    names = [str(number) for number in range(1, 200)]
+    paper.send(*(request("plain", name=name) for name in names))
+    assert paper.requests(0) == ["0", *names]
+    assert paper.requests(1) == []
+    assert paper.call.merge is None
+    paper.backends[0].sends(*(data(1, result("plain", name)) for name in names))
+    assert paper.ids() == ["0", *names]
+
+
+async def test_a_sequence_among_messages_that_are_known_is_not_overlooked() -> None:
+    paper = PaperStreams()
+    paper.send(request("new", name="0"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("new", "0")))
+    paper.send(request("new", name="1"), request("new", 1, "2", start=True))
+    paper.send(request("new", 2, "3", start=True), request("other", name="4"))
+    assert paper.requests(0) == ["0", "1", "3", "4"]
+    assert paper.requests(1) == ["2"]
+
+
+async def test_a_new_pool_ends_what_is_known_of_messages() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "")))
+    paper.send(request("plain", name="a"))
+    pool = paper.bench.ref.current
+    policy = pool.placements[1].policy
+    b1 = paper.bench.backends[1:]
+    placement = Placement(b1, policy.build(b1), policy)
+    route = replace(pool.routes[b"plain"], placements=(placement, placement), is_plain=False)
+    paper.bench.ref.publish(replace(pool, routes={b"plain": route}))
+    paper.send(request("plain", name="b"))
+    assert paper.requests(0) == ["", "a"]
+    assert paper.requests(1) == ["b"]
+
+
+@pytest.mark.parametrize("step", [1, 3, 50])
+async def test_a_message_is_placed_once_its_parameters_are_there(step: int) -> None:
+    paper = PaperStreams()
+    whole = request("seq", 1, "1", start=True, tensor=bytes(5000))
+    for at in range(0, 300, step):
+        paper.client.sends(data(1, whole[at : at + step]))
+    assert paper.bench.backends[0].in_flight == 1
+    assert paper.bench.ledger.held == 0
+    paper.client.sends(data(1, whole[at + step :]))
+    assert paper.requests(0) == ["1"]
+    assert paper.bench.backends[0].open_sequences == 1
+
+
+async def test_a_stream_that_ends_within_a_message_is_an_error() -> None:
+    for size in (3, 20, 4000):
+        paper = PaperStreams()
+        paper.send(request("plain", name="1"))
+        paper.client.sends(data(1, request("plain", tensor=bytes(9000))[:size], end=True))
+        assert paper.status() == 13
+        assert paper.bench.is_clean()
+        assert paper.bench.finished.records[0].reason is Reason.BAD_REQUEST
+
+
+async def test_a_stream_without_a_message_is_answered_here() -> None:
+    paper = PaperStreams()
+    paper.send(end=True)
+    assert paper.status() == 0
+    assert [backend.gets() for backend in paper.backends] == [[], []]
+    assert paper.bench.is_clean()
+
+
+async def test_without_a_backend_the_first_message_ends_the_stream() -> None:
+    paper = PaperStreams()
+    paper.bench.ref.publish(snapshot_of(()))
+    paper.send(request("seq", 1, start=True))
+    assert paper.status() == 14
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.NO_BACKEND
+
+
+async def test_a_refused_stream_begins_anew_with_all_its_sequences() -> None:
+    paper = PaperStreams()
+    paper.send(request("seq", 1, "1", start=True), request("seq", 1, "2"))
+    paper.client.sends(data(1, request("plain", name="3", tensor=bytes(500))[:200]))
+    assert [each.in_flight for each in paper.bench.backends] == [1, 0]
+    paper.backends[0].sends(rst(1, REFUSED_STREAM))
+    assert [each.in_flight for each in paper.bench.backends] == [0, 1]
+    assert [each.open_sequences for each in paper.bench.backends] == [0, 1]
+    paper.client.sends(data(1, request("plain", name="3", tensor=bytes(500))[200:]))
+    assert paper.requests(1) == ["1", "2", "3"]
+    paper.send(end=True)
+    answers = [data(1, result("seq", name)) for name in "123"]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), *answers)
+    paper.end(1)
+    assert paper.ids() == ["1", "2", "3"]
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_call, "MAX_UNANSWERED", 100)
+    paper = PaperStreams()
+    names = [str(number) for number in range(300)]
+    paper.send(*(request("seq", 1, name, start=name == "0") for name in names))
+    assert paper.call.is_uncounted
+    assert len(paper.call.debts.counted) <= 101
+    assert paper.requests(0) == names
+    paper.send(request("seq", 2, "other", start=True))
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "other")))
+    assert paper.ids() == ["other"]
+
+
+async def test_a_message_over_the_limit_ends_the_stream() -> None:
+    paper = PaperStreams(options=Http2Options(message_size=1000))
+    paper.send(request("plain", name="1"), request("plain", name="2", tensor=bytes(2000)))
+    assert paper.status() == 8
+    assert paper.bench.is_clean()

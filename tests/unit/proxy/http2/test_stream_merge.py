@@ -1,0 +1,241 @@
+"""Answers of several backends on one stream, and how such a stream ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.outcome import Outcome, Reason
+from lb.proxy.http2 import stream_merge
+from lb.proxy.http2.relay import Http2Options
+from tests.fakes.frames import (
+    CANCEL,
+    DATA,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    OK_TRAILERS,
+    RESPONSE_FIELDS,
+    RST_STREAM,
+    SETTINGS_ACK,
+    WINDOW_UPDATE,
+    data,
+    headers,
+    rst,
+    settings,
+    window_update,
+)
+from tests.fakes.paper_streams import PaperStreams, request, result
+
+BAD_TRAILERS = ((b"grpc-status", b"13"), (b"grpc-message", b"broken"))
+
+
+async def test_the_head_of_the_first_backend_is_the_clients() -> None:
+    paper = PaperStreams()
+    paper.send(request("seq", 1, "1", start=True), request("seq", 2, "2", start=True))
+    paper.backends[1].sends(headers(1, [*RESPONSE_FIELDS, (b"x-from", b"b1")]))
+    paper.backends[0].sends(headers(1, [*RESPONSE_FIELDS, (b"x-from", b"b0")]))
+    (head,) = [frame for frame in paper.looks() if frame.kind == HEADERS]
+    assert b"b1" in head.payload
+
+
+async def test_messages_are_never_cut_into_each_other() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("free", 3, "f", start=True), request("free", 4, "g", start=True))
+    first, second = result("free", "f", bytes(50)), result("free", "g", bytes(60))
+    paper.backends[0].sends(data(1, first[:20]))
+    paper.backends[1].sends(data(1, second[:3]))
+    paper.backends[0].sends(data(1, first[20:]))
+    paper.backends[1].sends(data(1, second[3:]))
+    assert paper.ids() == ["f", "g"]
+
+
+async def test_an_answer_that_is_not_due_waits_and_its_sender_gets_no_credit() -> None:
+    paper = PaperStreams(options=Http2Options(answer_window=100_000, stream_window_max=100_000))
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
+    answer = result("seq", "b", bytes(80_000))
+    paper.backends[1].gets()
+    for at in range(0, len(answer), 16_000):
+        paper.backends[1].sends(data(1, answer[at : at + 16_000]))
+    assert paper.ids() == []
+    assert paper.bench.ledger.held == len(answer)
+    assert [f for f in paper.backends[1].gets() if f.kind == WINDOW_UPDATE and f.stream] == []
+    paper.client.sends(window_update(1, 10**6))
+    paper.backends[0].sends(data(1, result("seq", "a")))
+    assert paper.ids() == ["a", "b"]
+    assert paper.bench.ledger.held == 0
+    credits = [f.increment for f in paper.backends[1].gets() if f.kind == WINDOW_UPDATE]
+    assert sum(credits) >= 50_000
+
+
+async def test_a_client_that_takes_nothing_holds_up_both_backends() -> None:
+    paper = PaperStreams(options=Http2Options(answer_window=1000, stream_window_max=1000))
+    paper.begin_two()
+    sent = [result("free", str(number), bytes(900)) for number in range(4)]
+    paper.send(request("free", 3, "f", start=True), request("free", 4, "g", start=True))
+    paper.client.sends(settings({INITIAL_WINDOW_SIZE: 0}))
+    paper.looks()
+    for number, answer in enumerate(sent[:2]):
+        paper.backends[number].sends(data(1, answer))
+    assert paper.ids() == []
+    paper.client.sends(window_update(1, 100_000))
+    for _ in range(4):
+        await paper.turn()
+    assert sorted(paper.ids()) == ["0", "1"]
+    assert paper.bench.ledger.held == 0
+
+
+async def test_what_waits_when_the_second_stream_is_opened_keeps_its_place() -> None:
+    paper = PaperStreams()
+    paper.send(request("seq", 1, "1", start=True))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.client.sends(settings({INITIAL_WINDOW_SIZE: 0}), SETTINGS_ACK)
+    answer = result("seq", "1", bytes(500))
+    paper.backends[0].sends(data(1, answer[:300]))
+    assert paper.bench.ledger.held == 300
+    paper.send(request("seq", 2, "2", start=True), request("seq", 1, "3"))
+    assert paper.requests(1) == ["2"]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "2")))
+    paper.backends[0].sends(data(1, answer[300:] + result("seq", "3")))
+    paper.client.sends(window_update(1, 100_000))
+    for _ in range(4):
+        await paper.turn()
+    assert paper.ids() == ["1", "2", "3"]
+    paper.send(end=True)
+    paper.end(1, 0)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_trailers_wait_for_the_last_backend() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(end=True)
+    assert [f.ends_stream for b in paper.backends for f in b.gets() if f.kind == DATA][-1]
+    paper.end(0)
+    assert paper.status() is None
+    paper.end(1)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+    (record,) = paper.bench.finished.records
+    assert (record.grpc_status, record.reason) == (0, None)
+
+
+async def test_the_first_bad_status_is_the_streams() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(end=True)
+    paper.backends[1].sends(headers(1, BAD_TRAILERS, end=True))
+    paper.end(0)
+    assert paper.status() == 13
+    assert paper.bench.is_clean()
+
+
+async def test_the_first_error_ends_the_other_streams_if_that_is_wished() -> None:
+    paper = PaperStreams((b"triton_grpc_error", b"true"))
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
+    paper.backends[0].gets()
+    paper.backends[1].sends(headers(1, BAD_TRAILERS, end=True))
+    assert paper.status() == 13
+    assert [f.code for f in paper.backends[0].gets() if f.kind == RST_STREAM] == [CANCEL]
+    assert paper.bench.is_clean()
+
+
+async def test_a_backend_lost_within_a_message_ends_the_stream() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
+    paper.backends[0].sends(data(1, result("seq", "a", bytes(100))[:50]))
+    paper.backends[0].sends(rst(1, 2))
+    assert len(paper.resets()) == 1
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.UPSTREAM_RESET
+
+
+async def test_answers_that_came_are_given_before_the_errors_of_a_lost_backend() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), *(request("seq", 2, name) for name in "bcd"))
+    paper.backends[1].sends(data(1, result("seq", "b") + result("seq", "c", bytes(99))[:40]))
+    paper.backends[1].sends(rst(1, 2))
+    assert paper.ids() == []
+    paper.backends[0].sends(data(1, result("seq", "a")))
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c", "d"]
+    errors = [answer.error_message for answer in answers]
+    assert errors[:2] == ["", ""]
+    assert all("sequence 2 of model seq" in error and "b1" in error for error in errors[2:])
+    paper.send(end=True)
+    paper.end(0)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_a_backend_that_owes_nobody_knows_what_takes_the_stream_along() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("free", 0, "x"))
+    paper.backends[0].sends(rst(1, 2))
+    assert paper.status() == 13
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.UPSTREAM_RESET
+
+
+async def test_a_client_that_reads_no_answers_cannot_ask_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_merge, "MAX_UNANSWERED", 5)
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(*(request("seq", 1, str(number)) for number in range(6)))
+    assert len(paper.resets()) == 1
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.MEMORY
+
+
+async def test_the_clients_reset_and_deadline_and_a_full_ledger_end_all() -> None:
+    for end in ("reset", "deadline", "ledger", "connection"):
+        paper = PaperStreams((b"grpc-timeout", b"5S"), ceiling=2**20)
+        paper.begin_two()
+        paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
+        for backend in paper.backends:
+            backend.gets()
+        paper.backends[1].sends(data(1, result("seq", "b")))
+        assert paper.bench.ledger.held
+        if end == "reset":
+            paper.client.sends(rst(1, CANCEL))
+        elif end == "deadline":
+            paper.bench.loop.advance(6.0)
+            paper.bench.relay.flush()
+        elif end == "ledger":
+            paper.bench.ledger.ceiling = 1
+            paper.bench.ledger.short_at = 1
+            paper.bench.ledger.relieve()
+            paper.bench.relay.flush()
+        else:
+            paper.client.goes()
+        assert paper.bench.is_clean(), end
+        for backend in paper.backends:
+            codes = [frame.code for frame in backend.gets() if frame.kind == RST_STREAM]
+            assert codes == [CANCEL], end
+            assert not backend.link.streams
+        outcome = Outcome.DEADLINE if end == "deadline" else Outcome.CANCELLED
+        assert paper.bench.outcomes.seen == [("b0", outcome), ("b1", outcome)], end
+
+
+async def test_an_early_good_end_of_one_backend_leaves_the_other() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.end(1)
+    paper.send(request("seq", 1, "a"))
+    paper.backends[0].sends(data(1, result("seq", "a")))
+    assert paper.ids() == ["a"]
+    paper.send(request("seq", 2, "b"), end=True)
+    paper.backends[1].sends(
+        headers(3, RESPONSE_FIELDS), data(3, result("seq", "b")), headers(3, OK_TRAILERS, end=True)
+    )
+    paper.end(0)
+    assert paper.ids() == ["b"]
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
