@@ -51,6 +51,14 @@ def balancer(
     yield from RunningBalancer.run(tmp_path_factory.mktemp("balancer-of-models"), tritons)
 
 
+@pytest.fixture
+def replica(
+    tmp_path_factory: pytest.TempPathFactory, tritons: tuple[ExplicitTriton, ...]
+) -> Iterator[RunningBalancer]:
+    """Another balancer before the same Tritons."""
+    yield from RunningBalancer.run(tmp_path_factory.mktemp("replica-of-models"), tritons)
+
+
 def table(balancer: RunningBalancer, triton: ExplicitTriton) -> dict[str, Any]:
     """What the balancer knows of a Triton's models."""
     found: dict[str, Any] = ask(balancer.admin, "GET", f"/api/v1/backends/{triton.name}/models")
@@ -131,8 +139,9 @@ async def test_a_model_that_one_triton_unloads_is_served_by_the_others(
 
 
 async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
-    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+    balancer: RunningBalancer, replica: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
 ) -> None:
+    """Two balancers see to it, and do not fight."""
     victim = tritons[-1]
     memory = shared_memory.SharedMemory(create=True, size=8192)
     region = {"key": f"/{memory.name}", "offset": 4096, "byte_size": 1024}
@@ -156,9 +165,10 @@ async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
         assert victim.ask("GET", "/v2/logging")["log_verbose_level"] == 1
         assert victim.ask("GET", "/v2/trace/setting")["trace_rate"] == "7"
         assert [each for each in load.failures if each.began > dead_at + 0.5] == []
-        assert 'triton_lb_restored_total{kind="model",result="restored"}' in (
-            balancer.metrics_text()
-        )
+        restored = balancer.metrics_text() + replica.metrics_text()
+        assert 'triton_lb_restored_total{kind="model",result="restored"}' in restored
+        assert 'result="failed"' not in restored
+        await until(lambda: ready(replica, victim) == set(MODELS), "the other one knows", 10.0)
     finally:
         for triton in tritons:
             triton.ask("POST", "/v2/systemsharedmemory/unregister")
