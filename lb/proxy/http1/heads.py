@@ -21,10 +21,10 @@ from lb.wire.http1.response import ResponseHead, parse_response_head
 
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
-_JSON_SIZE: Final = b"inference-header-content-length"
-_BODY_FIELDS: Final = frozenset({_JSON_SIZE, b"content-encoding"})
+_JSON_SIZE: Final = b"\r\ninference-header-content-length:"
+_ENCODING: Final = b"\r\ncontent-encoding:"
 _ENCODINGS: Final = frozenset({b"gzip", b"deflate"})
-_NUMBER: Final = re.compile(rb"\+?(\d{1,10})")
+_NUMBER: Final = re.compile(rb"[ \t]*\+?(\d{1,10})")
 """As Triton reads it: what follows the digits does not matter."""
 
 
@@ -204,12 +204,15 @@ def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:
 
 def _describe_body(plan: RequestPlan, head: bytes) -> None:
     """Note how the body of an inference is made up. Of repeated fields the first counts."""
-    for name, value in reversed(_fields(head, _BODY_FIELDS)):
-        if name == _JSON_SIZE:
-            match = _NUMBER.match(value)
-            plan.json_size = int(match[1]) if match is not None else 0
-        else:
-            plan.is_compressed = value.lower() in _ENCODINGS
+    head = head.lower()
+    at = head.find(_JSON_SIZE)
+    if at >= 0:
+        match = _NUMBER.match(head, at + len(_JSON_SIZE))
+        plan.json_size = int(match[1]) if match is not None else 0
+    at = head.find(_ENCODING)
+    if at >= 0:
+        at += len(_ENCODING)
+        plan.is_compressed = head[at : head.index(CRLF, at)].strip() in _ENCODINGS
 
 
 def _unreadable(method: bytes) -> RequestPlan:

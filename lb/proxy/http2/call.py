@@ -31,6 +31,7 @@ _ANSWER: Final = Treatment.ANSWER
 _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
+_SEQUENCE_ID: Final = b"sequence_id"
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
@@ -107,7 +108,11 @@ class Call(JoinedStreams):
         dispatcher = relay.dispatcher
         snapshot = dispatcher.pool.current
         route = snapshot.routes.get(name)
-        if route is None or not route.is_plain or snapshot.regions:
+        if (
+            snapshot.regions
+            or (route is not None and not route.is_plain)
+            or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
+        ):
             look_closer(self, payload, route, is_all=True)
             if self.particulars is not None and self.particulars.step is not None:
                 if request.push(payload):

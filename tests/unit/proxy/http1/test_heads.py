@@ -160,3 +160,27 @@ def test_a_token_is_read_from_its_field_alone() -> None:
         assert claim is not None
         token = gate.identify(claim)
         assert (token.name if token else None) == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "json_size", "is_compressed"),
+    [
+        (b"", -1, False),
+        (b"Inference-Header-Content-Length: 130\r\n", 130, False),
+        (b"inference-header-content-length:130\r\n", 130, False),
+        (b"Inference-Header-Content-Length: 0\r\n", 0, False),
+        (b"X-Inference-Header-Content-Length: 5\r\n", -1, False),
+        (b"Content-Encoding: GZIP\r\n", -1, True),
+        (b"content-encoding:deflate\r\n", -1, True),
+        (b"Content-Encoding: br\r\nContent-Encoding: gzip\r\n", -1, False),
+        (b"Content-Encoding: identity\r\n", -1, False),
+    ],
+)
+def test_how_the_body_of_an_inference_is_made_up(
+    fields: bytes, json_size: int, is_compressed: bool
+) -> None:
+    head = (
+        b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n" + fields + b"Content-Length: 200\r\n\r\n"
+    )
+    plan = HeadReader(HeadLimits()).request(head)
+    assert (plan.json_size, plan.is_compressed) == (json_size, is_compressed)
