@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.form import write_json
-from lb.kserve.merge.index import HttpIndex
+from lb.kserve.merge.form import Disagreement, write_json
+from lb.kserve.merge.index import GrpcIndex, HttpIndex
 from lb.kserve.merge.memory import StatisticsMemory
-from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics
+from lb.kserve.merge.metadata import GrpcMetadata, HttpMetadata
+from lb.kserve.merge.regions import GrpcCudaRegions, GrpcSystemRegions, HttpRegions
+from lb.kserve.merge.settings import GrpcLogSettings, GrpcTraceSettings, HttpSettings
+from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics, StatisticsAnswer
 
 NAMES = st.sampled_from(["a", "b", "c"])
 STATES = st.sampled_from(["READY", "LOADING", "UNLOADING", "UNAVAILABLE"])
@@ -50,6 +53,64 @@ def test_a_version_is_ready_exactly_when_somebody_has_it_ready(
     assert ready(merged) == set().union(*(ready(entries) for entries in lists))
     known = {(e["name"], e["version"]) for entries in lists for e in entries}
     assert sorted((e["name"], e["version"]) for e in merged) == sorted(known)
+
+
+NAMED = st.sampled_from([
+    "model_stats", "name", "version", "state", "extensions", "batch_stats", "batch_size", "count",
+    "response_stats", "memory_usage", "byte_size", "type", "id", "trace_count", "last_inference",
+])  # fmt: skip
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | NAMED,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMED, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def any_answer(merge: Any, memory: StatisticsMemory, body: bytes, name: str) -> Any:
+    """An answer that can be read, as a view takes it."""
+    try:
+        answer = merge.read(body)
+    except ValueError:
+        return None
+    if isinstance(answer, StatisticsAnswer):
+        for key, counters in answer.counters:
+            memory.take(name, key, counters, 1.0, 2.0)
+    return answer
+
+
+@given(st.lists(ANY_JSON, min_size=1, max_size=3), st.booleans())
+def test_whatever_can_be_read_can_be_merged(contents: list[Any], is_wrapped: bool) -> None:
+    memory = StatisticsMemory()
+    wrapped = [{"model_stats": [each]} if is_wrapped else each for each in contents]
+    bodies = [json.dumps(each).encode() for each in wrapped]
+    merges: list[Any] = [
+        HttpIndex(), HttpMetadata(), HttpRegions(), HttpSettings(), HttpStatistics(memory)
+    ]  # fmt: skip
+    for merge in merges:
+        read = [any_answer(merge, memory, body, str(at)) for at, body in enumerate(bodies)]
+        answers = [(str(at), answer) for at, answer in enumerate(read) if answer is not None]
+        try:
+            if answers:
+                json.loads(merge.combine(answers))
+        except Disagreement:
+            assert isinstance(merge, HttpSettings)
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
+def test_whatever_can_be_parsed_can_be_merged(messages: list[bytes]) -> None:
+    memory = StatisticsMemory()
+    merges: list[Any] = [
+        GrpcIndex(), GrpcMetadata(), GrpcSystemRegions(), GrpcCudaRegions(), GrpcTraceSettings(),
+        GrpcLogSettings(), GrpcStatistics(memory),
+    ]  # fmt: skip
+    for merge in merges:
+        read = [any_answer(merge, memory, each, str(at)) for at, each in enumerate(messages)]
+        answers = [(str(at), answer) for at, answer in enumerate(read) if answer is not None]
+        try:
+            if answers:
+                merge.read(merge.combine(answers))
+        except Disagreement:
+            assert isinstance(merge, GrpcTraceSettings | GrpcLogSettings)
 
 
 class Server:

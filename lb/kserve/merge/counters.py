@@ -42,14 +42,21 @@ def json_counters(entry: Json) -> Counters:
     """The numbers of one entry, `last_inference` among them."""
     found: Counters = {}
     for name, value in entry.items():
-        if name == BATCHES and isinstance(value, list):
-            for row in value:
-                if not (isinstance(row, dict) and isinstance(row.get(BATCH_SIZE), int)):
-                    raise ValueError("a row of the batch statistics has no size")
+        if name == BATCHES:
+            for row in _rows(value):
                 _collect_json(row, (BATCHES, row[BATCH_SIZE]), found)
         elif name != MEMORY:
             _collect_json({name: value}, (), found)
     return found
+
+
+def _rows(value: object) -> list[Json]:
+    """The batch statistics: a list of rows that each have their size."""
+    if not isinstance(value, list) or not all(
+        isinstance(row, dict) and isinstance(row.get(BATCH_SIZE), int) for row in value
+    ):
+        raise ValueError("a row of the batch statistics has no size")
+    return value
 
 
 def _collect_json(values: Json, path: Path, found: Counters) -> None:
@@ -64,10 +71,7 @@ def _collect_json(values: Json, path: Path, found: Counters) -> None:
 
 def set_json(entry: Json, counters: Counters) -> None:
     """Write numbers into an entry; rows that are missing are added, each at its place."""
-    rows: dict[Any, Json] = {}
-    for row in entry.get(BATCHES) or ():
-        if isinstance(row, dict):
-            rows[row.get(BATCH_SIZE, 0)] = row
+    rows: dict[Any, Json] = {row[BATCH_SIZE]: row for row in entry.get(BATCHES, ())}
     for path, value in counters.items():
         at, names = entry, path
         if path[0] == BATCHES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
@@ -23,6 +24,9 @@ _OWN: Final = frozenset({b"accept-encoding", b"grpc-accept-encoding"})
 """Answers have to be read here."""
 _CROSSING: Final = (b"authorization", b"triton-")
 """Fields, or what they begin with, that mean the same in the other protocol."""
+_LOAD: Final = "RepositoryModelLoad"
+_INDEX: Final = b"/v2/repository/index"
+_ADMITTED_S: Final = 2.0
 _ENCODING: Final = b"content-encoding"
 
 
@@ -33,8 +37,21 @@ def protocol_for(reach: Reach, question: Question) -> AppProtocol:
     return AppProtocol(1 - question.protocol)
 
 
+def _stops_others(question: Question, reach: Reach) -> bool:
+    """Whether it is a load over HTTP that can go over gRPC.
+
+    A Triton holds a thread of its HTTP server until the model is there, and with it all other
+    connections on that thread (docs/decisions/0017-model-tables.md).
+    """
+    return (
+        question.protocol is AppProtocol.HTTP
+        and question.operation.name == _LOAD
+        and all(reach.open)
+    )
+
+
 class Calls:
-    """Asks; whatever happens is a result."""
+    """Asks what a client asks, with its fields and no key of ours; whatever happens is a result."""
 
     def __init__(self, asker: Asker, clock: Callable[[], float]) -> None:
         self._asker = asker
@@ -44,6 +61,8 @@ class Calls:
         """Put a question to one backend that is reachable."""
         backend, protocol = reach.backend, protocol_for(reach, question)
         try:
+            if _stops_others(question, reach) and await self._is_admitted(question, backend):
+                return await self._load(question, backend, timeout_s, keep)
             if protocol is AppProtocol.HTTP:
                 return await self._over_http(question, backend, timeout_s, keep)
             return await self._over_grpc(question, backend, timeout_s, keep)
@@ -51,6 +70,26 @@ class Calls:
             return unanswered(backend, protocol, error)
         except ValueError as error:
             return _unspeakable(backend, protocol, str(error))
+
+    async def _load(
+        self, question: Question, backend: Backend, timeout_s: float, keep: Keep
+    ) -> Result:
+        """Carry a load over gRPC, unless that cannot say the same."""
+        try:
+            return await self._over_grpc(question, backend, timeout_s, keep)
+        except ValueError:
+            return await self._over_http(question, backend, timeout_s, keep)
+
+    async def _is_admitted(self, question: Question, backend: Backend) -> bool:
+        """Whether the client may control models over HTTP: a server may restrict that alone."""
+        fields = _without_own(question.fields)
+        try:
+            answer = await self._asker.http(
+                backend.spec, b"POST", _INDEX, fields, timeout_s=_ADMITTED_S
+            )
+        except UpstreamError:
+            return False
+        return answer.status == HTTPStatus.OK
 
     async def _over_http(
         self, question: Question, backend: Backend, timeout_s: float, keep: Keep
@@ -62,7 +101,14 @@ class Calls:
             target, body = await asyncio.to_thread(to_http, question.operation.name, body)
         asked_at = self._clock()
         answer = await self._asker.http(
-            backend.spec, method, target, _without_own(fields), body, timeout_s=timeout_s, keep=keep
+            backend.spec,
+            method,
+            target,
+            _without_own(fields),
+            body,
+            timeout_s=timeout_s,
+            keep=keep,
+            is_ours=False,
         )
         return answered_http(backend, answer, asked_at, self._clock())
 
@@ -79,7 +125,13 @@ class Calls:
             fields = _crossing(fields)
         asked_at = self._clock()
         answer = await self._asker.grpc(
-            backend.spec, path, message, _without_own(fields), timeout_s=timeout_s, keep=keep
+            backend.spec,
+            path,
+            message,
+            _without_own(fields),
+            timeout_s=timeout_s,
+            keep=keep,
+            is_ours=False,
         )
         return answered_grpc(backend, answer, asked_at, self._clock())
 

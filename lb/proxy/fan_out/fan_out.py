@@ -96,6 +96,10 @@ class BackendFanOut:
             if changes_something(question):
                 return await self._control(question, account)
             return await self._view(question, account)
+        except Exception:
+            # A client waits: this is the top frame of all that is done for it here.
+            _log.exception("a call to all backends failed")
+            return replies.refusal(question, Reason.INTERNAL, "internal error")
         finally:
             self._under_way -= 1
             account.close()
@@ -260,6 +264,9 @@ def _is_about_model(question: Question) -> bool:
 
 
 def _verdict(question: Question, results: Sequence[Result], rest: Sequence[Reach]) -> Reply:
+    if any(result.is_ok for result in results):
+        # Settings of a model are changed where it is.
+        results = [result for result in results if not result.lacks_model]
     judge = any if question.operation.name in _ONE_IS_ENOUGH else all
     if not judge(result.is_ok for result in results):
         return replies.failure(question, results, rest)

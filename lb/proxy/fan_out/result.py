@@ -9,7 +9,7 @@ from typing import Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.kserve.errors import http_error_text
+from lb.kserve.errors import Meaning, http_error_text, meaning
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.proxy.failure import grpc_status, http_status
@@ -18,6 +18,8 @@ from lb.wire.grpc.status import GrpcStatus
 _UNREACHED: Final = frozenset(
     {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
 )
+_LACKING: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_NO_MODEL: Final = "Request for unknown model"
 _GRPC_OF_HTTP: Final = {
     400: GrpcStatus.INVALID_ARGUMENT,
     401: GrpcStatus.UNAUTHENTICATED,
@@ -71,6 +73,14 @@ class Result:
     def is_unreached(self) -> bool:
         """Whether it never heard of the question."""
         return self.outcome in _UNREACHED
+
+    @property
+    def lacks_model(self) -> bool:
+        """Whether it says that it does not have the model, which others may have."""
+        if self.is_ok or self.outcome is not Outcome.ANSWERED:
+            return False
+        # With a blank before the colon where settings are asked for.
+        return meaning(self.detail) in _LACKING or self.detail.startswith(_NO_MODEL)
 
     @property
     def reason(self) -> Reason | None:

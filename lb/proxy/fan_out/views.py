@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import Meaning, meaning
 from lb.kserve.merge.form import Disagreement, Merge
 from lb.kserve.merge.index import GrpcIndex, HttpIndex
 from lb.kserve.merge.memory import StatisticsMemory
@@ -26,8 +25,6 @@ _log = logging.getLogger(__name__)
 _LARGE: Final = 64 * 1024
 """Bytes of answers that are merged in a thread: the statistics of a thousand models take a tenth
 of a second, which must not hold up all traffic."""
-_EXPECTED: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
-"""What some say where others have a model."""
 
 
 class Views:
@@ -91,6 +88,9 @@ class Views:
             return replies.merged(question, merge.combine(good), results)
         except Disagreement as error:
             return replies.refusal(question, Reason.BACKENDS_DIFFER, str(error))
+        except RecursionError:
+            detail = "an answer is nested too deeply"
+            return replies.refusal(question, Reason.UPSTREAM_PROTOCOL, detail)
 
     def _remember(self, result: Result, answer: StatisticsAnswer[Any]) -> None:
         for key, counters in answer.counters:
@@ -113,7 +113,6 @@ def _telling(bad: Sequence[Result]) -> Sequence[Result]:
 def _log_missing(question: Question, bad: Sequence[Result], *, is_answered: bool) -> None:
     """Say who is not in a view, unless it is down or does not have the model."""
     for result in bad:
-        is_news = not result.is_unreached and meaning(result.detail) not in _EXPECTED
-        if is_answered and is_news:
+        if is_answered and not (result.is_unreached or result.lacks_model):
             fields = {"operation": question.operation.name, "backend": result.backend.name}
             _log.warning("backend is missing in a view", extra={**fields, "why": result.detail})

@@ -38,6 +38,19 @@ async def test_a_request_goes_out_as_it_came() -> None:
     assert request.field(b"accept-encoding") is None
 
 
+async def test_what_opens_a_backend_to_us_does_not_open_it_to_clients() -> None:
+    key = (("x-key", "secret"),)
+    async with scripted_backend(serving(b"{}")) as backend:
+        spec = BackendSpec(name="a", http=parse_address(backend.target), headers=key)
+        await put(LOAD, Backend(spec))
+        (request,) = backend.requests
+    assert request.field(b"x-key") is None
+    async with grpc_server() as (service, target):
+        spec = BackendSpec(name="a", grpc=parse_address(target), headers=key)
+        await put(grpc_question("ModelInfer", b""), Backend(spec))
+    assert "x-key" not in dict(service.metadata)
+
+
 async def test_a_backend_without_grpc_is_asked_over_http() -> None:
     message = pb.RepositoryModelLoadRequest(model_name="m").SerializeToString()
     async with scripted_backend(serving(b"")) as backend:

@@ -186,6 +186,27 @@ async def test_one_that_accepts_is_enough_for_cuda_memory() -> None:
         assert (await stage.ask(REGISTER)).status == 200
 
 
+async def test_settings_of_a_model_are_changed_where_it_is() -> None:
+    stage = Stage()
+    question = http_question(b"POST", b"/v2/models/m/trace/setting", b"{}")
+    lacks = serving((400, b'{"error":"Request for unknown model : m"}'))
+    async with scripted_backend(lacks) as a, scripted_backend(serving(b"{}")) as b:
+        stage.add(backend_at("a", a.target))
+        assert (await stage.ask(question)).status == 400
+        stage.add(backend_at("b", b.target))
+        assert (await stage.ask(question)).body == b"{}"
+
+
+async def test_a_defect_of_ours_is_an_answer_and_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage()
+    stage.roster = None  # type: ignore[assignment]
+    answer = await stage.ask(INDEX)
+    assert (answer.status, answer.reason) == (500, Reason.INTERNAL)
+    assert caplog.records[0].exc_info is not None
+
+
 async def test_too_many_at_once_are_refused() -> None:
     stage = Stage(FanOutOptions(concurrent=1))
     async with scripted_backend(silent) as a:

@@ -43,6 +43,23 @@ def test_who_was_not_reached_never_heard_of_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("requested model 'm' is not available", True),
+        ("Request for unknown model: 'm' version 1 is not at ready state", True),
+        ("Request for unknown model : m", True),
+        ("failed to load 'm'", False),
+    ],
+)
+def test_a_server_may_say_that_it_lacks_the_model(text: str, lacks: bool) -> None:
+    body = b'{"error":"%b"}' % text.encode()
+    assert answered_http(BACKEND, HttpAnswer(400, (), body), 1.0, 2.0).lacks_model is lacks
+    assert answered_grpc(BACKEND, GrpcAnswer(3, text, b""), 1.0, 2.0).lacks_model is lacks
+    lost = unanswered(BACKEND, HTTP, UpstreamError(Outcome.LOST, text))
+    assert not lost.lacks_model
+
+
+@pytest.mark.parametrize(
     ("http", "grpc"), [(400, 3), (404, 5), (501, 12), (503, 14), (500, 13), (418, 13)]
 )
 def test_errors_of_http_in_grpc(http: int, grpc: int) -> None:

@@ -93,6 +93,14 @@ async def test_statistics_are_remembered() -> None:
     assert reply.body == body(8)
 
 
+async def test_bottomless_answers_are_the_fault_of_who_gives_them() -> None:
+    deep = b'[{"name":"x","y":' + b"[" * 900 + b"]" * 900 + b"}]"
+    stats = b'{"model_stats":[{"name":"m","y":' + b"[" * 900 + b"]" * 900 + b"}]}"
+    assert (await Views().combine(INDEX, [said("a", deep), said("b", deep)])).status in (200, 502)
+    reply = await Views().combine(STATS, [said("a", stats)])
+    assert (reply.status, reply.reason) == (502, Reason.UPSTREAM_PROTOCOL)
+
+
 async def test_large_views_do_not_hold_up_the_loop() -> None:
     """They are merged in a thread, of which the loop's own is woken up every few milliseconds."""
     entries = ",".join(
