@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
-from hashlib import blake2b
-from math import log
 from typing import Final
 
 from lb.balancing.pin_rows import NO_ROW, PinRows
+from lb.balancing.rendezvous import by_rendezvous
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -207,6 +206,12 @@ class SequenceTable:
         if not pin.steps:
             del self._pins[row]
 
+    def unknown(self, pin: Pin) -> None:
+        """The backend says that it does not know the sequence: it has been restarted, or has
+        forgotten it."""
+        if pin.row != NO_ROW and pin.steps == 1:  # others under way may have started it anew
+            self._close(pin.row)
+
     def forget(self, key: SequenceKey, backend: Backend) -> None:
         """A sequence did not begin on its backend after all."""
         if self.backend_of(key) is backend:
@@ -260,8 +265,7 @@ class SequenceTable:
         if not candidates:
             return None
         if self._affinity is Affinity.RENDEZVOUS:
-            name = _hashable(key)
-            return max(candidates, key=lambda backend: _affinity_score(name, backend))
+            return by_rendezvous(key, candidates)
         model = self._models.get(key.model)
         shares = model.shares if model is not None else {}
 
@@ -377,20 +381,3 @@ def sequence_text(key: SequenceKey) -> str:
     """A sequence in words; texts in quotation marks, because 77 and "77" are two."""
     name = f'"{key.id}"' if isinstance(key.id, str) else key.id
     return f"sequence {name} of model {key.model.decode('utf-8', 'replace')}"
-
-
-# Rendezvous hashing: every replica computes the same score for each backend, and the highest wins;
-# a backend that comes or goes moves only what it gets or had (Thaler, Ravishankar: "Using
-# name-based mappings to increase hit rates", 1998). Weights: Schindelhauer, Schomaker: "Weighted
-# distributed hash tables", 2005.
-
-
-def _hashable(key: SequenceKey) -> bytes:
-    kind = b"s" if isinstance(key.id, str) else b"i"
-    return kind + str(key.id).encode("utf-8", "surrogateescape") + b"\0" + key.model + b"\0"
-
-
-def _affinity_score(name: bytes, backend: Backend) -> float:
-    digest = blake2b(name + backend.name.encode(), digest_size=8).digest()
-    share = (int.from_bytes(digest, "big") + 0.5) / 2.0**64
-    return -backend.spec.weight / log(share) if share < 1.0 else float("inf")

@@ -283,6 +283,8 @@ class Dispatcher:
         """
         backend = exchange.backend
         particulars = exchange.particulars or _NO_PARTICULARS
+        if meaning is Meaning.NO_SEQUENCE and particulars.pin is not None:
+            self.steps.table.unknown(particulars.pin)
         if backend is None or meaning is Meaning.NO_SEQUENCE:
             return False
         if meaning in _MODEL_IS_ELSEWHERE:

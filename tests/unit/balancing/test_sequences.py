@@ -328,6 +328,22 @@ def test_an_end_that_surely_did_not_run_keeps_the_pin() -> None:
     assert len(play.table) == 0
 
 
+def test_what_its_backend_does_not_know_any_more_is_open_no_longer() -> None:
+    play = Play(*make_backends(0, 0))
+    home = play.start(1)
+    _, pin = play.begin(step(1))
+    assert pin is not None
+    play.begin(step(1, start=True))
+    play.table.unknown(pin)
+    assert home.open_sequences == 1, "a START is under way"
+    play.table.ended(step(1, start=True), pin, pin.starts, play.now)
+    play.table.unknown(pin)
+    assert home.open_sequences == 0
+    play.table.unknown(pin)
+    play.table.ended(step(1), pin, pin.starts, play.now)
+    assert len(play.table) == 0
+
+
 def test_where_all_were_tried_any_of_them_will_do() -> None:
     (only,) = make_backends(0)
     assert Play(only).begin(step(1, start=True), tried=(only,))[0] is only

@@ -9,6 +9,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.kserve.errors import Meaning
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars
 from lb.wire.ledger import Ledger
@@ -209,3 +210,14 @@ def test_a_step_over_a_protocol_that_its_backend_lacks_is_refused() -> None:
     with pytest.raises(RequestRefused) as refusal:
         parts.dispatcher.place(parts.step(protocol=AppProtocol.HTTP))
     assert "has no http port" in refusal.value.detail
+
+
+def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    step = parts.step()
+    parts.dispatcher.place(step)
+    assert not parts.dispatcher.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
+    parts.dispatcher.attempt_ended(step, Outcome.ANSWERED)
+    assert home.open_sequences == 0
+    assert len(parts.dispatcher.steps.table) == 0
