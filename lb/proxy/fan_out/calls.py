@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import AppProtocol, Backend, BackendSpec
 from lb.domain.control import Reach
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
@@ -101,14 +102,13 @@ class Calls:
             target, body = await asyncio.to_thread(to_http, question.operation.name, body)
         asked_at = self._clock()
         answer = await self._asker.http(
-            backend.spec,
+            _without_key(backend.spec),
             method,
             target,
             _without_own(fields),
             body,
             timeout_s=timeout_s,
             keep=keep,
-            is_ours=False,
         )
         return answered_http(backend, answer, asked_at, self._clock())
 
@@ -125,13 +125,12 @@ class Calls:
             fields = _crossing(fields)
         asked_at = self._clock()
         answer = await self._asker.grpc(
-            backend.spec,
+            _without_key(backend.spec),
             path,
             message,
             _without_own(fields),
             timeout_s=timeout_s,
             keep=keep,
-            is_ours=False,
         )
         return answered_grpc(backend, answer, asked_at, self._clock())
 
@@ -150,6 +149,11 @@ def _unspeakable(backend: Backend, protocol: AppProtocol, detail: str) -> Result
     return Result(
         backend=backend, protocol=protocol, status=400, body=http_body(detail), detail=detail
     )
+
+
+def _without_key(spec: BackendSpec) -> BackendSpec:
+    """A backend as its clients see it: its `headers` may open what is closed to them."""
+    return replace(spec, headers=())
 
 
 def _without_own(fields: Fields) -> Fields:
