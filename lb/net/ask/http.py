@@ -8,12 +8,13 @@ from typing import Final
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.talk import ANSWER_BYTES, PIECE_BYTES, Fields, Payload
-from lb.wire.http1.body import CloseDecoder, make_decoder
+from lb.wire.http1.body import CloseDecoder, few, make_decoder
 from lb.wire.http1.collect import HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import INTERIM_RESPONSES, HeadLimits
 from lb.wire.http1.response import parse_response_head
+from lb.wire.pieces import join_short
 
 _LIMITS: Final = HeadLimits()
 _BODILESS: Final = frozenset({b"GET", b"HEAD"})
@@ -111,8 +112,11 @@ class HttpTalk:
                 return
             data = self._head.rest
             self._take_head(head)
-        self._decoder.decode(data, 0, self._pieces)
-        self._size += len(data)
+        payload: list[Payload] = []
+        self._decoder.decode(data, 0, payload)
+        self._size += sum(map(len, payload))
+        self._pieces += few(payload)
+        join_short(self._pieces)
         if self._size > self._limit:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer is too long")
         if self._decoder.ended:

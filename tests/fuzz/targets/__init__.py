@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.fuzz.target import Target
 from tests.fuzz.targets import (
+    ask,
     blocks,
     bodies,
     certificates,
@@ -37,6 +38,7 @@ TARGETS: dict[str, Target] = {
         routes,
         sequences,
         settings_text,
+        ask,
     )
     for target in module.TARGETS
 }
