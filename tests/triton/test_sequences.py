@@ -112,7 +112,7 @@ async def test_a_killed_triton_costs_its_sequences_a_clear_error_and_no_other_an
     victim.kill9()
     await asyncio.to_thread(
         wait_until,
-        lambda: balancer.backends()[victim.name].is_out,
+        lambda: set(balancer.backends()[victim.name].port_states) == {"down"},
         timeout_s=10.0,
         what="the balancer knows",
     )
