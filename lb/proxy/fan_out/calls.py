@@ -27,7 +27,10 @@ _CROSSING: Final = (b"authorization", b"triton-")
 """Fields, or what they begin with, that mean the same in the other protocol."""
 _LOAD: Final = "RepositoryModelLoad"
 _INDEX: Final = b"/v2/repository/index"
+_RESTRICTED: Final = "This protocol is restricted"
 _ADMITTED_S: Final = 2.0
+_RESTRICTED: Final = "This protocol is restricted"
+"""What a Triton says over gRPC to who has not the key; HTTP's has another name."""
 _ENCODING: Final = b"content-encoding"
 
 
@@ -75,18 +78,21 @@ class Calls:
     async def _load(
         self, question: Question, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
-        """Carry a load over gRPC, unless that cannot say the same."""
+        """Carry a load over gRPC, unless that cannot say the same or needs another key."""
         try:
-            return await self._over_grpc(question, backend, timeout_s, keep)
+            result = await self._over_grpc(question, backend, timeout_s, keep)
         except ValueError:
             return await self._over_http(question, backend, timeout_s, keep)
+        if result.detail.startswith(_RESTRICTED):
+            return await self._over_http(question, backend, timeout_s, keep)
+        return result
 
     async def _is_admitted(self, question: Question, backend: Backend) -> bool:
         """Whether the client may control models over HTTP: a server may restrict that alone."""
         fields = _without_own(question.fields)
         try:
             answer = await self._asker.http(
-                backend.spec, b"POST", _INDEX, fields, timeout_s=_ADMITTED_S
+                _without_key(backend.spec), b"POST", _INDEX, fields, timeout_s=_ADMITTED_S
             )
         except UpstreamError:
             return False

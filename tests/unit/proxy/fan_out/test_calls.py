@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic
+
+import pytest
 
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.control import Reach
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.net.ask.asker import Asker
+from lb.net.ask.grpc import GrpcAnswer
+from lb.net.ask.http import HttpAnswer
+from lb.net.ask.talk import Fields
 from lb.proxy.fan_out.calls import Calls, gave_up, protocol_for
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result
@@ -71,6 +77,47 @@ async def test_a_backend_without_http_is_asked_over_grpc() -> None:
     assert result.protocol is AppProtocol.GRPC
     assert result.status == 12  # this server has no such call
     assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
+
+
+class RestrictedTriton(Asker):
+    """Has a key for each protocol; notes who comes with ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[bytes] = []
+
+    async def http(  # type: ignore[override]  # the rest is of no use here
+        self,
+        spec: BackendSpec,
+        method: bytes,
+        target: bytes,
+        fields: Fields,
+        *_: object,
+        **__: object,
+    ) -> HttpAnswer:
+        assert spec.headers == ()
+        self.asked.append(target)
+        return HttpAnswer(200 if (b"key", b"of the client") in fields else 403, (), b"")
+
+    async def grpc(  # type: ignore[override]
+        self, spec: BackendSpec, path: bytes, *_: object, **__: object
+    ) -> GrpcAnswer:
+        assert spec.headers == ()
+        self.asked.append(path)
+        text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
+        return GrpcAnswer(14, text, b"")
+
+
+@pytest.mark.parametrize(("key", "status"), [(b"of the client", 200), (b"of somebody", 403)])
+async def test_a_load_needs_the_key_of_its_own_protocol(key: bytes, status: int) -> None:
+    triton = RestrictedTriton()
+    address = parse_address("127.0.0.1:1")
+    spec = BackendSpec(name="a", http=address, grpc=address, headers=(("key", "ours"),))
+    reach = Reach(Backend(spec), (True, True))
+    question = replace(LOAD, fields=((b"key", key),))
+    result = await Calls(triton, monotonic).put(question, reach, 5.0, lambda _: True)
+    assert result.status == status
+    assert triton.asked[-1] == LOAD.target
 
 
 async def test_what_cannot_be_said_in_its_protocol_is_an_error_of_that_backend() -> None:
