@@ -95,6 +95,8 @@ class ReadyCall(AskedCall):
 
     def _ask(self) -> None:
         """The request is complete."""
+        request = self.request
+        pieces = list(request.retained or ())  # a backend may get them, too
         try:
             names = _strings(self._message())
         except (RequestRefused, ProtobufError):
@@ -106,7 +108,8 @@ class ReadyCall(AskedCall):
         if version:
             self.particulars = Particulars()
             self.particulars.version = version
-        if self.request.rewind():
+        request.retained = pieces
+        if request.rewind():
             self._place()
 
 
