@@ -254,6 +254,23 @@ async def test_the_first_error_ends_all_when_the_client_wishes(two: Setup) -> No
     await eventually(lambda: two.backends[0].cancelled)
 
 
+async def test_a_step_does_not_pass_the_limit_of_its_backend(two: Setup) -> None:
+    first, second = two.stream(), two.stream()
+    await first.send(step("seq", 1, start=True), step("seq", 2, start=True))
+    await first.answers(2)
+    two.relay.pool.publish(pool_of(two.relay, 1))
+    await second.send(step("plain"))
+    assert (await second.answer())[1] == "b1"
+    two.relay.backends[0].max_in_flight = 1
+    await second.send(step("seq", 1, "full"))
+    name, text = await second.answer()
+    assert name == "full"
+    assert "sequence 1 of model seq runs on backend b0, which is at its request limit" in text
+    await first.send(step("seq", 1, "fits"))
+    assert await first.answer() == ("fits", "b0")
+    assert await first.end() is await second.end() is grpc.StatusCode.OK
+
+
 # Backends that die
 
 

@@ -99,6 +99,8 @@ class Branch(Exchange):
         call = self.merge.call
         self.backend, self.port, self.attempt_at = call.backend, call.port, call.attempt_at
         self.attempts = call.attempts
+        # As near as makes no difference: the message under way goes elsewhere.
+        self.bytes_in, self.bytes_out = call.bytes_in, call.bytes_out
         call.port = None
         self.begun, self.opened_at = call.begun, call.opened_at
         self.upstream, call.upstream = call.upstream, None

@@ -13,25 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.retry import REPLAY_TABLE, Ran
-from lb.kserve.gate import StreamMask
 from lb.kserve.stream_debts import Debts, StreamMessage
-from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.http2.call import Call
+from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
 from lb.proxy.http2.stream_merge import MAX_UNANSWERED, StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
-from lb.proxy.steps import idle_of
+from lb.proxy.http2.stream_way import RoutedStream
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.codec import COPY_BELOW
-from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode
 from lb.wire.http2.heads import RequestHead, ResponseHead
 
 if TYPE_CHECKING:
-    from lb.domain.pool import ModelRoute, PoolSnapshot
+    from lb.domain.pool import PoolSnapshot
     from lb.proxy.http2.relay import Http2Relay
     from lb.proxy.http2.server import ServerLink
     from lb.proxy.http2.stream_branch import Branch
@@ -46,24 +42,19 @@ _NO_MESSAGE: Final = StreamMessage()
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 
 
-class StreamCall(Call):
+class StreamCall(RoutedStream):
     """A stream of inferences."""
 
     __slots__ = (
         "_answers", "_between", "_counts", "_cutter", "_head", "_known", "_known_size",
         "_known_stop", "_look_at", "_message", "_needs_no_look", "_pool", "_snapshot", "_target",
-        "debts", "is_uncounted", "mask", "merge",
+        "is_uncounted",
     )  # fmt: skip
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
         super().__init__(relay, server, stream_id, head)
-        self.mask = StreamMask()
-        self.merge: StreamMerge | None = None
-        """With several upstream streams."""
-        self.debts = Debts()
-        """Of the backend, while it is one."""
         self.is_uncounted = False
         """There were more requests without answers than are remembered."""
         self._answers = 0
@@ -163,11 +154,6 @@ class StreamCall(Call):
             self.finish_answer(b"")
         elif request.sink is not None:
             request.sink.end_stream(request)
-
-    def drop_upload(self, size: int) -> None:
-        """Payload that nobody reads: the client may go on sending."""
-        if size and not self.finished:
-            self._drop_upload(size)
 
     # Messages
 
@@ -289,15 +275,12 @@ class StreamCall(Call):
     def _route(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
         """Send a message, or the beginning of it, to where it belongs."""
         try:
-            backend = self._backend_for(message)
-            if backend is None:
-                self._begin(message, pieces, None)
+            backend = self.backend_for(message)
+            if backend is None or (self.merge is None and self.backend is None):
+                self._begin(message, pieces, backend)
                 return
         except RequestRefused as refusal:
             self._refuse(message, pieces, refusal)
-            return
-        if self.merge is None and self.backend is None:
-            self._begin(message, pieces, backend)
             return
         if self.is_uncounted:
             message = message._replace(has_one_answer=False)
@@ -318,60 +301,6 @@ class StreamCall(Call):
         if is_new and not self.finished:
             branch.open(backend)
 
-    def _backend_for(self, message: StreamMessage) -> Backend | None:
-        """Where a message goes. This is the one place that decides it.
-
-        What belongs to no sequence stays with the first backend of the stream, as long as that
-        has what it needs.
-
-        Returns:
-            None for the first message, where the policy decides.
-
-        Raises:
-            RequestRefused: it can go nowhere.
-        """
-        dispatcher = self.relay.dispatcher
-        home = self._home
-        step = message.step
-        snapshot = dispatcher.pool.current
-        route = snapshot.routes.get(message.model)
-        if step is None and home is not None and not message.regions and _is_everywhere(route):
-            return home
-        asked = Exchange(_GRPC, self.operation, self.client, self.relay.now)
-        asked.model = message.model
-        asked.particulars = particulars = Particulars()
-        particulars.version, particulars.regions = message.version, message.regions
-        placement = dispatcher.placement(asked)
-        if step is not None:
-            table = dispatcher.steps.table
-            now = self.relay.now
-            idle_s = idle_of(None if route is None else route.facts)
-            tried = self.tried if home is None else ()
-            backend, pin = table.place(step, placement, idle_s, now, tried)
-            if pin is not None:
-                # From here on it is under way as long as the stream is; the pin lives by itself.
-                table.ended(step, pin, pin.starts, now)
-            if backend is not None and backend.ports[_GRPC] is not None:
-                return backend
-        if home is None and self.merge is None:
-            return None
-        live = self.merge.live if self.merge is not None else (home,)
-        for other in live:
-            # Where no new streams go, those that run go on.
-            if other in placement.eligible or other not in snapshot.usable(_GRPC):
-                return other
-        picked = placement.picker.pick() if placement.picker is not None else None
-        if picked is None and home is None:
-            raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
-        return picked or home
-
-    @property
-    def _home(self) -> Backend | None:
-        """The backend of what belongs to no other one."""
-        if self.merge is None:
-            return self.backend
-        return next(iter(self.merge.live), None)
-
     def _begin(
         self, message: StreamMessage, pieces: tuple[Payload, ...], backend: Backend | None
     ) -> None:
@@ -386,6 +315,8 @@ class StreamCall(Call):
             particulars.version, particulars.regions = message.version, message.regions
         if backend is None:
             backend = relay.dispatcher.place(self, relay.now)
+        elif relay.ledger.is_short:
+            raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         else:
             relay.dispatcher.start(self, backend, relay.now)
         if step is not None:
@@ -431,25 +362,6 @@ class StreamCall(Call):
         self._count_answers()
         self._snapshot = None
         return StreamMerge(self)
-
-    def answers_went_out(self) -> None:
-        """Nothing waits for the client any more: it may get more."""
-        if self.merge is not None:
-            self.merge.answers_went_out()
-
-    @property
-    def ends_at_first_error(self) -> bool:
-        """Whether the client has asked for that (Triton's `triton_grpc_error`)."""
-        return any(
-            field.name == _ENDS_AT_ERROR and field.value == b"true"
-            for field in FieldCache().split(self.head.block)
-        )
-
-    def forget_starts(self, debts: Debts, backend: Backend | None, outcome: Outcome) -> None:
-        """Sequences that surely did not begin on a backend may begin elsewhere."""
-        if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
-            for key in debts.begun():
-                self.relay.dispatcher.steps.table.forget(key, backend)
 
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
         """See `Call`."""
@@ -503,8 +415,3 @@ class StreamCall(Call):
         if self.merge is not None:
             self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
         super()._leave(reason, now)
-
-
-def _is_everywhere(route: ModelRoute | None) -> bool:
-    """Whether all backends have a model, as far as is known."""
-    return route is None or (route.placements is None and not route.versions)

@@ -1,6 +1,6 @@
 """One stream of a client, served by several upstream streams.
 
-Requests go to the branches as `StreamCall` decides. On the way back whole messages are merged: the
+Requests go to the branches as `RoutedStream` decides. On the way back whole messages are merged:
 answers that are counted (see `Debts`) in the order of their requests over the whole stream, others
 as they come, and never two messages into each other. An answer whose turn has not come waits under
 the window of its own branch, so what is held is bounded by the windows, and no branch can make
@@ -30,7 +30,7 @@ from lb.wire.http2.frames import ErrorCode, window_update
 from lb.wire.http2.heads import ResponseHead
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.stream_call import StreamCall
+    from lb.proxy.http2.stream_way import RoutedStream
 
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
@@ -58,7 +58,7 @@ class StreamMerge:
         "_trailers", "call", "inbound", "is_closing", "live", "outlet",
     )  # fmt: skip
 
-    def __init__(self, call: StreamCall) -> None:
+    def __init__(self, call: RoutedStream) -> None:
         self.call = call
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""

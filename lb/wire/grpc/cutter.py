@@ -36,7 +36,6 @@ class MessageCutter:
             Where what they hold of the message under way ends; `is_between` says whether the
             message ends there, too.
         """
-        # HOT PATH (benchmarks/bench_stream_relay.py). Once per message and payload.
         end = len(payload)
         rest = self._rest
         if not rest:

@@ -1,0 +1,159 @@
+"""Where each message of a `ModelStreamInfer` goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lb.balancing.sequences import sequence_text
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.retry import REPLAY_TABLE, Ran
+from lb.domain.sequence import SequenceStep
+from lb.kserve.gate import StreamMask
+from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.http2.call import Call
+from lb.proxy.steps import idle_of
+from lb.wire.http2.fields import FieldCache
+from lb.wire.http2.heads import RequestHead
+
+if TYPE_CHECKING:
+    from lb.domain.pool import ModelRoute, Placement
+    from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
+    from lb.proxy.http2.stream_merge import StreamMerge
+
+_GRPC: Final = AppProtocol.GRPC
+_ENDS_AT_ERROR: Final = b"triton_grpc_error"
+
+
+class RoutedStream(Call):
+    """A stream of inferences: what it knows of its backends, and which of them gets a message."""
+
+    __slots__ = ("debts", "mask", "merge")
+
+    def __init__(
+        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+    ) -> None:
+        super().__init__(relay, server, stream_id, head)
+        self.mask = StreamMask()
+        self.merge: StreamMerge | None = None
+        """With several upstream streams."""
+        self.debts = Debts()
+        """Of the backend, while it is one."""
+
+    def backend_for(self, message: StreamMessage) -> Backend | None:
+        """Where a message goes. This is the one place that decides it.
+
+        What belongs to no sequence stays with the first backend of the stream, as long as that
+        has what it needs.
+
+        Returns:
+            None for the first message, where the policy decides.
+
+        Raises:
+            RequestRefused: it can go nowhere.
+        """
+        dispatcher = self.relay.dispatcher
+        home = self._home
+        step = message.step
+        snapshot = dispatcher.pool.current
+        route = snapshot.routes.get(message.model)
+        if step is None and home is not None and not message.regions and _is_everywhere(route):
+            return home
+        asked = Exchange(_GRPC, self.operation, self.client, self.relay.now)
+        asked.model = message.model
+        asked.particulars = particulars = Particulars()
+        particulars.version, particulars.regions = message.version, message.regions
+        placement = dispatcher.placement(asked)
+        if step is not None:
+            backend = self._backend_of(step, placement, route)
+            if backend is not None:
+                return backend
+        if home is None and self.merge is None:
+            return None
+        # Where no new streams go, this one goes on.
+        if home in placement.eligible or (home and home not in snapshot.usable(_GRPC)):
+            return home
+        for other in self.merge.live if self.merge is not None else ():
+            if other in placement.eligible:
+                return other
+        picked = placement.picker.pick() if placement.picker is not None else None
+        if picked is None and home is None:
+            raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
+        return picked or home
+
+    def _backend_of(
+        self, step: SequenceStep, placement: Placement, route: ModelRoute | None
+    ) -> Backend | None:
+        """The backend of a step, if the table of sequences has one for it.
+
+        Raises:
+            RequestRefused: the sequence is lost, or its backend takes no more.
+        """
+        table = self.relay.dispatcher.steps.table
+        now = self.relay.now
+        tried = self.tried if self._home is None else ()
+        idle_s = idle_of(None if route is None else route.facts)
+        backend, pin = table.place(step, placement, idle_s, now, tried)
+        if pin is not None:
+            # Nobody can say when a step on a stream is over: its answers may be many.
+            table.ended(step, pin, pin.starts, now)
+        if backend is None or backend.ports[_GRPC] is None:
+            return None
+        self._check_room(step, backend)
+        return backend
+
+    def _check_room(self, step: SequenceStep, backend: Backend) -> None:
+        """Let a step open one more upstream stream only where there is room for that.
+
+        Raises:
+            RequestRefused: there is none.
+        """
+        merge = self.merge
+        is_open = backend is self.backend if merge is None else backend in merge.live
+        if not is_open and not backend.has_room:
+            text = sequence_text(step.key)
+            raise RequestRefused(
+                Reason.BACKENDS_FULL,
+                f"{text} runs on backend {backend.name}, which is at its request limit",
+            )
+
+    @property
+    def _home(self) -> Backend | None:
+        """The backend of what belongs to no other one."""
+        if self.merge is None:
+            return self.backend
+        return next(iter(self.merge.live), None)
+
+    # What `StreamMerge` and its branches ask for
+
+    def drop_upload(self, size: int) -> None:
+        """Payload that nobody reads: the client may go on sending."""
+        if size and not self.finished:
+            self._drop_upload(size)
+
+    def answers_went_out(self) -> None:
+        """Nothing waits for the client any more: it may get more."""
+        if self.merge is not None:
+            self.merge.answers_went_out()
+
+    @property
+    def ends_at_first_error(self) -> bool:
+        """Whether the client has asked for that (Triton's `triton_grpc_error`)."""
+        return any(
+            field.name == _ENDS_AT_ERROR and field.value == b"true"
+            for field in FieldCache().split(self.head.block)
+        )
+
+    def forget_starts(self, debts: Debts, backend: Backend | None, outcome: Outcome) -> None:
+        """Sequences that surely did not begin on a backend may begin elsewhere."""
+        if backend is not None and REPLAY_TABLE[outcome].ran is Ran.NO:
+            for key in debts.begun():
+                self.relay.dispatcher.steps.table.forget(key, backend)
+
+
+def _is_everywhere(route: ModelRoute | None) -> bool:
+    """Whether all backends have a model, as far as is known."""
+    return route is None or (route.placements is None and not route.versions)

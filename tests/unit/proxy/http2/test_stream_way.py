@@ -1,0 +1,112 @@
+"""Which backend gets a message of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lb.domain.backend import Backend
+from lb.domain.model import ModelFacts
+from lb.domain.outcome import Outcome
+from lb.domain.pool import ModelRoute, Placement, Placements
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.proxy.http2.stream_way import RoutedStream
+from tests.fakes.frames import RESPONSE_FIELDS, data, headers
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+from tests.fakes.relay import FewestInFlight, snapshot_of
+
+STATELESS = ModelFacts(is_stateful=False, is_decoupled=False)
+
+
+def placed(backends: Sequence[Backend]) -> Placements:
+    chosen = tuple(backends)
+    placement = Placement(chosen, FewestInFlight(chosen), FewestInFlight())
+    return placement, placement
+
+
+def names(paper: PaperStreams, *messages: StreamMessage) -> list[str]:
+    """Where messages would go now."""
+    call = paper.call
+    assert isinstance(call, RoutedStream)
+    found = [call.backend_for(message) for message in messages]
+    return [backend.name if backend is not None else "-" for backend in found]
+
+
+async def test_a_message_without_a_sequence_stays_with_the_first_backend() -> None:
+    paper = PaperStreams()
+    messages = [StreamMessage(name) for name in (b"plain", b"new", b"")]
+    assert names(paper, *messages) == ["-", "-", "-"]
+    paper.begin_two()
+    assert names(paper, *messages) == ["b0", "b0", "b0"]
+
+
+async def test_a_model_or_version_or_region_goes_to_where_it_is() -> None:
+    paper = PaperStreams(backends=3)
+    paper.begin_two()
+    b1, b2 = placed(paper.bench.backends[1:2]), placed(paper.bench.backends[2:])
+    routes = {
+        b"on1": ModelRoute(facts=STATELESS, placements=b1),
+        b"on2": ModelRoute(facts=STATELESS, placements=b2),
+        b"versions": ModelRoute(facts=STATELESS, versions={b"2": b2}),
+    }
+    paper.bench.ref.publish(
+        replace(paper.bench.ref.current, routes={**ROUTES, **routes}, regions={b"r": b1})
+    )
+    assert names(
+        paper,
+        StreamMessage(b"on1"),
+        StreamMessage(b"on2"),
+        StreamMessage(b"versions", b"1"),
+        StreamMessage(b"versions", b"2"),
+        StreamMessage(b"plain", regions=(b"r",)),
+    ) == ["b1", "b2", "b0", "b2", "b1"]
+
+
+async def test_a_stream_goes_on_at_a_backend_that_gets_no_new_ones() -> None:
+    paper = PaperStreams(backends=3)
+    paper.begin_two()
+    on2 = ModelRoute(facts=STATELESS, placements=placed(paper.bench.backends[2:]))
+    pool = replace(snapshot_of(paper.bench.backends[1:]), routes={**ROUTES, b"on2": on2})
+    paper.bench.ref.publish(pool)
+    assert names(paper, StreamMessage(b"plain"), StreamMessage(b"on2")) == ["b0", "b0"]
+    # But a backend of which the stream has only a part is no home.
+    pool = replace(
+        snapshot_of((paper.bench.backends[0], paper.bench.backends[2])),
+        routes={**ROUTES, b"on2": on2},
+    )
+    paper.bench.ref.publish(pool)
+    assert names(paper, StreamMessage(b"plain"), StreamMessage(b"on2")) == ["b0", "b2"]
+
+
+async def test_the_next_backend_of_the_stream_is_its_home_when_the_first_has_gone() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.end(0)
+    assert names(paper, StreamMessage(b"plain")) == ["b1"]
+
+
+async def test_only_what_surely_did_not_run_is_forgotten() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    call, b0 = paper.call, paper.bench.backends[0]
+    table = paper.bench.dispatcher.steps.table
+    key = SequenceKey(b"seq", 1)
+    debts = Debts()
+    paper.send(request("seq", 1, "again", start=True))
+    paper.backends[0].sends(data(1, result("seq", "again")))
+    debts.counted.append(StreamMessage(b"seq", step=SequenceStep(key, is_start=True)))
+    call.forget_starts(debts, b0, Outcome.LOST)
+    assert table.backend_of(key) is b0
+    call.forget_starts(debts, paper.bench.backends[1], Outcome.REFUSED)
+    assert table.backend_of(key) is b0
+    call.forget_starts(debts, b0, Outcome.REFUSED)
+    assert table.backend_of(key) is None
+
+
+async def test_the_client_says_whether_errors_end_its_stream() -> None:
+    for value, expected in ((b"true", True), (b"false", False)):
+        paper = PaperStreams((b"triton_grpc_error", value))
+        paper.send(request("plain"))
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+        assert paper.call.ends_at_first_error is expected
