@@ -27,7 +27,6 @@ _CROSSING: Final = (b"authorization", b"triton-")
 """Fields, or what they begin with, that mean the same in the other protocol."""
 _LOAD: Final = "RepositoryModelLoad"
 _INDEX: Final = b"/v2/repository/index"
-_RESTRICTED: Final = "This protocol is restricted"
 _ADMITTED_S: Final = 2.0
 _RESTRICTED: Final = "This protocol is restricted"
 """What a Triton says over gRPC to who has not the key; HTTP's has another name."""
