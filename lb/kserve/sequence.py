@@ -17,6 +17,8 @@ from lb.wire.protobuf import BYTES, FIXED64, VARINT, Field, ProtobufError, field
 
 SEQUENCE_ID_BYTES: Final = 128
 """Longest id that Triton takes (`STRING_CORRELATION_ID_MAX_LENGTH_BYTES`)."""
+_MODEL_NAME_BYTES: Final = 1024
+"""Longer names no server has models of; sequences, and with them the names, are remembered."""
 MAX_FIELDS: Final = 4096
 """Fields of a message that are looked at; beyond that it has no step. Takes 2 ms at most."""
 _MAX_ENTRY_FIELDS: Final = 16
@@ -191,7 +193,7 @@ def _step(model: bytes, said: Mapping[str, Value]) -> SequenceStep | None:
     if not isinstance(is_start, bool) or not isinstance(is_end, bool):
         return None
     sequence_id = _known_id(said.get("sequence_id"))
-    if not sequence_id:
+    if not sequence_id or len(model) > _MODEL_NAME_BYTES:
         return None
     return SequenceStep(SequenceKey(model, sequence_id), is_start, is_end)
 

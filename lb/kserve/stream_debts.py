@@ -15,6 +15,8 @@ from lb.kserve.stream_answers import answer_names
 
 FREE_MODELS: Final = 256
 """Names that are remembered; they come from clients."""
+_NAME_BYTES: Final = 1024
+"""Of each; no server has models with longer ones."""
 OPEN_SEQUENCES: Final = 4096
 ENDED_S: Final = 30.0
 """How long after its END a sequence may still be owed an answer."""
@@ -68,7 +70,7 @@ class Debts:
             self.counted.append(message)
             return
         if len(self.free_models) < FREE_MODELS:
-            self.free_models.add(message.model)
+            self.free_models.add(message.model[:_NAME_BYTES])
         step = message.step
         if step is None:
             self.is_unknown = True

@@ -61,7 +61,8 @@ class BodyLook:
         if inflater is None:
             return self._read(bytes(piece))
         try:
-            text = inflater.decompress(piece, _INFLATED_AT_ONCE)
+            # Not more than is looked at; and never 0, which is no limit at all.
+            text = inflater.decompress(piece, max(1, min(_INFLATED_AT_ONCE, self._left)))
         except zlib.error:
             return True
         return self._read(text) or inflater.eof or bool(inflater.unconsumed_tail)

@@ -16,6 +16,8 @@ SEQUENCE_ID: Final = b"sequence_id"
 """What says nothing of it is no step of a sequence."""
 _ID: Final = 3
 """Field of ModelInferRequest."""
+_REMEMBERED_BYTES: Final = 256
+"""Of a client's own words in one message; ten thousands of messages may wait for answers."""
 
 
 def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> StreamMessage | None:
@@ -57,7 +59,12 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
     if route is not None and route.facts.is_stateful is False:
         step = None
     return StreamMessage(
-        asked.model, asked.version, _request_id(message), step, regions, has_one_answer(route)
+        asked.model,
+        asked.version[:_REMEMBERED_BYTES],  # what is cut off makes no version that anybody has
+        _request_id(message),
+        step,
+        regions,
+        has_one_answer(route),
     )
 
 
@@ -72,11 +79,12 @@ def has_one_answer(route: ModelRoute | None) -> bool:
 
 
 def _request_id(message: bytes) -> bytes:
-    """The client's name for a request; empty where it has none, or none was seen."""
+    """The client's name for a request; empty where it has none, or none of usual length was
+    seen."""
     try:
         for number, kind, start, end in fields(message):
             if number == _ID and kind == BYTES:
-                return message[start:end]
+                return message[start:end] if end - start <= _REMEMBERED_BYTES else b""
             if number > _ID:
                 break
     except (IndexError, ProtobufError):

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.sequence import Incomplete, grpc_step, http_step
+from lb.kserve.sequence import Incomplete, grpc_asked, grpc_step, http_step
 
 MODEL = b"m"
 
@@ -183,3 +183,12 @@ def test_json_has_the_step_that_triton_sees(parameters: str, wanted: SequenceSte
 def test_an_id_within_a_tensor_is_none() -> None:
     assert http_step(b'{"inputs":[{"parameters":{"sequence_id":7}}]}', MODEL) is None
     assert http_step(b'{"inputs":[{"data":["sequence_id"]}]}', MODEL) is None
+
+
+def test_sequences_of_models_with_impossible_names_are_none() -> None:
+    head = b'{"parameters":{"sequence_id":7,"sequence_start":true}}'
+    assert http_step(head, b"m" * 1024) is not None
+    assert http_step(head, b"m" * 1025) is None
+    request = pb.ModelInferRequest(model_name="m" * 1025)
+    request.parameters["sequence_id"].int64_param = 7
+    assert grpc_asked(request.SerializeToString()).step is None

@@ -107,3 +107,9 @@ def test_what_clients_name_is_bounded() -> None:
         debts.note(StreamMessage(b"%d" % number), 1.0)
     assert len(debts.sequences) == OPEN_SEQUENCES
     assert len(debts.free_models) == FREE_MODELS
+
+
+def test_of_long_names_of_models_little_is_kept() -> None:
+    debts = Debts()
+    debts.note(StreamMessage(b"x" * 30_000), 0.0)
+    assert sum(map(len, debts.free_models)) <= 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -279,3 +280,15 @@ def test_a_bomb_is_given_up() -> None:
     look = BodyLook(-1, 2**30, is_compressed=True, names_regions=False)
     assert look.feed(bomb)
     assert look.step(b"s") is None
+
+
+@pytest.mark.parametrize("json_size", [-1, 0, 100])
+def test_no_more_is_inflated_than_is_looked_at(json_size: int) -> None:
+    bomb = zlib.compress(bytes(4 * 2**20), 9)
+    look = BodyLook(json_size, SMALL_BODY, is_compressed=True, names_regions=False)
+    tracemalloc.start()
+    try:
+        assert look.feed(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 8 * SMALL_BODY
+    finally:
+        tracemalloc.stop()

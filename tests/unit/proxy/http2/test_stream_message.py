@@ -100,3 +100,11 @@ def test_regions_that_not_all_backends_have_are_named(pool: PoolSnapshot) -> Non
     found = read_message(whole, replace(pool, regions={b"there": pool.placements}), is_all=True)
     assert found is not None
     assert found.regions == ()
+
+
+def test_of_long_words_of_a_client_little_is_kept(pool: PoolSnapshot) -> None:
+    for model in ("seq", "plain", "new"):
+        whole = request(model, 7, "i" * 20_000, version="9" * 5_000)
+        message = read_message(whole, pool, is_all=True)
+        assert message is not None
+        assert len(message.id) + len(message.version) <= 256
