@@ -74,8 +74,11 @@ async def until(is_so: Callable[[], bool], what: str, timeout_s: float = BACK_S)
     await asyncio.to_thread(wait_until, is_so, timeout_s=timeout_s, what=what)
 
 
-def control(balancer: RunningBalancer, verb: str, model: str) -> None:
+def control(balancer: RunningBalancer, protocol: str, verb: str, model: str) -> None:
     """Load or unload on all Tritons, by one call."""
+    if protocol == "http":
+        ask(balancer.target.http, "POST", f"/v2/repository/models/{model}/{verb}", {})
+        return
     with grpcclient.InferenceServerClient(balancer.target.grpc) as client:
         getattr(client, f"{verb}_model")(model)
 
@@ -91,15 +94,18 @@ def status_of_slow(balancer: RunningBalancer) -> int:
     return 200
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 async def test_tritons_that_load_a_model_serve_the_others(
-    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+    balancer: RunningBalancer, tritons: tuple[ExplicitTriton, ...], protocol: str
 ) -> None:
     states: set[str] = set()
     async with Load(balancer.target, clients=CLIENTS) as load:
         await load.wait_for_more(10)
-        await asyncio.to_thread(control, balancer, "unload", SLOW)
+        await asyncio.to_thread(control, balancer, protocol, "unload", SLOW)
         assert await asyncio.to_thread(status_of_slow, balancer) >= 400
-        loading = asyncio.ensure_future(asyncio.to_thread(control, balancer, "load", SLOW))
+        loading = asyncio.ensure_future(
+            asyncio.to_thread(control, balancer, protocol, "load", SLOW)
+        )
         while not loading.done():
             views = await asyncio.to_thread(balancer.backends)
             states.update(state for view in views.values() for state in view.port_states)

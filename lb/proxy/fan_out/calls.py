@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from http import HTTPStatus
@@ -12,7 +13,8 @@ from lb.domain.backend import AppProtocol, Backend, BackendSpec
 from lb.domain.control import Reach
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.kserve.conversion import to_http, to_message
+from lb.kserve.conversion import MAX_BYTES, to_http, to_message
+from lb.kserve.merge.form import read_object
 from lb.kserve.messages import SERVICE
 from lb.net.ask.asker import Asker, Keep
 from lb.net.ask.talk import Fields
@@ -28,6 +30,7 @@ _CROSSING: Final = (b"authorization", b"triton-")
 _LOAD: Final = "RepositoryModelLoad"
 _INDEX: Final = b"/v2/repository/index"
 _ADMITTED_S: Final = 2.0
+_PLAIN_LOAD: Final = re.compile(rb"/v2/repository/models/[^/?]+/load")
 _RESTRICTED: Final = "This protocol is restricted"
 """What a Triton says over gRPC to who has not the key; HTTP's has another name."""
 _ENCODING: Final = b"content-encoding"
@@ -50,6 +53,20 @@ def _stops_others(question: Question, reach: Reach) -> bool:
         question.protocol is AppProtocol.HTTP
         and question.operation.name == _LOAD
         and all(reach.open)
+    )
+
+
+def _is_alike(target: bytes, body: bytes) -> bool:
+    """Whether Triton reads a load alike in both protocols, and so answers alike."""
+    if len(body) > MAX_BYTES or _PLAIN_LOAD.fullmatch(target) is None:
+        return False
+    try:
+        parameters = read_object(body or b"{}").get("parameters", {})
+    except ValueError:
+        return False
+    return isinstance(parameters, dict) and all(
+        isinstance(value, str) and (name == "config" or name.startswith("file:"))
+        for name, value in parameters.items()
     )
 
 
@@ -78,6 +95,8 @@ class Calls:
         self, question: Question, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
         """Carry a load over gRPC, unless that cannot say the same or needs another key."""
+        if not await asyncio.to_thread(_is_alike, question.target, question.body):
+            return await self._over_http(question, backend, timeout_s, keep)
         try:
             result = await self._over_grpc(question, backend, timeout_s, keep)
         except ValueError:

@@ -11,6 +11,7 @@ from lb.domain.control import Reach
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.kserve.conversion import answer_to_http, answer_to_message
+from lb.kserve.merge.form import write_json
 from lb.proxy.failure import grpc_status, http_body, http_status
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.fan_out.result import Result
@@ -75,7 +76,9 @@ def failure(
     )
     if question.protocol is AppProtocol.GRPC:
         return Reply(status=_canonical(status), detail=text, reason=reason, backends=names)
-    return Reply(status=status, body=http_body(text), reason=reason, backends=names)
+    # To the byte what Triton writes: the words may be its own, in the other protocol.
+    body = write_json({"error": text})
+    return Reply(status=status, body=body, reason=reason, backends=names)
 
 
 def _as_given(result: Result, results: Sequence[Result]) -> Reply:

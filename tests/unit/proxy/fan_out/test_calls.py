@@ -137,6 +137,80 @@ async def test_what_cannot_be_said_in_its_protocol_is_an_error_of_that_backend()
     assert "compressed" in result.detail
 
 
+# Loads, which would stop other connections of an HTTP server
+
+
+def with_both(http: str, grpc: str) -> Backend:
+    return Backend(BackendSpec(name="a", http=parse_address(http), grpc=parse_address(grpc)))
+
+
+async def test_a_load_over_http_goes_over_grpc() -> None:
+    async with scripted_backend(serving(b"[]")) as backend, grpc_server() as (service, target):
+        result = await put(LOAD, with_both(backend.target, target))
+        (index,) = backend.requests
+    assert result.protocol is AppProtocol.GRPC
+    assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
+    assert index.target == b"/v2/repository/index"
+    assert index.field(b"x-client") == b"1"
+
+
+async def test_other_calls_stay_in_their_protocol() -> None:
+    unload = http_question(b"POST", b"/v2/repository/models/m/unload")
+    async with scripted_backend(serving(b"")) as backend, grpc_server() as (service, target):
+        await put(unload, with_both(backend.target, target))
+        (request,) = backend.requests
+    assert request.target == unload.target
+    assert service.methods == set()
+
+
+async def test_a_load_that_http_would_refuse_is_refused() -> None:
+    refused = (403, b'{"error":"This API is restricted"}')
+    async with scripted_backend(serving(refused)) as backend, grpc_server() as (service, target):
+        result = await put(LOAD, with_both(backend.target, target))
+        targets = [request.target for request in backend.requests]
+    assert targets == [b"/v2/repository/index", LOAD.target]
+    assert service.methods == set()
+    assert (result.status, result.detail) == (403, "This API is restricted")
+
+
+async def test_a_load_that_grpc_alone_would_refuse_goes_over_http() -> None:
+    class Restricted(Asker):
+        async def grpc(self, *_: object, **__: object) -> GrpcAnswer:
+            return GrpcAnswer(14, "This protocol is restricted, expecting header 'x'", b"")
+
+    async with scripted_backend(serving(b"[]", b"")) as backend:
+        reach = Reach(with_both(backend.target, "127.0.0.1:1"), (True, True))
+        result = await Calls(Restricted(), monotonic).put(LOAD, reach, 5.0, lambda _: True)
+        targets = [request.target for request in backend.requests]
+    assert targets == [b"/v2/repository/index", LOAD.target]
+    assert result.protocol is AppProtocol.HTTP
+    assert result.is_ok
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (b"models/m", b"no JSON"),
+        (b"models/m", b'{"parameters":{"unknown":1}}'),
+        (b"models/m", b'{"parameters":[]}'),
+        (b"models/m", b'{"parameters":{"file:1/model.py":"no base64"}}'),
+        (b"here/models/m", b"{}"),
+    ],
+)
+async def test_a_load_that_grpc_would_read_otherwise_goes_over_http(
+    path: bytes, body: bytes
+) -> None:
+    load = http_question(b"POST", b"/v2/repository/%b/load" % path, body)
+    refused = (400, b'{"error":"failed to parse the request JSON buffer"}')
+    async with (
+        scripted_backend(serving(b"[]", refused)) as backend,
+        grpc_server() as (service, target),
+    ):
+        result = await put(load, with_both(backend.target, target))
+    assert service.methods == set()
+    assert (result.status, result.body) == refused
+
+
 async def test_silence_is_a_result() -> None:
     async with scripted_backend(silent) as backend:
         result = await put(LOAD, backend_at("a", backend.target), 0.05)
