@@ -132,7 +132,7 @@ class Restorer:
 
     async def _restore(self, record: BackendRecord) -> None:
         try:
-            others = [each for each in self._directory.records if self._is_settled(each)]
+            others = self._others()
             if not others:
                 return
             await self._watch.refreshed([record, *others])
@@ -148,6 +148,9 @@ class Restorer:
         finally:
             self._joining.discard(record)
             self._watch.look_at(record)
+
+    def _others(self) -> list[BackendRecord]:
+        return [each for each in self._directory.records if self._is_settled(each)]
 
     def _is_settled(self, record: BackendRecord) -> bool:
         return (
@@ -173,9 +176,10 @@ class Restorer:
     async def _restore_models(self, record: BackendRecord, models: Sequence[bytes]) -> None:
         """Load one after the other: each serves as soon as it is there."""
         for model in models:
-            entries = record.models.entries
-            if any(each.name == model and each.state in _PRESENT for each in entries):
-                continue  # another balancer, or an ensemble that it belongs to, has loaded it
+            if model not in _missing_models(record, self._others()):
+                # Another balancer, or an ensemble that it belongs to, has loaded it; or it was
+                # unloaded on others while those before it were loaded.
+                continue
             reply = await self._questions.load(record, model, LOAD_TIMEOUT_S)
             if reply.detail.startswith(_NOT_EXPLICIT):
                 return  # it loads what it finds by itself

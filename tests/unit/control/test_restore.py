@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -15,6 +15,8 @@ from lb.control.restore import Missing, Restorer, missing
 from lb.domain.backend import AdminState
 from lb.domain.model import ModelEntry, ModelState
 from lb.health.port import Finding
+from lb.kserve.messages import REPOSITORY_MODEL_UNLOAD
+from lb.kserve.operations import grpc_operation
 from lb.kserve.repository import Region
 from tests.fakes.backends import make_spec
 from tests.fakes.http1_backend import eventually, soon
@@ -22,6 +24,7 @@ from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
 
 READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
+UNLOAD = grpc_operation(REPOSITORY_MODEL_UNLOAD.path.encode())
 R, OTHER = Region("r", "/r", 0, 64), Region("other", "/o", 0, 64)
 
 
@@ -181,6 +184,33 @@ async def test_what_cannot_be_loaded_does_not_keep_the_rest_away() -> None:
         await bench.restart("b", broken)
         await eventually(lambda: bench.tritons["b"].models["n"] == "READY")
         await eventually(lambda: bench.restored().get(("model", "failed")) == 1)
+
+
+class _Told(dict[str, str]):
+    """Models of a Triton; when one is loaded, `then` is called."""
+
+    then: Callable[[], None]
+
+    def __setitem__(self, name: str, state: str) -> None:
+        super().__setitem__(name, state)
+        self.then()
+
+
+async def test_what_is_unloaded_everywhere_meanwhile_is_not_loaded_any_more() -> None:
+    async with restoring(a=full(), b=full(), c=full()) as bench:
+
+        def unload_n() -> None:
+            for name in "ab":
+                bench.tritons[name].models["n"] = "UNAVAILABLE"
+            bench.watch.control_done(UNLOAD, b"n", bench.directory.ref.current.backends)
+
+        again = empty()
+        again.models = models = _Told(again.models)
+        models.then = unload_n
+        await bench.restart("c", again)
+        await eventually(lambda: bench.tritons["c"].models["m"] == "READY")
+        await eventually(lambda: not bench.restorer._joining)
+        assert bench.tritons["c"].models["n"] == "UNAVAILABLE"
 
 
 @pytest.mark.parametrize("other_is", ["draining", "down"])
