@@ -193,7 +193,7 @@ async def test_a_load_that_grpc_alone_would_refuse_goes_over_http() -> None:
         (b"models/m", b"no JSON"),
         (b"models/m", b'{"parameters":{"unknown":1}}'),
         (b"models/m", b'{"parameters":[]}'),
-        (b"models/m", b'{"parameters":{"file:1/model.py":"no base64"}}'),
+        (b"models/m", b'{"parameters":{"file:1/model.py":5}}'),
         (b"here/models/m", b"{}"),
     ],
 )
