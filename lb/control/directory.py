@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
 have read yet what the backends sent."""
+_SEARCH_S: Final = 1.0
+"""Between two looks at all backends for models that nobody is known to have."""
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
 
@@ -43,6 +45,8 @@ class BackendDirectory:
     def __init__(self, policy: Policy) -> None:
         self._records: dict[str, BackendRecord] = {}
         self._looked_at: float | None = None
+        self._search_due = 0.0
+        """When all may be looked at again for a model that nobody is known to have."""
         self._facts: dict[bytes, ModelFacts] = {}
         self._routes = RouteBuilder(policy)
         nobody = Placement((), None, policy)
@@ -160,13 +164,17 @@ class BackendDirectory:
 
         Without the version that was asked for, that may be one which nobody has: then only the
         backend's next list can tell, and it is asked for at once. So are those of all when nobody
-        is known to have the model: one may have been told to load it, and not through us.
+        is known to have the model: one may have been told to load it, and not through us. That is
+        done once a second at most.
         """
         record = self._records.get(backend.name)
         if record is None or record.backend is not backend:
             return
         route = self.ref.current.routes.get(model)
-        if route is None or not route.is_ready:
+        is_nowhere = route is None or not route.is_ready
+        if is_nowhere and now >= self._search_due:
+            # A client that asks for what nobody has must not keep all backends busy.
+            self._search_due = now + _SEARCH_S
             for each in self._records.values():
                 each.wake()
         if not version:

@@ -435,6 +435,20 @@ def test_an_answer_about_an_unknown_version_only_asks_for_a_list() -> None:
     assert woken == ["a"]
 
 
+def test_a_model_that_nobody_has_is_looked_for_everywhere_only_now_and_then() -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m")
+    woken: list[str] = []
+    directory.find("b").wake = lambda: woken.append("b")
+    for moment in range(100):
+        backend = backend_of(directory, "a")
+        directory.misplaced(backend, b"n%d" % moment, b"", 120.0 + moment / 100)
+    assert woken == ["b"]
+    directory.misplaced(backend_of(directory, "a"), b"n", b"", 121.0)
+    assert woken == ["b", "b"]
+
+
 def test_backends_that_do_not_list_models_are_served_by_kind() -> None:
     directory = BackendDirectory(make_policy("least_loaded", Random(1)))
     directory.replace(
