@@ -36,7 +36,8 @@ def head(stream_id: int) -> bytes:
 
 def message(stream_id: int, start: bytes, size: int) -> bytes:
     """A DATA frame with one message."""
-    body = start + bytes(size - len(start))
+    rest = size - len(start) - 3
+    body = start + b"\x3a" + bytes((rest & 0x7F | 0x80, rest >> 7)) + bytes(rest)
     content = b"\0" + size.to_bytes(4, "big") + body
     return fr.frame_header(len(content), fr.DATA, 0, stream_id) + content
 

@@ -36,6 +36,8 @@ _GRPC: Final = AppProtocol.GRPC
 _NAME_TAG: Final = 0x0A
 _SHORT_NAME: Final = 0x80
 """Names of fewer bytes have a length of one byte."""
+_FIRST_LOOK: Final = 1024
+"""Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 _NO_MESSAGE: Final = StreamMessage()
@@ -192,9 +194,13 @@ class StreamCall(RoutedStream):
         if held >= self._look_at or self._between:
             # Looked at anew only when there is twice as much: crumbs must not cost its square.
             self._look_at = 2 * held
-            data = b"".join(part[:LOOK_BYTES] for part in pieces)[:LOOK_BYTES]
-            snapshot = self.relay.dispatcher.pool.current
-            message = read_message(data, snapshot, is_all=self._between)
+            snapshot = self._pool.current
+            for limit in (_FIRST_LOOK, LOOK_BYTES):
+                data = b"".join(part[:limit] for part in pieces)[:limit]
+                is_all = self._between and len(data) < limit
+                message = read_message(data, snapshot, is_all=is_all)
+                if message is not None or len(data) < limit:
+                    break
         if message is None:
             if head is None:
                 head = self._head = Pipe(self, self.relay.ledger, 0, 0)
