@@ -433,3 +433,17 @@ def test_pins_win_over_the_hash() -> None:
     home = play.start(1)
     play.eligible = tuple(backend for backend in play.eligible if backend is not home)
     assert play.run(step(1)) is home
+
+
+def test_a_sequence_that_did_not_begin_on_its_backend_is_forgotten() -> None:
+    a, b = make_backend("a"), make_backend("b")
+    play = Play(a, b)
+    home = play.start(1)
+    key = SequenceKey(b"m", 1)
+    other = b if home is a else a
+    play.table.forget(key, other)
+    assert play.table.backend_of(key) is home
+    play.table.forget(key, home)
+    play.table.forget(key, home)
+    assert play.table.backend_of(key) is None
+    assert (home.open_sequences, len(play.table)) == (0, 0)

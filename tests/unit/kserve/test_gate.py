@@ -136,3 +136,18 @@ def test_a_result_is_not_copied() -> None:
     assert mask.feed(view[:20]) == view[:20]
     rest = view[20:]
     assert mask.feed(rest) is rest
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 10_000])
+def test_messages_are_counted_and_the_rest_can_be_cut(step: int) -> None:
+    stream = _RESULT + frame_message(b"") + _FAILURE + _RESULT
+    mask = StreamMask()
+    for at in range(0, len(stream), step):
+        mask.feed(stream[at : at + step])
+    assert mask.completed == 4
+    assert mask.cutter().is_between
+    mask.feed(_RESULT[:8])
+    cutter = mask.cutter()
+    assert not cutter.is_between
+    assert cutter.advance(_RESULT, 8) == len(_RESULT)
+    assert cutter.is_between

@@ -297,3 +297,15 @@ def test_a_request_has_the_name_of_whom_a_trusted_proxy_speaks_for(field: bytes,
     one.client = stranger.name
     make(gate=gate).dispatcher.admit(one, claim, stranger)
     assert one.client == stranger.name
+
+
+def test_a_further_stream_of_a_call_is_an_attempt_at_the_backend_that_is_named() -> None:
+    parts = make()
+    backend = parts.backends[1]
+    one = exchange()
+    parts.dispatcher.start(one, backend, 7.0)
+    port = backend.port(GRPC)
+    assert (backend.in_flight, port.in_flight, port.attempts) == (1, 1, 1)
+    assert (one.backend, one.attempts, one.attempt_at, one.placed_at) == (backend, 1, 7.0, 7.0)
+    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED)
+    assert (backend.in_flight, port.in_flight, port.codes) == (0, 0, {0: 1})

@@ -6,12 +6,14 @@ import pytest
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
+from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.steps import UNKNOWN_IDLE_S, idle_of
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
@@ -221,3 +223,8 @@ def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
     parts.dispatcher.attempt_ended(step, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0
+
+
+def test_a_model_that_nobody_knows_gets_a_minute() -> None:
+    assert idle_of(None) == idle_of(ModelFacts(idle_s=3.0)) == UNKNOWN_IDLE_S
+    assert idle_of(ModelFacts(is_stateful=True, idle_s=3.0)) == 3.0

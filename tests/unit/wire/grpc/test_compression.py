@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lb.wire.grpc.compression import inflated
+from lb.wire.grpc.compression import UNKNOWN_SIZE, inflated, inflated_start
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
@@ -36,3 +36,16 @@ def test_the_limit_is_of_what_comes_out() -> None:
     data = zlib.compress(bytes(1000))
     assert inflated(data, 1000) == bytes(1000)
     assert inflated(data, 999) is None
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zlib.compress])
+def test_the_first_bytes_of_a_message_on_its_way_are_inflated(
+    compress: Callable[[bytes], bytes],
+) -> None:
+    data = compress(bytes(range(256)) * 100)
+    start, size = inflated_start(data, 300)
+    assert start == (bytes(range(256)) * 2)[:300]
+    assert size == UNKNOWN_SIZE
+    assert inflated_start(data[:200], 10**6)[1] == UNKNOWN_SIZE
+    assert inflated_start(data, 10**6)[1] == 25_600
+    assert inflated_start(b"no zlib", 100) == (b"", 0)
