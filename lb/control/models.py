@@ -64,8 +64,8 @@ class _Watched:
         self.record = record
         self.woken = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
-        self.last: tuple[AppProtocol, bytes] | None = None
-        """The newest list as it came."""
+        self.last: tuple[AppProtocol, int] | None = None
+        """The newest list as it came: its hash, since lists may be long."""
         self.is_new = True
         """It has not listed its models since it last closed all ports."""
         self.changed_models: set[bytes] = set()
@@ -268,12 +268,13 @@ class ModelWatch:
         # It may have been gone and come back while we waited: what was known is forgotten then.
         watched.is_new = watched.is_new or models.lists is None
         before = (models.lists, models.ready)
-        is_same = watched.last == (index.protocol, index.body) and models.lists is True
+        came = (index.protocol, hash(index.body))
+        is_same = watched.last == came and models.lists is True
         if is_same:
             models.confirmed(asked_at)
         else:
             fresh = models.listed(entries(index), asked_at)
-            watched.last = (index.protocol, index.body)
+            watched.last = came
             if models.lists is False:
                 _log.warning("too many models to keep a list", extra=_about(record))
             self._facts.read(record, fresh)

@@ -69,7 +69,7 @@ class ModelRoute:
     versions: Mapping[bytes, Placements] = field(default_factory=dict)
     """Of versions for which it is others than `placements`."""
     ready_versions: frozenset[bytes] = frozenset()
-    """Those that some eligible backend has ready."""
+    """Those that some eligible backend has ready; an empty one is of a backend that names none."""
     is_plain: bool = False
     """It is certainly stateless, and nothing is special about its backends: requests for it
     need no second look."""
@@ -112,7 +112,8 @@ class PoolSnapshot:
         None: nobody lists it, and somebody who cannot list what he has may have it.
         """
         route = self.routes.get(model)
-        if route is not None and (version in route.ready_versions if version else route.is_ready):
+        ready = route.ready_versions if route is not None else frozenset()
+        if route is not None and (version in ready or b"" in ready or (ready and not version)):
             placements = route.versions.get(version) or route.placements or self.placements
             return bool(placements[protocol].eligible)
         return False if self.knows_all else None

@@ -65,6 +65,11 @@ def test_a_model_is_served_where_somebody_has_it_ready() -> None:
     assert serving().is_served(b"m", b"", AppProtocol.HTTP) is False
 
 
+def test_a_backend_that_names_no_versions_serves_any() -> None:
+    snapshot = serving(ready_versions=frozenset({b""}))
+    assert snapshot.is_served(b"m", b"3", AppProtocol.HTTP) is True
+
+
 def test_a_protocol_without_backends_serves_nothing() -> None:
     snapshot = serving(ready_versions=frozenset({b"1"}))
     assert snapshot.is_served(b"m", b"", AppProtocol.GRPC) is False
