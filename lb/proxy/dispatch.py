@@ -287,9 +287,12 @@ class Dispatcher:
             self.steps.table.unknown(particulars.pin)
         if backend is None or meaning is Meaning.NO_SEQUENCE:
             return False
+        step = particulars.step
         if meaning in _MODEL_IS_ELSEWHERE:
             self.misplaced(backend, exchange.model, particulars.version)
-        step = particulars.step
+            if step is not None:
+                # There is none there; STARTs of what nobody has must not fill the table.
+                self.steps.table.forget(step.key, backend)
         if (
             not body_retained
             or exchange.attempts >= self._max_attempts

@@ -225,6 +225,17 @@ def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
     assert len(parts.dispatcher.steps.table) == 0
 
 
+@pytest.mark.parametrize("meaning", [Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY])
+def test_a_sequence_of_a_model_that_is_not_there_is_none(meaning: Meaning) -> None:
+    parts = two()
+    start = parts.step(start=True)
+    home = parts.dispatcher.place(start)
+    assert not parts.dispatcher.goes_elsewhere(start, meaning, body_retained=False)
+    parts.dispatcher.attempt_ended(start, Outcome.ANSWERED)
+    assert home.open_sequences == 0
+    assert len(parts.dispatcher.steps.table) == 0
+
+
 def test_a_model_that_nobody_knows_gets_a_minute() -> None:
     assert idle_of(None) == idle_of(ModelFacts(idle_s=3.0)) == UNKNOWN_IDLE_S
     assert idle_of(ModelFacts(is_stateful=True, idle_s=3.0)) == 3.0
