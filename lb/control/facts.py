@@ -96,9 +96,10 @@ class FactsKeeper:
         try:
             self._known[version] = await self._questions.config(record, version)
         except (NotOffered, UpstreamError, ValueError) as error:
+            level = logging.DEBUG if version in self._failed else logging.INFO
             self._failed[version] = self._clock() + _AGAIN_S
             fields = {"backend": record.backend.name, "model": version[0].decode(errors="replace")}
-            _log.info("configuration not read", extra={**fields, "why": str(error)})
+            _log.log(level, "configuration not read", extra={**fields, "why": str(error)})
         else:
             self._failed.pop(version, None)
 
