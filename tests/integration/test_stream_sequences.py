@@ -262,7 +262,7 @@ async def test_a_step_does_not_pass_the_limit_of_its_backend(two: Setup) -> None
     await second.send(step("plain"))
     assert (await second.answer())[1] == "b1"
     two.relay.backends[0].max_in_flight = 1
-    await second.send(step("seq", 1, "full"))
+    await second.send(step("seq", 1, "full", end=True))
     name, text = await second.answer()
     assert name == "full"
     assert "sequence 1 of model seq runs on backend b0, which is at its request limit" in text

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
+_STATUSES: Final = frozenset(GrpcStatus)
 _EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
 """What a server says that shuts down, to streams that were not half-closed."""
 
@@ -45,6 +46,7 @@ class Outlet(Pipe[Any]):
 
     def went_out(self, size: int) -> int:
         """See `Pipe`. Nobody is credited: the branches were."""
+        self.owed = 0
         if not self.queue and self.owner is not None:
             self.owner.answers_went_out()
         return 0
@@ -70,7 +72,7 @@ class StreamMerge:
         """Whose message is under way to the client."""
         self._local: Branch | None = None
         """Says what no backend was asked."""
-        self._status: tuple[int, str, Reason | None] | None = None
+        self._status: tuple[GrpcStatus, str, Reason | None] | None = None
         """How the stream ends, if not well: the first bad status of a branch."""
         self._trailers = b""
         """The last good trailers of a branch."""
@@ -293,7 +295,8 @@ class StreamMerge:
 
     def _note(self, status: int, detail: str, reason: Reason | None) -> None:
         if self._status is None:
-            self._status = status, detail, reason
+            known = GrpcStatus(status) if status in _STATUSES else GrpcStatus.UNKNOWN
+            self._status = known, detail, reason
 
     def _has_whole(self, branch: Branch) -> bool:
         """Whether all of the message under way has come."""
@@ -382,7 +385,7 @@ class StreamMerge:
         call.grpc_status = status
         if not call.begun and status != GrpcStatus.OK:
             call.status = 200
-            call.answer_whole(trailers_only(GrpcStatus(status), detail), call.reason)
+            call.answer_whole(trailers_only(status, detail), call.reason)
             return
         if not call.begun:
             self._begin(OK_HEAD)
@@ -390,7 +393,7 @@ class StreamMerge:
         if status == GrpcStatus.OK and self._trailers:
             outlet.trailers = self._trailers
         else:
-            outlet.trailers = status_trailers(GrpcStatus(status), detail)
+            outlet.trailers = status_trailers(status, detail)
         call.server.end_stream(outlet)
 
     def detach(self, code: ErrorCode | None) -> None:

@@ -97,28 +97,22 @@ class RoutedStream(Call):
         tried = self.tried if self._home is None else ()
         idle_s = idle_of(None if route is None else route.facts)
         backend, pin = table.place(step, placement, idle_s, now, tried)
+        if backend is not None and backend.ports[_GRPC] is None:
+            backend = None
+        is_refused = backend is not None and not self._takes_more(backend)
         if pin is not None:
             # Nobody can say when a step on a stream is over: its answers may be many.
-            table.ended(step, pin, pin.starts, now)
-        if backend is None or backend.ports[_GRPC] is None:
-            return None
-        self._check_room(step, backend)
+            table.ended(step, pin, pin.starts, now, surely_not_run=is_refused)
+        if backend is not None and is_refused:
+            text = f"{sequence_text(step.key)} runs on backend {backend.name}"
+            raise RequestRefused(Reason.BACKENDS_FULL, f"{text}, which is at its request limit")
         return backend
 
-    def _check_room(self, step: SequenceStep, backend: Backend) -> None:
-        """Let a step open one more upstream stream only where there is room for that.
-
-        Raises:
-            RequestRefused: there is none.
-        """
+    def _takes_more(self, backend: Backend) -> bool:
+        """Whether the stream goes to a backend already, or there is room for one more there."""
         merge = self.merge
         is_open = backend is self.backend if merge is None else backend in merge.live
-        if not is_open and not backend.has_room:
-            text = sequence_text(step.key)
-            raise RequestRefused(
-                Reason.BACKENDS_FULL,
-                f"{text} runs on backend {backend.name}, which is at its request limit",
-            )
+        return is_open or backend.has_room
 
     @property
     def _home(self) -> Backend | None:

@@ -98,8 +98,9 @@ async def test_informational_heads_are_passed_over() -> None:
         (headers(1, [(b":status", b"503")], end=True), 14),
         (headers(1, RESPONSE_FIELDS) + data(1, end=True), 2),
         (headers(1, [*RESPONSE_FIELDS, (b"grpc-status", b"7")], end=True), 7),
+        (headers(1, [*RESPONSE_FIELDS, (b"grpc-status", b"99")], end=True), 2),
     ],
-    ids=["http", "no status", "trailers only"],
+    ids=["http", "no status", "trailers only", "unknown"],
 )
 async def test_a_bad_end_of_one_backend_is_the_status_of_the_stream(
     answer: bytes, status: int
