@@ -98,6 +98,16 @@ class Pouring(Ledger):
                 peer.send(fr.headers(stream, fr.RESPONSE_FIELDS), fr.data(stream, bytes(8000)))
 
 
+def _carrying(backend: RawBackend) -> list[tuple[Peer, int]]:
+    """Where the client's call is; questions of our own come on connections of their own."""
+    return [
+        (peer, stream)
+        for peer in backend.peers
+        for stream in peer.heads
+        if peer.fields(stream)[b":path"] == HANG_PATH
+    ]
+
+
 async def cancelled(
     served: Served, backend: RawBackend, sent: bytes, leave: str, transport: str
 ) -> float:
@@ -105,10 +115,8 @@ async def cancelled(
     async with connected(served.ports[transport], served.tls(transport)) as client:
         await fr.greet(client)
         client.send(sent)
-        await eventually(lambda: any(peer.heads for peer in backend.peers))
-        behind = next(peer for peer in backend.peers if peer.heads)
-        stream = max(behind.heads)
-        await eventually(lambda: stream in behind.heads)
+        await eventually(lambda: _carrying(backend))
+        behind, stream = _carrying(backend)[0]
         loop = asyncio.get_running_loop()
         began = loop.time()
         if leave == "reset":

@@ -7,6 +7,8 @@ import asyncio
 import pytest
 
 from lb.domain.outcome import Reason
+from lb.proxy.fan_out.question import Reply
+from tests.fakes.fan_out import RecordedFanOut
 from tests.fakes.http1_backend import (
     Peer,
     Script,
@@ -110,6 +112,7 @@ async def test_nothing_of_a_registration_of_a_reserved_region_arrives(step: int)
         running_http1_relay(backend.target) as relay,
         raw_client(relay.port) as client,
     ):
+        relay.relay.fan_out = asked = RecordedFanOut(Reply(status=200))
         await client.send(
             line + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body),
             step=step,
@@ -118,7 +121,7 @@ async def test_nothing_of_a_registration_of_a_reserved_region_arrives(step: int)
         assert answer.status == 400
         assert answer.body == b'{"error": "shared memory region has a reserved name"}'
         assert answer.fields[b"connection"] == b"close"
-        assert backend.connections == 0
+        assert not asked.questions
         await eventually(lambda: not any(relay.leftovers().values()))
         record = relay.finished.records[0]
         assert record.reason is Reason.BAD_REQUEST
@@ -134,6 +137,7 @@ async def test_registration_arrives_whole_once_it_is_complete(expects: bytes) ->
         running_http1_relay(backend.target) as relay,
         raw_client(relay.port) as client,
     ):
+        relay.relay.fan_out = asked = RecordedFanOut(Reply(status=200))
         await client.send(
             b"POST /v2/systemsharedmemory/region/r/register HTTP/1.1\r\nHost: a\r\n"
             + b"Content-Length: %d\r\n%b\r\n" % (len(body), expects)
@@ -141,10 +145,10 @@ async def test_registration_arrives_whole_once_it_is_complete(expects: bytes) ->
         if expects:
             assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(body[:20], step=1)
-        assert backend.connections == 0
+        assert not asked.questions
         await client.send(body[20:], step=1)
         assert (await client.answer("POST")).status == 200
-        assert backend.requests[0].body == body
+        assert [question.body for question in asked.questions] == [body]
         await eventually(lambda: not any(relay.leftovers().values()))
 
 
