@@ -70,7 +70,7 @@ async def play_all(stage: Stage, rows: Sequence[Row], *, secure: bool, bytewise:
 
 
 def _is_own_question(seen: Seen) -> bool:
-    """Whether the balancer asked this itself: by the backend's address, on a connection for that."""
+    """Whether the balancer asked this itself: by address, on a connection for one question."""
     return seen.host.startswith(b"127.0.0.1:") and b"\r\nconnection: close\r\n" in seen.head
 
 
