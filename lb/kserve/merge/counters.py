@@ -25,6 +25,8 @@ RESPONSES: Final = "response_stats"
 MEMORY: Final = "memory_usage"
 _U64: Final = 2**64 - 1
 _DEPTH: Final = 8
+_NAME_LENGTH: Final = 1024
+"""Of models, and of numbers, which are kept: longer ones are no statistics."""
 
 
 @lru_cache(65_536)
@@ -35,7 +37,13 @@ def _path(*names: str | int) -> Path:
 
 def json_key(entry: Json) -> ModelKey:
     """Whose statistics an entry is."""
-    return str(entry.get("name", "")), str(entry.get("version", ""))
+    return _key(str(entry.get("name", "")), str(entry.get("version", "")))
+
+
+def _key(name: str, version: str) -> ModelKey:
+    if len(name) > _NAME_LENGTH or len(version) > _NAME_LENGTH:
+        raise ValueError("the name of a model is too long")
+    return name, version
 
 
 def json_counters(entry: Json) -> Counters:
@@ -63,9 +71,13 @@ def _collect_json(values: Json, path: Path, found: Counters) -> None:
     if len(path) > _DEPTH:
         raise ValueError("the statistics are nested too deeply")
     for name, value in values.items():
+        if len(name) > _NAME_LENGTH:
+            raise ValueError("a name in the statistics is too long")
         if isinstance(value, dict):
             _collect_json(value, (*path, name), found)
         elif isinstance(value, int) and not isinstance(value, bool) and name != BATCH_SIZE:
+            if abs(value) > _U64:
+                raise ValueError("a number in the statistics is too large")
             found[_path(*path, name)] = value
 
 
@@ -92,7 +104,7 @@ def _set_json_number(at: Json, names: Path, value: int) -> None:
 
 def message_key(entry: pb.ModelStatistics) -> ModelKey:
     """Whose statistics an entry is."""
-    return entry.name, entry.version
+    return _key(entry.name, entry.version)
 
 
 def message_counters(entry: pb.ModelStatistics) -> Counters:
@@ -102,6 +114,8 @@ def message_counters(entry: pb.ModelStatistics) -> Counters:
     for row in entry.batch_stats:
         _collect_message(row, (BATCHES, row.batch_size), found)
     for key, response in entry.response_stats.items():
+        if len(key) > _NAME_LENGTH:
+            raise ValueError("a name in the statistics is too long")
         _collect_message(response, (RESPONSES, key), found)
     return found
 

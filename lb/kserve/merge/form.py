@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -12,6 +12,11 @@ ReadT = TypeVar("ReadT")
 MessageT = TypeVar("MessageT", bound=Message)
 
 Json = dict[str, Any]
+
+MOST_BYTES: Final = 16 * 2**20
+"""Longest answer that is merged: the statistics of ten thousand models have 10 MiB."""
+_MOST_PARTS: Final = 2**22
+"""Brackets and commas in it: what JSON stands for may take thirty times its size in memory."""
 
 
 class Disagreement(Exception):
@@ -36,6 +41,16 @@ class Merge(Protocol[ReadT]):
             Disagreement: they contradict each other.
         """
         ...
+
+
+def require_moderate(body: bytes) -> None:
+    """Refuse an answer that would take too much memory and time when it is read.
+
+    Raises:
+        ValueError: it is too long, or has too many parts.
+    """
+    if len(body) > MOST_BYTES or sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
+        raise ValueError("the answer is too long to be merged")
 
 
 def read_object(body: bytes) -> Json:

@@ -7,7 +7,7 @@ from typing import Final
 from lb.kserve.merge.counters import LAST, Counters, ModelKey
 
 MAX_COUNTERS: Final = 250_000
-"""About 30 MB. Three backends with a thousand models each have 70,000."""
+"""About 30 MB. Three backends with a thousand models each have 75,000."""
 _MAX_ROWS: Final = 256
 """Backends whose counters are kept apart, per model; the oldest are added up beyond that."""
 
@@ -35,8 +35,8 @@ class _Model:
 
     @property
     def size(self) -> int:
-        """Numbers that are kept."""
-        return len(self.base) + sum(len(row.counters) for row in self.rows.values())
+        """Numbers that are kept. A row without any is one: it takes memory, too."""
+        return len(self.base) + sum(len(row.counters) or 1 for row in self.rows.values())
 
     def fold(self, backend: str) -> None:
         """Keep what `backend` counted, and begin anew with it."""
@@ -85,7 +85,6 @@ class StatisticsMemory:
         if len(model.rows) > _MAX_ROWS:
             model.fold(next(iter(model.rows)))
         self._size += model.size - before
-        self._forget_oldest()
 
     def total(self, key: ModelKey) -> Counters:
         """The sum over all backends that were ever heard of."""
@@ -97,7 +96,11 @@ class StatisticsMemory:
             total = added(total, row.counters)
         return total
 
-    def _forget_oldest(self) -> None:
+    def trim(self) -> None:
+        """Forget what was spoken of longest ago, where that is too much.
+
+        Not to be done before the sums of an answer are made: they need all that was taken for it.
+        """
         while self._size > MAX_COUNTERS and len(self._models) > 1:
             key = next(iter(self._models))
             self._size -= self._models.pop(key).size

@@ -16,8 +16,9 @@ class HttpMetadata:
     def read(self, body: bytes) -> Json:
         """One server's description."""
         found = read_object(body)
-        if not isinstance(found.get(_EXTENSIONS, []), list):
-            raise ValueError("the extensions are no list")
+        extensions = found.get(_EXTENSIONS, [])
+        if not (isinstance(extensions, list) and all(isinstance(e, str) for e in extensions)):
+            raise ValueError("the extensions are no list of names")
         return found
 
     def combine(self, answers: Sequence[tuple[str, Json]]) -> bytes:
@@ -46,5 +47,5 @@ class GrpcMetadata:
 
 def _common(lists: Sequence[Iterable[str]]) -> list[str]:
     """What is in all lists, in the order of the first."""
-    others = [list(each) for each in lists[1:]]
+    others = [frozenset(each) for each in lists[1:]]
     return [name for name in lists[0] if all(name in other for other in others)]

@@ -23,7 +23,9 @@ _FILES: Final = frozenset({"trace_file", "log_file"})
 _COUNT: Final = "trace_count"
 _UNLIMITED: Final = -1
 _SHOWN: Final = 4
-"""Settings that an error shows."""
+"""Settings that an error shows, and values of each: it has to fit into trailers."""
+_SHOWN_BACKENDS: Final = 8
+_SHOWN_CHARACTERS: Final = 100
 
 _Trace = pb.TraceSettingResponse
 _Log = pb.LogSettingsResponse
@@ -104,7 +106,7 @@ def _left(value: Any) -> tuple[bool, int]:
     """How many traces a `trace_count` leaves, as something to compare."""
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False, _UNLIMITED
     return count == _UNLIMITED, count
 
@@ -129,7 +131,20 @@ def _require_agreement(answers: Sequence[tuple[str, Mapping[str, object]]]) -> N
 def _difference(name: str, answers: Sequence[tuple[str, Mapping[str, object]]]) -> str:
     holders: dict[str, list[str]] = {}
     for backend, settings in answers:
-        value = write_json(settings[name]).decode() if name in settings else "missing"
+        value = "missing"
+        if name in settings:
+            value = write_json(settings[name]).decode(errors="replace")
         holders.setdefault(value, []).append(backend)
-    values = " and ".join(f"{value} on {', '.join(who)}" for value, who in holders.items())
-    return f"{name} is {values}"
+    values = [f"{_short(value)} on {_listed(who)}" for value, who in holders.items()]
+    if len(values) > _SHOWN:
+        values[_SHOWN:] = [f"{len(values) - _SHOWN} other values"]
+    return f"{_short(name)} is {' and '.join(values)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+def _listed(backends: Sequence[str]) -> str:
+    more = len(backends) - _SHOWN_BACKENDS
+    return ", ".join(backends[:_SHOWN_BACKENDS]) + (f" and {more} more" if more > 0 else "")

@@ -56,7 +56,8 @@ class HttpStatistics:
             raise ValueError("the answer holds no statistics")
         for entry in entries:
             _check_usage(entry.get(MEMORY, []))
-        return StatisticsAnswer(whole, [(json_key(each), json_counters(each)) for each in entries])
+        counters = [(json_key(each), json_counters(each)) for each in entries]
+        return StatisticsAnswer(whole, _each_once(counters))
 
     def combine(self, answers: Sequence[tuple[str, StatisticsAnswer[Json]]]) -> bytes:
         """The sums of all that the memory knows, for the models that somebody has now."""
@@ -84,9 +85,8 @@ class GrpcStatistics:
     def read(self, body: bytes) -> StatisticsAnswer[pb.ModelStatisticsResponse]:
         """One server's statistics."""
         whole = read_message(pb.ModelStatisticsResponse, body)
-        return StatisticsAnswer(
-            whole, [(message_key(each), message_counters(each)) for each in whole.model_stats]
-        )
+        counters = [(message_key(each), message_counters(each)) for each in whole.model_stats]
+        return StatisticsAnswer(whole, _each_once(counters))
 
     def combine(
         self, answers: Sequence[tuple[str, StatisticsAnswer[pb.ModelStatisticsResponse]]]
@@ -108,6 +108,12 @@ class GrpcStatistics:
         del whole.model_stats[:]
         whole.model_stats.extend(entry for _, entry in sorted(entries.items(), key=_by_name))
         return whole.SerializeToString(deterministic=True)
+
+
+def _each_once(counters: list[tuple[ModelKey, Counters]]) -> list[tuple[ModelKey, Counters]]:
+    if len({key for key, _ in counters}) < len(counters):
+        raise ValueError("the answer names a version of a model twice")
+    return counters
 
 
 def _by_name(item: tuple[ModelKey, Any]) -> tuple[str, int, str]:

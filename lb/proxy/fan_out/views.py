@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.merge.form import Disagreement, Merge
+from lb.kserve.merge.form import Disagreement, Merge, require_moderate
 from lb.kserve.merge.index import GrpcIndex, HttpIndex
 from lb.kserve.merge.memory import StatisticsMemory
 from lb.kserve.merge.metadata import GrpcMetadata, HttpMetadata
@@ -63,8 +63,16 @@ class Views:
         size = sum(len(result.body) for result in results)
         async with self._lock:
             if size > _LARGE:
-                return await asyncio.to_thread(self._combine, merge, question, results)
+                return await asyncio.to_thread(self._combine_and_trim, merge, question, results)
+            return self._combine_and_trim(merge, question, results)
+
+    def _combine_and_trim(
+        self, merge: Merge[Any], question: Question, results: Sequence[Result]
+    ) -> Reply:
+        try:
             return self._combine(merge, question, results)
+        finally:
+            self.memory.trim()
 
     def _combine(self, merge: Merge[Any], question: Question, results: Sequence[Result]) -> Reply:
         good: list[tuple[str, Any]] = []
@@ -74,6 +82,7 @@ class Views:
                 bad.append(result)
                 continue
             try:
+                require_moderate(result.body)
                 answer = merge.read(result.body)
             except ValueError as error:
                 bad.append(_unreadable(result, error))
@@ -88,8 +97,9 @@ class Views:
             return replies.merged(question, merge.combine(good), results)
         except Disagreement as error:
             return replies.refusal(question, Reason.BACKENDS_DIFFER, str(error))
-        except RecursionError:
-            detail = "an answer is nested too deeply"
+        except (RecursionError, ValueError, OverflowError):
+            _log.warning("answers cannot be merged", exc_info=True)
+            detail = "the answers of the backends cannot be put together"
             return replies.refusal(question, Reason.UPSTREAM_PROTOCOL, detail)
 
     def _remember(self, result: Result, answer: StatisticsAnswer[Any]) -> None:

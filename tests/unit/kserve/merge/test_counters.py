@@ -121,3 +121,24 @@ def test_rows_without_a_size_and_bottomless_entries_are_refused() -> None:
         deep = {"x": deep}
     with pytest.raises(ValueError, match="too deeply"):
         json_counters(deep)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "n" * 1025},
+        {"name": "m", "x" * 1025: 1},
+        {"name": "m", "inference_count": 2**64},
+    ],
+)
+def test_what_no_server_says_is_not_kept(entry: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="too l"):
+        json_counters(entry | {"of": json_key(entry)})
+
+
+def test_long_names_in_messages_are_not_kept() -> None:
+    response = pb.InferResponseStatistics(cancel=pb.StatisticDuration(count=1))
+    with pytest.raises(ValueError, match="too long"):
+        message_counters(pb.ModelStatistics(name="m", response_stats={"k" * 1025: response}))
+    with pytest.raises(ValueError, match="too long"):
+        message_key(pb.ModelStatistics(name="n" * 1025))

@@ -87,8 +87,19 @@ def test_the_models_spoken_of_longest_ago_are_forgotten_first(
     for key in keys:
         world.says("a", 5, key=key)
     world.says("b", 5, key=keys[0])
+    assert [world.total(key) for key in keys] == [10, 5, 5]
+    world.memory.trim()
     assert [world.total(key) for key in keys] == [10, 0, 5]
     assert len(world.memory) == 6
+
+
+def test_models_that_have_counted_nothing_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_COUNTERS", 6)
+    memory = StatisticsMemory()
+    for at in range(10):
+        memory.take("a", (f"m{at}", "1"), {}, 0.0, 1.0)
+    memory.trim()
+    assert len(memory) == 6
 
 
 def test_backends_without_end_are_summed_and_take_no_more_room() -> None:

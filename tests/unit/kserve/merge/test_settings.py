@@ -113,3 +113,23 @@ def test_log_settings_of_grpc_are_merged_alike() -> None:
     assert pb.LogSettingsResponse.FromString(merge.combine(answers)) == one
     with pytest.raises(Disagreement, match="log_info is true on a and false on b"):
         merge.combine([("a", one), ("b", log_message(log_info=False))])
+
+
+def test_a_difference_between_many_is_told_in_short() -> None:
+    merge = HttpSettings()
+    answers: list[tuple[str, dict[str, Any]]] = [
+        (f"b{at}", {"log_format": "x" * 5000 + str(at % 9)}) for at in range(99)
+    ]
+    with pytest.raises(Disagreement) as raised:
+        merge.combine(answers)
+    assert len(str(raised.value)) < 1500
+    assert "5 other values" in str(raised.value)
+    assert "and 3 more" in str(raised.value)
+
+
+def test_odd_values_differ_like_all_others() -> None:
+    merge = HttpSettings()
+    with pytest.raises(Disagreement, match="log_format is"):
+        merge.combine([("a", merge.read(b'{"log_format":"\\ud800"}')), ("b", {"log_format": "x"})])
+    answers = [("a", merge.read(b'{"trace_count":1e999}')), ("b", {"trace_count": "5"})]
+    assert merge.combine(answers) == b'{"trace_count":"5"}'

@@ -152,6 +152,7 @@ def test_fields_that_are_not_known_survive() -> None:
         b'{"model_stats":[3]}',
         b'{"model_stats":[{"memory_usage":[{}]}]}',
         b'{"model_stats":[{"memory_usage":3}]}',
+        b'{"model_stats":[{"name":"m"},{"name":"m"}]}',
     ],
 )
 def test_what_is_no_statistics_is_refused(body: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.merge import memory
 from lb.net.ask.http import HttpAnswer
 from lb.proxy.fan_out.result import Result, answered_http, unanswered
 from lb.proxy.fan_out.views import Views
@@ -91,6 +92,28 @@ async def test_statistics_are_remembered() -> None:
     await views.combine(STATS, [said("a", body(3)), said("b", body(4))])
     reply = await views.combine(STATS, [said("a", body(1), at=5.0)])
     assert reply.body == body(8)
+
+
+async def test_sums_are_whole_where_not_all_can_be_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "MAX_COUNTERS", 3)
+    entries = [
+        {"name": f"m{at}", "version": "1", "inference_count": 5, "execution_count": 1}
+        for at in range(9)
+    ]
+    body = json.dumps({"model_stats": entries}).encode()
+    views = Views()
+    reply = await views.combine(STATS, [said(name, body) for name in "abc"])
+    assert {each["inference_count"] for each in json.loads(reply.body)["model_stats"]} == {15}
+    assert len(views.memory) <= 6
+
+
+async def test_sums_that_cannot_be_written_are_an_error() -> None:
+    usage = b'{"type":"GPU","id":0,"byte_size":%b}' % (b"9" * 4300)
+    body = b'{"model_stats":[{"name":"m","version":"1","memory_usage":[%b]}]}' % usage
+    reply = await Views().combine(STATS, [said("a", body), said("b", body)])
+    assert (reply.status, reply.reason) == (502, Reason.UPSTREAM_PROTOCOL)
 
 
 async def test_bottomless_answers_are_the_fault_of_who_gives_them() -> None:
