@@ -331,7 +331,7 @@ class StreamCall(RoutedStream):
         self._note(message)
         for piece in pieces:
             self._send(piece)
-        if not self.finished:
+        if not (self.finished or self.request.ended):  # else `_place` does, when all is routed
             relay.pool(backend).start(self)
 
     def _note(self, message: StreamMessage) -> None:
@@ -390,8 +390,13 @@ class StreamCall(RoutedStream):
         for piece in pieces:
             if not self._take(piece):
                 return
-        if request.ended and self.merge is not None:
+        if not request.ended:
+            return
+        if self.merge is not None:
             self.merge.half_close(request.trailers)
+        elif self.backend is not None:
+            # Not before: what is sent of an ended request ends the stream.
+            self.relay.pool(self.backend).start(self)
 
     # The backend's side
 

@@ -8,6 +8,7 @@ import pytest
 
 from lb.domain.outcome import Reason
 from lb.domain.pool import Placement
+from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
 from lb.proxy.http2 import stream_call
@@ -18,6 +19,7 @@ from tests.fakes.frames import (
     REFUSED_STREAM,
     RESPONSE_FIELDS,
     data,
+    goaway,
     headers,
     message,
     named,
@@ -26,7 +28,7 @@ from tests.fakes.frames import (
 )
 from tests.fakes.links import PaperRelay
 from tests.fakes.paper_streams import PaperStreams, request, result
-from tests.fakes.relay import snapshot_of
+from tests.fakes.relay import FewestInFlight, snapshot_of
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _STREAM = _SERVICE + b"ModelStreamInfer"
@@ -155,6 +157,51 @@ async def test_a_refused_stream_begins_anew_with_all_its_sequences() -> None:
     paper.backends[1].sends(headers(1, RESPONSE_FIELDS), *answers)
     paper.end(1)
     assert paper.ids() == ["1", "2", "3"]
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("refusal", [rst(1, REFUSED_STREAM), goaway(0)], ids=["reset", "goaway"])
+async def test_a_refused_stream_that_was_half_closed_begins_anew_as_a_whole(refusal: bytes) -> None:
+    paper = PaperStreams()
+    sent = [request("plain", name=name) for name in "123"]
+    paper.send(*sent, end=True)
+    assert paper.requests(0) == ["1", "2", "3"]
+    paper.backends[0].sends(refusal)
+    frames = [frame for frame in paper.backends[1].gets() if frame.kind == DATA]
+    assert b"".join(frame.payload for frame in frames) == b"".join(sent)
+    assert [frame.ends_stream for frame in frames].index(True) == len(frames) - 1
+    answers = [data(1, result("plain", name)) for name in "123"]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), *answers)
+    paper.end(1)
+    assert paper.ids() == ["1", "2", "3"]
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_a_half_closed_stream_that_begins_anew_may_go_to_several_backends() -> None:
+    paper = PaperStreams()
+    for number in (8, 9):  # b1 runs others, so both begin on b0
+        paper.bench.dispatcher.steps.table.place(
+            SequenceStep(SequenceKey(b"seq", number), is_start=True),
+            Placement(paper.bench.backends[1:], None, FewestInFlight()),
+            60.0,
+            0.0,
+        )
+    starts = [request("seq", number, str(number), start=True) for number in (1, 2)]
+    paper.send(*starts, end=True)
+    assert paper.requests(0) == ["1", "2"]
+    paper.backends[0].sends(rst(1, REFUSED_STREAM))
+    for number, stream, start in ((1, 1, starts[0]), (0, 3, starts[1])):
+        frames = [frame for frame in paper.backends[number].gets() if frame.kind == DATA]
+        assert b"".join(frame.payload for frame in frames) == start
+        assert frames[-1].ends_stream
+        paper.backends[number].sends(
+            headers(stream, RESPONSE_FIELDS),
+            data(stream, result("seq", str(2 - number))),
+            headers(stream, OK_TRAILERS, end=True),
+        )
+    assert paper.ids() == ["1", "2"]
     assert paper.status() == 0
     assert paper.bench.is_clean()
 
