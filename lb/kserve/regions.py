@@ -259,8 +259,9 @@ class _MessageWatch:
             self._tensor_end = position + at - begin + size
         elif kind in (BYTES, FIXED32, FIXED64):
             self._skip_end = position + at - begin + size
-        # No client of this protocol writes groups, or so many fields.
-        self._found = kind not in _KINDS or self._fields > _FIELDS
+        # No client of this protocol writes groups, or so many fields, or tags of more than 32 bits,
+        # of which protobuf's parser in C++ drops the rest: another field for it than for us.
+        self._found = kind not in _KINDS or self._fields > _FIELDS or bool(tag >> 32)
         return at
 
     def _read_parameter(self, data: bytes, at: int, end: int) -> int:

@@ -139,6 +139,8 @@ def test_grpc_fields_in_another_order_hide_nothing() -> None:
         b"\xff" * 30,  # no tag
         b"\x10\x01" * 20_001,  # very many fields
         b"\x2a\xff\x7f\x22\xfc\x7f",  # a parameter that is too long
+        b"\xaa\x80\x80\x80\x10\x00",  # field 5 for protobuf in C++, which drops bit 32
+        b"\x2a\x06\xa2\x80\x80\x80\x10\x00",  # the same for field 4 of a tensor
     ],
 )
 def test_messages_that_cannot_be_looked_into_are_refused(message: bytes) -> None:
