@@ -19,6 +19,8 @@ UNSPECIFIED: Final = "unspecified_SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 """The model that a Triton asks for where it was told none."""
 MODELS: Final = 10_000
 """Most models that may be loaded through the front."""
+_URL_BYTES: Final = 4096
+"""Longest place of a model, as of a path; it is kept as long as the model is loaded."""
 
 _MODELS: Final = re.compile(rb"/models(?:/)?([^/]+)?(/invoke)?")
 _SEGMENT: Final = re.compile(rb"(?!\.\.?\Z)[!-~]+")
@@ -235,6 +237,8 @@ def read_load(body: bytes, target: bytes) -> tuple[bytes, LoadedModel]:
     name, url = content.get("model_name", ""), content.get("url", "")
     if not isinstance(name, str) or not isinstance(url, str):
         raise ValueError("model_name and url must be strings")
+    if not url.isprintable() or len(url.encode()) > _URL_BYTES:
+        raise ValueError("url cannot be the place of a model")
     model = target or name.encode()
     if not name or not is_segment(name.encode()) or not is_segment(model):
         raise ValueError("model_name cannot be the name of a model")

@@ -199,3 +199,19 @@ def test_a_load_names_the_model_and_where_it_is() -> None:
 def test_a_load_that_names_no_model_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"model_name|parse"):
         read_load(body, b"")
+
+
+@pytest.mark.parametrize("url", ["\ud800", "/m\n", "/" + 4096 * "m"])
+def test_a_load_from_nowhere_is_an_error_that_can_be_written(url: str) -> None:
+    with pytest.raises(ValueError, match="url"):
+        read_load(json.dumps({"model_name": "H", "url": url}).encode(), b"")
+
+
+def test_whatever_is_loaded_can_be_listed() -> None:
+    name, model = read_load(
+        json.dumps({"model_name": "H", "url": "/m\u00e9\U0001f600"}).encode(), b""
+    )
+    shelf = Shelf()
+    shelf.add(name, model)
+
+    assert json.loads(shelf.description(b"H") or b"")["modelUrl"] == "/m\u00e9\U0001f600"
