@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lb.domain.backend import Address
-from lb.settings.fronts import DEFAULT_ADDRESS
+from lb.settings.fronts import DEFAULT_ADDRESS, is_enabled
 from lb.settings.problems import Path
 
 _NAMES: Final = ("sagemaker", "vertex")
@@ -22,7 +22,7 @@ def enabled_fronts(root: Mapping[str, object]) -> dict[str, Mapping[str, object]
     return {
         name: section
         for name, section in found.items()
-        if isinstance(section, dict) and section.get("enabled") is True
+        if isinstance(section, dict) and is_enabled(section)
     }
 
 

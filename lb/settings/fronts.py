@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Final
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from lb.domain.backend import Address
 from lb.settings.problems import show
@@ -109,7 +109,16 @@ _SAGEMAKER: Final = {
     "inference": "SAGEMAKER_TRITON_INFERENCE_TYPE",
     "ping": "SAGEMAKER_TRITON_PING_MODE",
 }
+_BOOLEAN: Final = TypeAdapter(bool)
 _VERTEX: Final = {"health_route": "AIP_HEALTH_ROUTE", "predict_route": "AIP_PREDICT_ROUTE"}
+
+
+def is_enabled(section: Mapping[str, object]) -> bool:
+    """Whether a front is on. What comes from a variable of the environment is text."""
+    try:
+        return _BOOLEAN.validate_python(section.get("enabled", False))
+    except ValidationError:
+        return False  # complained about elsewhere
 
 
 def apply_environment(root: Mapping[str, object], env: Mapping[str, str]) -> None:
@@ -123,13 +132,13 @@ def apply_environment(root: Mapping[str, object], env: Mapping[str, str]) -> Non
     if not isinstance(fronts, dict):
         return
     sagemaker, vertex = fronts.get("sagemaker"), fronts.get("vertex")
-    if isinstance(sagemaker, dict) and sagemaker.get("enabled") is True:
+    if isinstance(sagemaker, dict) and is_enabled(sagemaker):
         _fill(sagemaker, _SAGEMAKER, env)
         _fill_port(sagemaker, env.get("SAGEMAKER_BIND_TO_PORT"))
         if env.get("SAGEMAKER_MULTI_MODEL"):
             sagemaker.setdefault("multi_model", env["SAGEMAKER_MULTI_MODEL"] == "true")
-    if isinstance(vertex, dict) and vertex.get("enabled") is True:
-        if env.get("AIP_MODE", "PREDICTION") != "PREDICTION":
+    if isinstance(vertex, dict) and is_enabled(vertex):
+        if (env.get("AIP_MODE") or "PREDICTION") != "PREDICTION":
             vertex["enabled"] = False
         _fill(vertex, _VERTEX, env)
         _fill_port(vertex, env.get("AIP_HTTP_PORT"))

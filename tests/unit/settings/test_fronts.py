@@ -87,6 +87,30 @@ def test_vertex_stays_off_in_a_container_that_does_not_predict() -> None:
     assert not read("{vertex: {enabled: true}}", AIP_MODE="TRAINING").fronts.vertex.enabled
 
 
+def test_an_empty_mode_is_as_good_as_none() -> None:
+    vertex = "{vertex: {enabled: true, health_route: /h, predict_route: /p}}"
+
+    assert read(vertex, AIP_MODE="").fronts.vertex.enabled
+
+
+@pytest.mark.parametrize("enabled", ["true", "1"])
+def test_a_front_that_a_variable_enables_is_like_any_other(enabled: str) -> None:
+    front = '{sagemaker: {enabled: "${ON}"}}'
+    settings = read(front, ON=enabled, **SAGEMAKER_ENVIRONMENT)
+
+    assert settings == read("{sagemaker: {enabled: true}}", **SAGEMAKER_ENVIRONMENT)
+    assert not read(front, ON="false").fronts.sagemaker.enabled
+    assert problems('{vertex: {enabled: "${ON}"}}', ON=enabled)[0].startswith(
+        "fronts.vertex.health_route: must be given"
+    )
+
+
+def test_a_front_is_on_or_off() -> None:
+    (problem,) = problems("{sagemaker: {enabled: perhaps}}")
+
+    assert problem.startswith("fronts.sagemaker.enabled: ")
+
+
 def test_vertex_needs_its_routes() -> None:
     assert problems("{vertex: {enabled: true}}") == [
         "fronts.vertex.health_route: must be given, here or by AIP_HEALTH_ROUTE",
