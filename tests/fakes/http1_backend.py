@@ -164,11 +164,11 @@ class ScriptedBackend:
 
 @asynccontextmanager
 async def scripted_backend(
-    script: Script = serve_ok, tls: ssl.SSLContext | None = None
+    script: Script = serve_ok, tls: ssl.SSLContext | None = None, *, port: int = 0
 ) -> AsyncIterator[ScriptedBackend]:
-    """Run a scripted backend on a free port."""
+    """Run a scripted backend, on a free port unless one is given."""
     backend = ScriptedBackend(script)
-    server = await asyncio.start_server(backend._serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(backend._serve, "127.0.0.1", port, ssl=tls)
     backend.target = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield backend

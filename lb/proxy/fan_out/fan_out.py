@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.control import ControlNews, Reach, Roster
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
@@ -37,6 +38,8 @@ _SETTINGS: Final = frozenset({"TraceSetting", "LogSettings"})
 _ONE_IS_ENOUGH: Final = frozenset({"CudaSharedMemoryRegister"})
 """CUDA memory belongs to one GPU, which not all can open."""
 _SETTINGS_FIELD: Final = 1
+_TRIES: Final = 2
+"""Of a backend that cannot be reached while the others carry out what they are told."""
 
 
 @dataclass(slots=True)
@@ -82,18 +85,21 @@ class BackendFanOut:
         self._tasks = tasks
         self._ledger = ledger
         self._views = Views()
-        self._under_way = 0
+        self._under_way: Counter[bool] = Counter()
+        """Calls that change something, and those that do not: a server that loads for minutes must
+        not keep clients from looking, nor they it from being told."""
         self._turns: dict[tuple[str, bytes], _Turn] = {}
 
     async def ask(self, question: Question) -> Reply:
         """See `FanOut`."""
-        if self._under_way >= self.options.concurrent:
+        is_change = changes_something(question)
+        if self._under_way[is_change] >= self.options.concurrent:
             detail = "too many calls that concern all backends are under way"
             return replies.refusal(question, Reason.BACKENDS_FULL, detail)
-        self._under_way += 1
+        self._under_way[is_change] += 1
         account = AnswerAccount(self._ledger)
         try:
-            if changes_something(question):
+            if is_change:
                 return await self._control(question, account)
             return await self._view(question, account)
         except Exception:
@@ -101,7 +107,7 @@ class BackendFanOut:
             _log.exception("a call to all backends failed")
             return replies.refusal(question, Reason.INTERNAL, "internal error")
         finally:
-            self._under_way -= 1
+            self._under_way[is_change] -= 1
             account.close()
 
     # What only reads
@@ -126,11 +132,12 @@ class BackendFanOut:
         message = question.body if question.protocol is AppProtocol.GRPC else None
         about = subject(question.operation.name, question.target, message)
         async with self._turn(question, about):
+            if question.is_abandoned():
+                return replies.refusal(question, Reason.CLIENT_GONE, "nobody waits for it any more")
             began = self._clock()
-            roster = concerned(self._roster(), question.operation)
-            targets = [reach for reach in roster if reach.is_reachable]
-            results, rest = await self._change(question, targets, account)
+            results, rest = await self._change(question, account)
             reached = [result for result in results if not result.is_unreached]
+            roster = concerned(self._roster(), question.operation)
             self._log_control(question, about, roster, results, began)
             if self.news is not None:
                 backends = tuple(result.backend for result in reached)
@@ -138,12 +145,36 @@ class BackendFanOut:
                 self.news.control_done(question.operation, model, backends)
                 await self.news.settled(backends)
         if not account.is_open:
-            return _short_of_memory(question, targets)
+            return _short_of_memory(question, reached)
         if not results:
             return _nobody(question)
         return _verdict(question, reached or results, rest)
 
     async def _change(
+        self, question: Question, account: AnswerAccount
+    ) -> tuple[list[Result], Sequence[Reach]]:
+        """Tell everybody, also who comes up meanwhile, as long as it succeeds somewhere.
+
+        Nobody else would tell them: a backend that joins is given what the others have ready, and
+        what they are still told to load is not.
+        """
+        results: dict[Backend, Result] = {}
+        tries: Counter[Backend] = Counter()
+
+        def is_due(backend: Backend) -> bool:
+            result = results.get(backend)
+            return result is None or (result.is_unreached and tries[backend] < _TRIES)
+
+        while True:
+            roster = concerned(self._roster(), question.operation)
+            targets = [each for each in roster if each.is_reachable and is_due(each.backend)]
+            tries.update(each.backend for each in targets)
+            told, rest = await self._tell(question, targets, account)
+            results.update((each.backend, each) for each in told)
+            if rest or not any(each.is_ok for each in told):
+                return list(results.values()), rest
+
+    async def _tell(
         self, question: Question, targets: Sequence[Reach], account: AnswerAccount
     ) -> tuple[list[Result], Sequence[Reach]]:
         """Ask all at once, or one after the other up to the first that fails."""
@@ -281,6 +312,6 @@ def _nobody(question: Question) -> Reply:
     return replies.refusal(question, Reason.NO_BACKEND, detail)
 
 
-def _short_of_memory(question: Question, asked: Sequence[Reach]) -> Reply:
+def _short_of_memory(question: Question, asked: Sequence[Reach | Result]) -> Reply:
     detail = "too little memory for the answers of the backends"
     return replies.refusal(question, Reason.MEMORY, detail, asked)

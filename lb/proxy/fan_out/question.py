@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lb.domain.backend import AppProtocol
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,8 @@ class Question:
     """End-to-end header fields of the client, names in lower case."""
     body: bytes
     """The body of HTTP as it came; the message of gRPC without its prefix, not compressed."""
+    is_abandoned: Callable[[], bool] = field(default=_never, repr=False, compare=False)
+    """Whether its client has left: what has not begun then need not begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

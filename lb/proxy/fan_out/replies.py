@@ -25,7 +25,9 @@ _FOLDER: Final = re.compile(r"/folder[0-9A-Za-z]{6}(?=/)")
 """Where a Triton puts the files of a load, by another name each time."""
 
 
-def refusal(question: Question, reason: Reason, detail: str, asked: Sequence[Reach] = ()) -> Reply:
+def refusal(
+    question: Question, reason: Reason, detail: str, asked: Sequence[Reach | Result] = ()
+) -> Reply:
     """An error of our own."""
     backends = tuple(reach.backend.name for reach in asked)
     if question.protocol is AppProtocol.GRPC:

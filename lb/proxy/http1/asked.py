@@ -112,6 +112,7 @@ class AskedExchange(Http1Exchange):
             target=plan.path,
             fields=end_to_end(self._head),
             body=body,
+            is_abandoned=lambda: self.server is None,
         )
         reply = await self._fan_out.ask(question)
         if self.server is None:

@@ -125,6 +125,7 @@ class AskedCall(Call):
                 target=self.path,
                 fields=self._fields(),
                 body=message,
+                is_abandoned=lambda: self.finished,
             )
         )
         if not self.finished:
@@ -138,7 +139,7 @@ class AskedCall(Call):
             return
         self.status = 200
         self.grpc_status = status = GrpcStatus(reply.status)
-        detail = masked(reply.detail.encode()).decode()
+        detail = masked(reply.detail.encode(errors="replace")).decode(errors="replace")
         self.answer_whole(trailers_only(status, detail), reply.reason)
 
     def _fields(self) -> tuple[tuple[bytes, bytes], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Reply
 from tests.fakes.fan_out import Stage, backend_at, grpc_question, http_question, serving, silent
-from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend
+from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
 
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b"{}")
 UNLOAD = http_question(b"POST", b"/v2/repository/models/m/unload")
@@ -174,6 +175,89 @@ async def test_calls_that_change_the_same_model_reach_all_backends_in_one_order(
         await asyncio.gather(*(stage.fan_out.ask(each) for each in (LOAD, UNLOAD, LOAD)))
         orders = [[request.target for request in each.requests] for each in (a, b)]
     assert orders == [[LOAD.target, UNLOAD.target, LOAD.target]] * 2
+
+
+def told_when(event: asyncio.Event) -> Script:
+    """A backend that carries out what it is told once `event` is set."""
+
+    async def load(peer: Peer) -> None:
+        await peer.request()
+        await event.wait()
+        await peer.send(reply(b""))
+
+    return load
+
+
+async def test_who_comes_up_meanwhile_is_told_as_well() -> None:
+    stage, may_end = Stage(), asyncio.Event()
+    async with scripted_backend(told_when(may_end)) as a, scripted_backend(serving(b"")) as b:
+        stage.add(backend_at("a", a.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(a.requests) == 1)
+        stage.add(backend_at("b", b.target))
+        may_end.set()
+        assert (await asking).backends == ("a", "b")
+        assert (len(a.requests), len(b.requests)) == (1, 1)
+        assert stage.settled_on == "ab"
+
+
+async def test_who_was_not_to_be_reached_is_told_when_it_is_back() -> None:
+    stage, may_end = Stage(), asyncio.Event()
+    async with scripted_backend(told_when(may_end)) as a:
+        stage.add(backend_at("a", a.target))
+        async with scripted_backend(serving(b"")) as b:
+            pass
+        stage.add(backend_at("b", b.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(a.requests) == 1)
+        port = int(b.target.partition(":")[2])
+        async with scripted_backend(serving(b""), port=port) as b:
+            may_end.set()
+            assert (await asking).backends == ("a", "b")
+            assert len(b.requests) == 1
+
+
+async def test_what_all_refuse_is_not_asked_of_who_comes_up() -> None:
+    stage, may_end = Stage(), asyncio.Event()
+
+    async def bad(peer: Peer) -> None:
+        await peer.request()
+        await may_end.wait()
+        await peer.send(reply(b'{"error":"bad"}', status=b"400 Bad"))
+
+    async with scripted_backend(bad) as a, scripted_backend(serving(b"")) as b:
+        stage.add(backend_at("a", a.target))
+        asking = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(a.requests) == 1)
+        stage.add(backend_at("b", b.target))
+        may_end.set()
+        assert (await asking).status == 400
+        assert b.requests == []
+
+
+async def test_what_nobody_waits_for_any_more_does_not_begin() -> None:
+    stage, may_end = Stage(), asyncio.Event()
+    async with scripted_backend(told_when(may_end)) as a:
+        stage.add(backend_at("a", a.target))
+        left = replace(LOAD, is_abandoned=lambda: bool(a.requests))
+        both = [asyncio.create_task(stage.fan_out.ask(left)) for _ in range(2)]
+        await eventually(lambda: len(a.requests) == 1)
+        may_end.set()
+        first, second = await asyncio.gather(*both)
+        assert (first.status, second.reason) == (200, Reason.CLIENT_GONE)
+        assert len(a.requests) == 1
+
+
+async def test_changes_and_looks_do_not_keep_each_other_away() -> None:
+    stage, may_end = Stage(FanOutOptions(concurrent=1)), asyncio.Event()
+    async with scripted_backend(told_when(may_end)) as a:
+        stage.add(backend_at("a", a.target))
+        loading = asyncio.create_task(stage.ask(LOAD))
+        await eventually(lambda: len(a.requests) == 1)
+        a.script = serving(b"[]")
+        assert (await stage.fan_out.ask(INDEX)).status == 200
+        may_end.set()
+        assert (await loading).status == 200
 
 
 async def test_one_that_accepts_is_enough_for_cuda_memory() -> None:

@@ -93,7 +93,7 @@ async def test_metadata_goes_with_the_question() -> None:
 
 async def test_errors_of_the_reply_are_the_clients_and_name_no_reserved_region() -> None:
     detail = "failed: " + RESERVED.decode() + "secret"
-    relay = Bench(Reply(status=14, detail=detail, reason=Reason.NO_BACKEND))
+    relay = Bench(Reply(status=14, detail=detail + " \ud800", reason=Reason.NO_BACKEND))
     client = relay.client()
     _ask(client, _INDEX, message(b""))
     await relay.settle()
