@@ -43,6 +43,10 @@ class SequenceDebt(NamedTuple):
     began_here: bool
     """So did the first step."""
 
+    def is_over(self, now: float) -> bool:
+        """Whether it ended so long ago that no answer is still to come."""
+        return 0 < self.ended_at < now - ENDED_S
+
 
 class Debts:
     """What one backend owes on one stream."""
@@ -79,8 +83,7 @@ class Debts:
         before = sequences.pop(step.key, None)
         while sequences:
             key = next(iter(sequences))
-            ended_at = sequences[key].ended_at
-            if len(sequences) < OPEN_SEQUENCES and not 0 < ended_at < now - ENDED_S:
+            if len(sequences) < OPEN_SEQUENCES and not sequences[key].is_over(now):
                 break
             del sequences[key]
         sequences[step.key] = SequenceDebt(

@@ -233,7 +233,7 @@ class StreamCall(RoutedStream):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._needs_no_look = is_plain(route)
             self._message = StreamMessage(name, has_one_answer=message.has_one_answer)
-            self._counts = message.has_one_answer
+            self._counts = message.has_one_answer and not self.is_uncounted
             self._snapshot = snapshot
 
     def _is_alike(self, payload: Payload, size: int) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.balancing.sequences import lost_text, sequence_text
 from lb.domain.backend import Backend
-from lb.domain.outcome import Outcome, Reason
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.sequence import SequenceStep
 from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import StreamMessage
@@ -134,9 +134,12 @@ class StreamMerge:
         """A request goes to a branch."""
         branch.debts.note(message, self.call.relay.now)
         if message.has_one_answer:
-            self._order.append(branch)
-            if len(self._order) > MAX_UNANSWERED:
-                self.call.fail(Reason.MEMORY, "too many requests wait for their answers")
+            self._line_up(branch)
+
+    def _line_up(self, branch: Branch) -> None:
+        self._order.append(branch)
+        if len(self._order) > MAX_UNANSWERED:
+            self.call.fail(Reason.MEMORY, "too many requests wait for their answers")
 
     def refuse(self, message: StreamMessage, text: str) -> Branch:
         """Answer a request with an error in its turn. Returns where the rest of it goes."""
@@ -146,8 +149,8 @@ class StreamMerge:
             local.finished = True
             self._sources.append(local)
         local.debts.counted.append(message)
-        self._order.append(local)
-        if local.response.push(error_answer(message.id, text)):
+        self._line_up(local)
+        if not self.call.finished and local.response.push(error_answer(message.id, text)):
             self.pump()
         return local
 
@@ -243,6 +246,11 @@ class StreamMerge:
     ) -> None:
         """A backend has given its status: all of its answers are here."""
         self._close(branch)
+        if self._is_cut(branch):
+            outcome = Outcome.PROTOCOL_ERROR
+            text = f"backend {branch.name} (grpc) ended the stream within a message"
+            self.branch_lost(branch, outcome, text, OUTCOME_REASONS[outcome])
+            return
         if status == GrpcStatus.OK:
             if head is not None and not head.status:
                 self._trailers = head.block
@@ -279,8 +287,10 @@ class StreamMerge:
 
     def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
         if branch.debts.is_unknown or not self.live:
-            # Nobody can say what is missing: the stream ends, as it would with one backend.
+            # The stream ends, as it would with one backend.
             self._note(status, text, reason)
+        if branch.debts.is_unknown:
+            # Nobody can say what is missing.
             self._end_all_but(branch)
         self._mourn(branch, text)
 
@@ -297,6 +307,15 @@ class StreamMerge:
         if self._status is None:
             known = GrpcStatus(status) if status in _STATUSES else GrpcStatus.UNKNOWN
             self._status = known, detail, reason
+
+    def _is_cut(self, branch: Branch) -> bool:
+        """Whether what has come of a branch ends within a message."""
+        cutter = branch.cutter.copy()
+        for payload in branch.response.queue or ():
+            at = 0
+            while at < len(payload):
+                at = cutter.advance(payload, at)
+        return not cutter.is_between
 
     def _has_whole(self, branch: Branch) -> bool:
         """Whether all of the message under way has come."""
@@ -370,7 +389,8 @@ class StreamMerge:
         unsaid = list(debts.counted)[count:]
         errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
         for key, debt in debts.sequences.items():
-            errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
+            if not debt.is_over(self.call.relay.now):
+                errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
         response.push(said + b"".join(errors))
 
     def _end_if_over(self) -> None:

@@ -90,6 +90,12 @@ def test_sequences_that_ended_long_ago_are_forgotten() -> None:
     assert SequenceKey(b"free", 1) not in debts.sequences
 
 
+def test_a_sequence_is_over_some_time_after_its_end() -> None:
+    assert not SequenceDebt(b"", 0.0, began_here=True).is_over(1e9)
+    assert not SequenceDebt(b"", 5.0, began_here=True).is_over(5.0 + ENDED_S)
+    assert SequenceDebt(b"", 5.0, began_here=True).is_over(5.1 + ENDED_S)
+
+
 def test_sequences_that_began_here_may_begin_elsewhere() -> None:
     debts = Debts()
     debts.note(free(1, is_start=True), 1.0)

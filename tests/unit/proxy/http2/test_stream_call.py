@@ -221,6 +221,18 @@ async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     assert paper.ids() == ["other"]
 
 
+async def test_requests_are_not_counted_again_once_their_order_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_call, "MAX_UNANSWERED", 100)
+    paper = PaperStreams()
+    paper.send(request("plain"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.send(*(request("plain", name=str(number)) for number in range(300)))
+    assert paper.call.is_uncounted
+    assert not paper.call.debts.counted
+
+
 async def test_a_message_over_the_limit_ends_the_stream() -> None:
     paper = PaperStreams(options=Http2Options(message_size=1000))
     paper.send(request("plain", name="1"), request("plain", name="2", tensor=bytes(2000)))

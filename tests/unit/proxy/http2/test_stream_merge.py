@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.stream_debts import ENDED_S
 from lb.proxy.http2 import stream_merge
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
@@ -172,6 +173,65 @@ async def test_answers_that_came_are_given_before_the_errors_of_a_lost_backend()
     assert paper.bench.is_clean()
 
 
+@pytest.mark.parametrize("status", [b"0", b"13", b"14"])
+async def test_a_backend_that_ends_within_a_message_to_the_client_ends_the_stream(
+    status: bytes,
+) -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 1, "b"), request("seq", 2, "c"), end=True)
+    paper.backends[0].sends(data(1, result("seq", "a", bytes(100))[:50]))
+    paper.backends[0].sends(headers(1, [(b"grpc-status", status)], end=True))
+    assert len(paper.resets()) == 1
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.UPSTREAM_PROTOCOL
+
+
+@pytest.mark.parametrize("status", [b"0", b"13", b"14"])
+async def test_half_a_message_that_was_not_due_becomes_an_error(status: bytes) -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 2, "b"), request("seq", 1, "c"), end=True)
+    paper.backends[1].sends(data(1, result("seq", "b", bytes(100))[:50]))
+    paper.backends[1].sends(headers(1, [(b"grpc-status", status)], end=True))
+    paper.backends[0].sends(data(1, result("seq", "a") + result("seq", "c")))
+    paper.end(0)
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["a", "b", "c"]
+    assert [bool(answer.error_message) for answer in answers] == [False, True, False]
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_what_others_said_before_they_ended_outlives_the_last_backend() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("seq", 1, "a"), request("seq", 2, "b"), end=True)
+    paper.backends[1].sends(data(1, result("seq", "b")))
+    paper.end(1)
+    assert paper.ids() == []
+    paper.backends[0].sends(rst(1, 2))
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["a", "b"]
+    assert [bool(answer.error_message) for answer in answers] == [True, False]
+    assert paper.status() == 13
+    assert paper.bench.is_clean()
+
+
+async def test_decoupled_sequences_that_ended_long_ago_are_owed_nothing() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.send(request("free", 3, "f", start=True), request("free", 4, "g", start=True))
+    paper.send(request("free", 4, "h", end=True))
+    paper.bench.loop.advance(2 * ENDED_S)
+    paper.backends[1].sends(rst(1, 2))
+    assert paper.ids() == []
+    paper.backends[0].sends(rst(1, 2))
+    assert paper.ids() == ["f"]
+    assert paper.status() == 13
+    assert paper.bench.is_clean()
+
+
 async def test_a_backend_that_owes_nobody_knows_what_takes_the_stream_along() -> None:
     paper = PaperStreams()
     paper.begin_two()
@@ -189,6 +249,26 @@ async def test_a_client_that_reads_no_answers_cannot_ask_for_ever(
     paper = PaperStreams()
     paper.begin_two()
     paper.send(*(request("seq", 1, str(number)) for number in range(6)))
+    assert len(paper.resets()) == 1
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.MEMORY
+
+
+async def test_a_client_that_reads_no_errors_cannot_ask_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_merge, "MAX_UNANSWERED", 5)
+    paper = PaperStreams()
+    paper.begin_two()
+    full = paper.bench.backends[1]
+    full.max_in_flight = 1
+    paper.backends[1].sends(headers(1, OK_TRAILERS, end=True))
+    full.in_flight += 1
+    paper.send(request("seq", 1, "slow"))
+    paper.send(*(request("seq", 2, str(number)) for number in range(4)))
+    assert paper.resets() == []
+    paper.send(request("seq", 2, "one more"))
+    full.in_flight -= 1
     assert len(paper.resets()) == 1
     assert paper.bench.is_clean()
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
