@@ -24,6 +24,9 @@ _SLASHES: Final = re.compile(rb"[/\\]+")
 _PARAMETERS: Final = re.compile(rb";[^/]*")
 _DECODINGS: Final = 3
 """Servers in a row that may each decode once."""
+_ELSEWHERE: Final = re.compile(rb"/v1/(?:models/[^/]+/(?:load|unload)|config/reload)")
+"""Model control of Triton's OpenAI frontend, and of OpenVINO's server."""
+_MODEL_CONTROL: Final = Operation("ModelControl", _CONTROL)
 _CONTROL_METHODS: Final = {
     path.lower(): operation
     for path, operation in GRPC_OPERATIONS.items()
@@ -45,6 +48,8 @@ def http_control(method: bytes, target: bytes, *, is_overridden: bool) -> Operat
             return operation
     if method in _SAFE and not is_overridden and _is_readable(path):
         return None
+    if _ELSEWHERE.fullmatch(path) is not None:
+        return _MODEL_CONTROL
     operation = http_route(b"POST", path).operation
     return operation if operation.kind is _CONTROL else None
 

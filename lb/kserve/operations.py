@@ -64,6 +64,16 @@ GRPC_OPERATIONS: Final[dict[bytes, Operation]] = {
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Check"] = HEALTH_CHECK
 GRPC_OPERATIONS[b"/grpc.health.v1.Health/Watch"] = HEALTH_WATCH
 GRPC_OPERATIONS.update(tfserving.GRPC_OPERATIONS)
+_OF_MLSERVER: Final = b"/inference.model_repository.ModelRepositoryService/"
+"""Its older service for what the common one also does."""
+GRPC_OPERATIONS.update(
+    (_OF_MLSERVER + name.encode(), Operation(name, kind))
+    for name, kind in (
+        ("RepositoryIndex", _READ),
+        ("RepositoryModelLoad", _CONTROL),
+        ("RepositoryModelUnload", _CONTROL),
+    )
+)
 
 
 def grpc_operation(path: bytes) -> Operation:

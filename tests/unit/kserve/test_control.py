@@ -30,6 +30,9 @@ from lb.kserve.control import grpc_control, http_control
         b"/v2/trace/setting",
         b"/v2/models/m/trace/setting",
         b"/v2/models/m/versions/1/trace/setting",
+        b"/v1/models/m/load",
+        b"/v1/models/%6d/unload",
+        b"/v1/Config/reload/",
     ],
 )
 @pytest.mark.parametrize("method", [b"POST", b"PUT", b"post", b"ANY"])
@@ -53,6 +56,9 @@ def test_control_by_any_spelling_and_method(method: bytes, target: bytes) -> Non
         (b"GET", b"/v2/models/m/trace/setting"),
         (b"OPTIONS", b"*"),
         (b"POST", b"/v1/models/m:predict"),
+        (b"POST", b"/v1/models/load:predict"),
+        (b"GET", b"/v1/models/load"),
+        (b"GET", b"/v1/config"),
         (b"GET", b"/"),
     ],
 )
@@ -84,6 +90,8 @@ _SERVICE = b"/inference.GRPCInferenceService/"
         _SERVICE + b"/RepositoryModelLoad",
         _SERVICE + b"Repository%4dodelLoad",
         b"/" + _SERVICE + b"RepositoryModelUnload",
+        b"/inference.model_repository.ModelRepositoryService/RepositoryModelLoad",
+        b"/inference.model_repository.modelrepositoryservice/RepositoryModelUnload",
     ],
 )
 def test_grpc_control_by_any_spelling(path: bytes) -> None:

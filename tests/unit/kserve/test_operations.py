@@ -27,7 +27,11 @@ def test_every_method_of_the_service_is_known() -> None:
         f"/inference.GRPCInferenceService/{method.name}".encode() for method in service.methods
     }
     health = {b"/grpc.health.v1.Health/Check", b"/grpc.health.v1.Health/Watch"}
-    assert set(GRPC_OPERATIONS) == paths | health | set(tfserving.GRPC_OPERATIONS)
+    of_mlserver = {
+        f"/inference.model_repository.ModelRepositoryService/{name}".encode()
+        for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
+    }
+    assert set(GRPC_OPERATIONS) == paths | health | of_mlserver | set(tfserving.GRPC_OPERATIONS)
 
 
 @pytest.mark.parametrize(
