@@ -7,8 +7,9 @@ everything that it does can be done twice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S: Final = 600.0
 """For loading one model."""
+_PAUSES_S: Final = (0.0, 1.0, 5.0, 30.0)
+"""Before each time that it is tried, as long as some call gets no answer: a server that has just
+started may be slow."""
 _NOT_EXPLICIT: Final = "explicit model load / unload is not allowed"
 _ALREADY: Final = "already in manager"
 """In Triton's refusal to register a region that it has."""
@@ -115,8 +119,8 @@ class Restorer:
         self._watch = watch
         self._questions = questions
         self._tasks = TaskOwner()
-        self._joining: set[BackendRecord] = set()
-        """Not settled: nobody is compared with them."""
+        self._joining: dict[BackendRecord, asyncio.Task[None]] = {}
+        """Not settled: nobody is compared with them. And who brings them in line."""
         self.counts: dict[tuple[str, str], int] = {}
         """What was done since the start, by kind and result."""
 
@@ -126,28 +130,40 @@ class Restorer:
 
     def joined(self, record: BackendRecord) -> None:
         """A backend has come or come back; see `ModelWatch.joined`."""
-        if record.member.spec.kind is BackendKind.TRITON and record not in self._joining:
-            self._joining.add(record)
-            self._tasks.spawn(self._restore(record), name=f"restore {record.backend.name}")
+        if record.member.spec.kind is not BackendKind.TRITON:
+            return
+        before = self._joining.get(record)
+        if before is not None:
+            before.cancel()  # it speaks with a process that is gone
+        name = f"restore {record.backend.name}"
+        self._joining[record] = self._tasks.spawn(self._restore(record), name=name)
 
     async def _restore(self, record: BackendRecord) -> None:
         try:
-            others = self._others()
-            if not others:
-                return
-            await self._watch.refreshed([record, *others])
-            lacking = missing(record, [o for o in others if self._is_settled(o)], self._sharing())
-            await self._restore_settings(record, lacking)
-            for region in lacking.regions:
-                reply = await self._questions.register(record, region)
-                self._count(record, Kind.REGION, region.name, reply, fine=_ALREADY)
-            await self._restore_models(record, lacking.models)
-        except UpstreamError as error:
-            fields = {"backend": record.backend.name, "why": error.detail}
+            for pause_s in _PAUSES_S:
+                await asyncio.sleep(pause_s)
+                if not record.answers or await self._bring_in_line(record):
+                    return
+            fields = {"backend": record.backend.name}
             _log.warning("backend could not be brought in line with the others", extra=fields)
         finally:
-            self._joining.discard(record)
+            if self._joining.get(record) is asyncio.current_task():
+                del self._joining[record]
             self._watch.look_at(record)
+
+    async def _bring_in_line(self, record: BackendRecord) -> bool:
+        """Try once. Returns whether all calls were answered, whatever the answers were."""
+        others = self._others()
+        if not others:
+            return True
+        await self._watch.refreshed([record, *others])
+        lacking = missing(record, [o for o in others if self._is_settled(o)], self._sharing())
+        is_done = await self._restore_settings(record, lacking)
+        for region in lacking.regions:
+            asked = self._questions.register(record, region)
+            reply = await self._told(record, Kind.REGION, region.name, asked, fine=_ALREADY)
+            is_done &= reply is not None
+        return await self._restore_models(record, lacking.models) and is_done
 
     def _others(self) -> list[BackendRecord]:
         return [each for each in self._directory.records if self._is_settled(each)]
@@ -165,36 +181,60 @@ class Restorer:
         reached = concerned(self._directory.roster(), _REGISTER)
         return frozenset(reach.backend for reach in reached)
 
-    async def _restore_settings(self, record: BackendRecord, lacking: Missing) -> None:
+    async def _restore_settings(self, record: BackendRecord, lacking: Missing) -> bool:
+        replies: list[Reply | None] = []
         if lacking.trace:
-            reply = await self._questions.set_trace(record, lacking.trace)
-            self._count(record, Kind.TRACE, ", ".join(lacking.trace), reply)
+            asked = self._questions.set_trace(record, lacking.trace)
+            replies.append(await self._told(record, Kind.TRACE, ", ".join(lacking.trace), asked))
         if lacking.log:
-            reply = await self._questions.set_log(record, lacking.log)
-            self._count(record, Kind.LOG, ", ".join(lacking.log), reply)
+            asked = self._questions.set_log(record, lacking.log)
+            replies.append(await self._told(record, Kind.LOG, ", ".join(lacking.log), asked))
+        return None not in replies
 
-    async def _restore_models(self, record: BackendRecord, models: Sequence[bytes]) -> None:
+    async def _restore_models(self, record: BackendRecord, models: Sequence[bytes]) -> bool:
         """Load one after the other: each serves as soon as it is there."""
+        is_done = True
         for model in models:
             if model not in _missing_models(record, self._others()):
                 # Another balancer, or an ensemble that it belongs to, has loaded it; or it was
                 # unloaded on others while those before it were loaded.
                 continue
-            reply = await self._questions.load(record, model, LOAD_TIMEOUT_S)
-            if reply.detail.startswith(_NOT_EXPLICIT):
-                return  # it loads what it finds by itself
-            self._count(record, Kind.MODEL, model.decode(errors="replace"), reply)
+            asked = self._questions.load(record, model, LOAD_TIMEOUT_S)
+            reply = await self._told(record, Kind.MODEL, model.decode(errors="replace"), asked)
+            if reply is not None and reply.detail.startswith(_NOT_EXPLICIT):
+                break  # it loads what it finds by itself
+            is_done &= reply is not None
             await self._watch.refreshed([record])
+        return is_done
 
-    def _count(
-        self, record: BackendRecord, kind: Kind, what: str, reply: Reply, *, fine: str = ""
-    ) -> None:
+    async def _told(
+        self,
+        record: BackendRecord,
+        kind: Kind,
+        what: str,
+        asked: Awaitable[Reply],
+        *,
+        fine: str = "",
+    ) -> Reply | None:
+        """Count what came of one call. None when it got no answer: others may."""
+        try:
+            reply = await asked
+        except UpstreamError as error:
+            self._count(record, kind, what, error.detail)
+            return None
+        if reply.detail.startswith(_NOT_EXPLICIT):
+            return reply
         is_done = reply.is_ok or bool(fine and fine in reply.detail)
-        key = (kind.value, (Result.RESTORED if is_done else Result.FAILED).value)
+        why = "" if is_done else reply.detail or f"status {reply.status}"
+        self._count(record, kind, what, why)
+        return reply
+
+    def _count(self, record: BackendRecord, kind: Kind, what: str, why: str) -> None:
+        """Note what was restored, or why it was not."""
+        key = (kind.value, (Result.FAILED if why else Result.RESTORED).value)
         self.counts[key] = self.counts.get(key, 0) + 1
         fields = {"backend": record.backend.name, "kind": kind.value, "what": what}
-        if is_done:
-            _log.info("restored what the other backends have", extra=fields)
-        else:
-            why = reply.detail or f"status {reply.status}"
+        if why:
             _log.warning("not restored what the others have", extra={**fields, "why": why})
+        else:
+            _log.info("restored what the other backends have", extra=fields)

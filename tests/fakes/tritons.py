@@ -37,6 +37,10 @@ class FakeTriton:
     frozen: asyncio.Event | None = None
     """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
+    slow: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Models that are loaded once that is set."""
+    deaf: set[str] = field(default_factory=set)
+    """Paths of calls over HTTP that get no answer, once each."""
     regions: dict[str, dict[str, Any]] = field(default_factory=dict)
     cuda: list[str] = field(default_factory=list)
     trace: dict[str, Any] = field(default_factory=lambda: {"trace_level": ["OFF"]})
@@ -72,6 +76,9 @@ class FakeTritons(Asker):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         if triton.frozen is not None:
             await triton.frozen.wait()
+        if path in triton.deaf and method == b"POST":
+            triton.deaf.remove(path)
+            raise UpstreamError(Outcome.DEADLINE, "no answer")
         status, content = _answer(triton, path, json.loads(body or b"{}"))
         return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())
 
@@ -83,6 +90,8 @@ class FakeTritons(Asker):
         if triton.is_silent or not path.endswith(b"/RepositoryModelLoad"):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
         model = pb.RepositoryModelLoadRequest.FromString(message).model_name
+        if model in triton.slow:
+            await triton.slow[model].wait()
         status, content = _load(triton, model)
         return GrpcAnswer({200: 0, 503: 14}.get(status, 13), (content or {}).get("error", ""), b"")
 

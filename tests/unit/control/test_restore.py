@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -7,6 +8,7 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.control import restore
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
@@ -184,6 +186,32 @@ async def test_what_cannot_be_loaded_does_not_keep_the_rest_away() -> None:
         await bench.restart("b", broken)
         await eventually(lambda: bench.tritons["b"].models["n"] == "READY")
         await eventually(lambda: bench.restored().get(("model", "failed")) == 1)
+
+
+async def test_a_call_without_an_answer_keeps_nothing_else_away_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "_PAUSES_S", (0.0, 0.05))
+    async with restoring(a=full(), b=full()) as bench:
+        slow = empty()
+        slow.deaf = {"/v2/trace/setting", "/v2/systemsharedmemory/region/r/register"}
+        await bench.restart("b", slow)
+        a, b = bench.tritons["a"], bench.tritons["b"]
+        await eventually(lambda: b.models == a.models)
+        await eventually(lambda: (b.trace, b.regions) == (a.trace, a.regions))
+        await eventually(lambda: not bench.restorer._joining)
+        assert bench.restored()["trace", "failed"] == bench.restored()["region", "failed"] == 1
+
+
+async def test_one_that_dies_while_it_is_restored_is_restored_when_it_comes_back() -> None:
+    async with restoring(a=full(), b=full()) as bench:
+        stuck = empty()
+        stuck.slow = {"m": asyncio.Event()}
+        await bench.restart("b", stuck)
+        await eventually(lambda: any("ModelLoad" in path for path in bench.tritons["b"].asked))
+        await bench.restart("b", empty())
+        await eventually(lambda: bench.tritons["b"].models == full().models)
+        await eventually(lambda: not bench.restorer._joining)
 
 
 class _Told(dict[str, str]):
