@@ -22,6 +22,10 @@ _READERS: Final = 4
 _AGAIN_S: Final = 60.0
 """When to ask again for what could not be read."""
 _PUBLISH_EVERY: Final = 32
+"""Configurations that are read before what is known is published, at the beginning."""
+_PUBLISH_SHARE: Final = 4
+"""A part of those known that has to be new before it is published again: publishing takes as long
+as there are models."""
 
 
 class FactsKeeper:
@@ -45,6 +49,7 @@ class FactsKeeper:
         self._wanted: dict[Version, BackendRecord] = {}
         """What is to be read, and from whom."""
         self._readers = 0
+        self._unpublished = 0
         self.idle = asyncio.Event()
         """Set while nothing is left to be read."""
         self.idle.set()
@@ -66,15 +71,26 @@ class FactsKeeper:
             now = self._clock()
             self.read(record, [each for each in missing if now >= self._failed.get(each, now)])
 
-    def retain(self, names: frozenset[bytes]) -> None:
-        """Forget models that nobody lists any more."""
+    def retain(self, names: frozenset[bytes], ready: frozenset[Version]) -> None:
+        """Forget models that nobody lists any more, and versions that others have replaced.
+
+        Args:
+            names: of models that are listed.
+            ready: what is ready anywhere. What is known of a model of which nothing is ready stays:
+                it may be about to be loaded again.
+        """
+        replaced = {version[0] for version in ready}
         for known in (self._known, self._failed):
-            for version in [version for version in known if version[0] not in names]:
+            gone = [
+                version
+                for version in known
+                if version[0] not in names or (version[0] in replaced and version not in ready)
+            ]
+            for version in gone:
                 del known[version]
 
     async def _read_wanted(self) -> None:
         try:
-            count = 0
             while self._wanted:
                 version = next(iter(self._wanted))
                 record = self._wanted.pop(version)
@@ -83,8 +99,8 @@ class FactsKeeper:
                     await self._read(record, version)
                 finally:
                     self._reading.discard(version)
-                count += 1
-                if count % _PUBLISH_EVERY == 0:
+                self._unpublished += 1
+                if self._unpublished >= max(_PUBLISH_EVERY, len(self._known) // _PUBLISH_SHARE):
                     self._conclude()
         finally:
             self._readers -= 1
@@ -104,6 +120,7 @@ class FactsKeeper:
             self._failed.pop(version, None)
 
     def _conclude(self) -> None:
+        self._unpublished = 0
         models: dict[bytes, list[Configured]] = {}
         for version, configured in self._known.items():
             models.setdefault(version[0], []).append(configured)

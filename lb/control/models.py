@@ -22,6 +22,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
+from lb.health.models import Version
 from lb.net.tasks import TaskOwner
 
 _log = logging.getLogger(__name__)
@@ -283,7 +284,7 @@ class ModelWatch:
             self._facts.read(record, [key for key in models.ready if key[0] in changed])
         self._facts.read_missing(record)
         if not is_same or (models.lists, models.ready) != before:
-            self._facts.retain(self._names())
+            self._facts.retain(self._names(), self._ready())
             self._directory.models_changed(record, self._clock())
         if watched.is_new:
             watched.is_new = False
@@ -293,6 +294,10 @@ class ModelWatch:
     def _names(self) -> frozenset[bytes]:
         listed = {record.models.names for record in self._watched}
         return frozenset[bytes]().union(*listed)
+
+    def _ready(self) -> frozenset[Version]:
+        ready = {record.models.ready for record in self._watched}
+        return frozenset[Version]().union(*ready)
 
     def _take_none(self, record: BackendRecord, why: str) -> None:
         """It has no list for us, so it may have any model."""

@@ -26,6 +26,13 @@ class Configured:
     """Models that an ensemble runs, which decide with it."""
 
 
+_UNREADABLE: Final = (
+    ParseError, RecursionError, UnicodeDecodeError, json.JSONDecodeError,
+    OverflowError, SystemError,
+)  # fmt: skip
+"""What reading any JSON as a message may raise: the last two come of infinite numbers and of text
+that is no Unicode."""
+
 UNKNOWN: Final = Configured(NO_FACTS)
 """Its configuration could not be read."""
 
@@ -54,7 +61,7 @@ def configured_from_json(body: bytes) -> Configured:
         if not isinstance(content, dict):
             raise ValueError("not a model configuration: expected an object")
         ParseDict(content, config, ignore_unknown_fields=True)
-    except (ParseError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"not a model configuration: {error}") from error
     return _configured(config)
 

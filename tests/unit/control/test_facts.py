@@ -127,6 +127,25 @@ async def test_models_that_nobody_lists_are_forgotten() -> None:
     async with keeping(m=Configured(STATELESS), n=Configured(STATELESS)) as bench:
         bench.keeper.read_missing(bench.record(b"m"))
         await bench.idle()
-        bench.keeper.retain(frozenset({b"n"}))
+        bench.keeper.retain(frozenset({b"n"}), frozenset())
         bench.keeper.read_missing(bench.record(b"n"))
         assert await bench.idle() == {b"n": STATELESS}
+
+
+async def test_versions_that_others_have_replaced_do_not_count_any_more() -> None:
+    async with keeping(m=Configured(STATELESS), n=Configured(STATEFUL)) as bench:
+        bench.keeper.read(bench.record(b"m"), [(b"m", b"1"), (b"lost", b"1"), (b"n", b"1")])
+        await bench.idle()
+        bench.questions.configs[b"lost"] = Configured(STATELESS)
+        bench.keeper.read(bench.record(b"lost"), [(b"lost", b"2")])
+        names = frozenset({b"m", b"n", b"lost"})
+        bench.keeper.retain(names, frozenset({(b"m", b"1"), (b"lost", b"2")}))
+        assert await bench.idle() == {b"m": STATELESS, b"n": STATEFUL, b"lost": STATELESS}
+
+
+async def test_what_is_known_of_many_models_is_published_a_few_times() -> None:
+    names = [f"m{at}" for at in range(3000)]
+    async with keeping(**dict.fromkeys(names, Configured(STATELESS))) as bench:
+        bench.keeper.read_missing(bench.record(*(name.encode() for name in names)))
+        assert len(await bench.idle()) == 3000
+        assert len(bench.published) < 25

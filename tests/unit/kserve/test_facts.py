@@ -108,6 +108,14 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
         configured_from_message(message)
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"version_policy":"\\ud800"}', b'{"input":[{"data_type":1e999}]}']
+)
+def test_what_no_message_can_hold_is_no_configuration(body: bytes) -> None:
+    with pytest.raises(ValueError, match="not a model configuration"):
+        configured_from_json(body)
+
+
 # Ensembles and versions
 
 
