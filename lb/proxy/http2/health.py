@@ -7,12 +7,13 @@ from typing import ClassVar, Final
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.pool import PoolSnapshot
-from lb.kserve.health import SERVER_NAMES, Serving, flag_message, health_message
+from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
 from lb.kserve.operations import HEALTH_WATCH
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.asked import AskedCall
-from lb.proxy.http2.replies import OK_HEAD
+from lb.proxy.http2.replies import OK_HEAD, status_trailers
 from lb.wire.grpc.message import frame_message
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.protobuf import BYTES, ProtobufError, fields
 
 _LIMIT: Final = 4096
@@ -67,7 +68,8 @@ class HealthCall(AskedCall):
             self.finish_answer(frame_message(health_message(state)))
 
     def _watch(self, service: bytes) -> None:
-        """Send the state now and whenever it changes, until the client goes (health.proto)."""
+        """Send the state now and whenever it changes, until the client goes (health.proto), or we
+        do: a drain would wait for those who watch until its time is over."""
         relay = self.relay
         last = 0
 
@@ -78,6 +80,11 @@ class HealthCall(AskedCall):
             if state != last:
                 last = state
                 self.server.send_data(self.response, frame_message(health_message(state)))
+            if relay.draining and not self.finished:
+                self.grpc_status = GrpcStatus.UNAVAILABLE
+                self.response.ended = True
+                self.response.trailers = status_trailers(GrpcStatus.UNAVAILABLE, EXITING)
+                self.server.end_stream(self.response)
 
         self.begun = True
         self.status = 200

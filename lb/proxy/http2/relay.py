@@ -317,6 +317,7 @@ class Http2Relay:
         self.draining = True
         for server in tuple(self.servers):
             server.begin_drain()
+        self.dispatcher.pool.announce()  # those who watch health end
 
     async def aclose(self) -> None:
         """Close everything, calls that still run included."""

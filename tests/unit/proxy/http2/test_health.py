@@ -151,6 +151,23 @@ async def test_a_watcher_hears_of_every_change_once() -> None:
     assert health(client.gets()) == [SERVING, NOT_SERVING]
 
 
+async def test_a_drain_does_not_wait_for_a_watcher() -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.sends(ask(WATCH))
+    client.gets()
+    relay.dispatcher.announce_exit()
+    relay.relay.begin_drain()
+    relay.relay.flush()
+    client.sends(ask(WATCH, stream=3))
+    written = client.gets()
+    for stream in (1, 3):
+        frames = [frame for frame in written if frame.stream == stream]
+        assert health(frames)[-1] == NOT_SERVING
+        assert b"grpc-status\x0214" in frames[-1].payload
+    assert relay.is_clean()
+
+
 async def test_a_watcher_that_goes_is_told_nothing_more() -> None:
     relay = PaperRelay()
     client = relay.client()
