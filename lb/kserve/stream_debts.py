@@ -118,9 +118,11 @@ class Debts:
         names = answer_names(head)
         if names is None:
             return None
+        first = self.counted[0]
+        # Counting one too many costs the order of answers; one too few would hold up all that
+        # follow.
         if names.model:
-            return names.model not in self.free_models
-        # An error before the inference names no model. Counting one too many costs the order
-        # of answers; one too few would hold up all that follow.
-        first = self.counted[0].id
-        return not first or names.id == first
+            # What a model does may have become known, or have changed, during the stream.
+            return names.model == first.model or names.model not in self.free_models
+        # An error before the inference names no model.
+        return not first.id or names.id == first.id

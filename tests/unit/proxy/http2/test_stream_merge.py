@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
@@ -67,6 +69,35 @@ async def test_an_answer_that_is_not_due_waits_and_its_sender_gets_no_credit() -
     assert paper.bench.ledger.held == 0
     credits = [f.increment for f in paper.backends[1].gets() if f.kind == WINDOW_UPDATE]
     assert sum(credits) >= 50_000
+
+
+async def test_what_a_model_does_may_become_known_during_the_stream() -> None:
+    paper = PaperStreams(backends=3)
+    known = paper.bench.ref.current
+    paper.bench.ref.publish(replace(known, routes={}))
+    paper.begin_two()
+    paper.bench.ref.publish(known)
+    paper.send(*(request("seq", int(name), name, start=name == "3") for name in "123"))
+    paper.backends[2].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "3")))
+    assert paper.ids() == []
+    for number, name in ((1, "2"), (0, "1")):
+        paper.backends[number].sends(data(1, result("seq", name)))
+    assert paper.ids() == ["1", "2", "3"]
+
+
+async def test_what_a_model_does_may_become_unknown_during_the_stream() -> None:
+    paper = PaperStreams(backends=3)
+    paper.begin_two()
+    known = paper.bench.ref.current
+    paper.send(request("seq", 1, "a"))
+    paper.bench.ref.publish(replace(known, routes={}))
+    paper.send(request("seq", 1, "b"))
+    paper.bench.ref.publish(known)
+    paper.send(request("seq", 3, "c", start=True))
+    paper.backends[2].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "c")))
+    assert paper.ids() == []
+    paper.backends[0].sends(data(1, result("seq", "a") + result("seq", "b")))
+    assert sorted(paper.ids()) == ["a", "b", "c"]
 
 
 async def test_a_client_that_takes_nothing_holds_up_both_backends() -> None:
