@@ -12,7 +12,7 @@ along when it died is found out pin by pin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import Final
 
@@ -134,6 +134,7 @@ class SequenceTable:
         idle_s: float,
         now: float,
         tried: tuple[Backend, ...] = (),
+        joined: Collection[Backend] = (),
     ) -> tuple[Backend | None, Pin | None]:
         """Choose the backend of a step, and count the step as under way if it is pinned.
 
@@ -143,6 +144,7 @@ class SequenceTable:
             idle_s: how long its model remembers an idle sequence.
             now: monotonic seconds.
             tried: backends at which an attempt at this request has failed.
+            joined: backends that take it without one more request in flight.
 
         Returns:
             The backend, and the pin that `ended` wants to have back. No pin: nobody started it
@@ -162,10 +164,13 @@ class SequenceTable:
             if not step.is_start:
                 raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, share.backend))
             row = NO_ROW
+        if row != NO_ROW and step.is_start and self._is_misplaced(row, placement):
+            self._close(row)
+            row = NO_ROW
         if row == NO_ROW:
             if not step.is_start and self._affinity is Affinity.LEAST_OPEN:
                 return None, None
-            backend = self._choose(step.key, placement, tried)
+            backend = self._choose(step.key, placement, tried, joined)
             if backend is None or not step.is_start:
                 return backend, None
             row = self._open(step.key, queue, backend, now)
@@ -258,9 +263,13 @@ class SequenceTable:
     # Choice
 
     def _choose(
-        self, key: SequenceKey, placement: Placement, tried: tuple[Backend, ...]
+        self,
+        key: SequenceKey,
+        placement: Placement,
+        tried: tuple[Backend, ...],
+        joined: Collection[Backend],
     ) -> Backend | None:
-        free = [backend for backend in placement.eligible if backend.has_room]
+        free = [backend for backend in placement.eligible if backend.has_room or backend in joined]
         candidates = [backend for backend in free if backend not in tried] or free
         if not candidates:
             return None
@@ -280,6 +289,14 @@ class SequenceTable:
             )
 
         return min(candidates, key=rank)
+
+    def _is_misplaced(self, row: int, placement: Placement) -> bool:
+        """Whether a new START of an open sequence belongs elsewhere: its backend gets nothing new,
+        and has no step of it under way that could be followed by another one."""
+        eligible = placement.eligible
+        if row in self._pins or not eligible:
+            return False
+        return self._shares[self._rows.owner[row]].backend not in eligible
 
     # Pins
 

@@ -6,11 +6,11 @@ backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from lb.balancing.sequences import SequenceTable, lost_text, sequence_text
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
@@ -59,17 +59,13 @@ class Steps:
         backend, pin = self.table.place(step, placement, idle_of(facts), now, exchange.tried)
         if backend is None or pin is None:
             return backend
-        if not backend.has_room:
-            reason, fault = Reason.BACKENDS_FULL, "is at its request limit"
-        elif backend.ports[exchange.protocol] is None:
-            reason, fault = Reason.NO_BACKEND, f"has no {exchange.protocol.label} port"
-        else:
-            particulars.pin = pin
-            particulars.starts = pin.starts
-            return backend
-        self.table.ended(step, pin, pin.starts, now, surely_not_run=True)
-        text = f"{sequence_text(step.key)} runs on backend {backend.name}, which {fault}"
-        raise RequestRefused(reason, text)
+        refused = refusal(step, backend, exchange.protocol)
+        if refused is not None:
+            self.table.ended(step, pin, pin.starts, now, surely_not_run=True)
+            raise refused
+        particulars.pin = pin
+        particulars.starts = pin.starts
+        return backend
 
     def ended(self, particulars: Particulars, outcome: Outcome, now: float) -> None:
         """The attempt at a step is over."""
@@ -95,6 +91,27 @@ class Steps:
         if not step.is_start and self.table.is_lost(step.key):
             return Reason.SEQUENCE_LOST, f"{lost_text(step.key, backend)} ({text})"
         return reason, f"{sequence_text(step.key)}: {text}"
+
+
+def refusal(
+    step: SequenceStep, backend: Backend, protocol: AppProtocol, joined: Collection[Backend] = ()
+) -> RequestRefused | None:
+    """Why the backend of a sequence cannot take a step; None where it can.
+
+    Args:
+        step: of a sequence that runs there.
+        backend: where it runs.
+        protocol: over which the step came.
+        joined: backends that take it without one more request in flight.
+    """
+    if backend.ports[protocol] is None:
+        reason, fault = Reason.NO_BACKEND, f"has no {protocol.label} port"
+    elif not (backend.has_room or backend in joined):
+        reason, fault = Reason.BACKENDS_FULL, "is at its request limit"
+    else:
+        return None
+    text = f"{sequence_text(step.key)} runs on backend {backend.name}, which {fault}"
+    return RequestRefused(reason, text)
 
 
 def idle_of(facts: ModelFacts | None) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from lb.balancing.sequences import sequence_text
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
@@ -14,7 +14,7 @@ from lb.kserve.gate import StreamMask
 from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.http2.call import Call
-from lb.proxy.steps import idle_of
+from lb.proxy.steps import idle_of, refusal
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.heads import RequestHead
 
@@ -90,29 +90,28 @@ class RoutedStream(Call):
         """The backend of a step, if the table of sequences has one for it.
 
         Raises:
-            RequestRefused: the sequence is lost, or its backend takes no more.
+            RequestRefused: the sequence is lost, or its backend cannot take the step.
         """
         table = self.relay.dispatcher.steps.table
         now = self.relay.now
         tried = self.tried if self._home is None else ()
         idle_s = idle_of(None if route is None else route.facts)
-        backend, pin = table.place(step, placement, idle_s, now, tried)
-        if backend is not None and backend.ports[_GRPC] is None:
-            backend = None
-        is_refused = backend is not None and not self._takes_more(backend)
+        joined = self._joined
+        backend, pin = table.place(step, placement, idle_s, now, tried, joined)
+        refused = None if backend is None else refusal(step, backend, _GRPC, joined)
         if pin is not None:
             # Nobody can say when a step on a stream is over: its answers may be many.
-            table.ended(step, pin, pin.starts, now, surely_not_run=is_refused)
-        if backend is not None and is_refused:
-            text = f"{sequence_text(step.key)} runs on backend {backend.name}"
-            raise RequestRefused(Reason.BACKENDS_FULL, f"{text}, which is at its request limit")
+            table.ended(step, pin, pin.starts, now, surely_not_run=refused is not None)
+        if refused is not None:
+            raise refused
         return backend
 
-    def _takes_more(self, backend: Backend) -> bool:
-        """Whether the stream goes to a backend already, or there is room for one more there."""
-        merge = self.merge
-        is_open = backend is self.backend if merge is None else backend in merge.live
-        return is_open or backend.has_room
+    @property
+    def _joined(self) -> Collection[Backend]:
+        """Where the stream goes already."""
+        if self.merge is not None:
+            return self.merge.live
+        return () if self.backend is None else (self.backend,)
 
     @property
     def _home(self) -> Backend | None:

@@ -179,6 +179,33 @@ def test_a_draining_backend_keeps_its_sequences_and_gets_no_new_ones() -> None:
     assert home.open_sequences == 0
 
 
+def test_a_start_of_an_open_sequence_leaves_a_backend_that_gets_nothing_new() -> None:
+    play = Play(*make_backends(0, 0))
+    home = play.start(1)
+    (other,) = play.eligible = tuple(b for b in play.eligible if b is not home)
+    under_way = step(1)
+    _, pin = play.begin(under_way)
+    assert pin is not None
+    assert play.start(1) is home  # the steps under way are followed
+    play.table.ended(under_way, pin, pin.starts, play.now)
+    assert play.start(1) is other
+    assert play.run(step(1)) is other
+    assert [home.open_sequences, other.open_sequences] == [0, 1]
+    play.eligible = ()
+    assert play.start(1) is other
+
+
+def test_a_start_is_taken_by_a_full_backend_that_counts_it_already() -> None:
+    a, b = make_backends(0, 0)
+    play = Play(a, b)
+    for backend in (a, b):
+        backend.max_in_flight = backend.in_flight = 1
+    start = step(1, start=True)
+    assert play.begin(start) == (None, None)
+    found = play.table.place(start, placement((a, b)), IDLE_S, play.now, (), (b,))
+    assert found[0] is b
+
+
 def test_a_step_is_told_that_its_backend_died_and_the_next_start_is_placed_afresh() -> None:
     play = Play(*make_backends(0, 0))
     home = play.start("call-7")

@@ -86,6 +86,33 @@ async def test_the_next_backend_of_the_stream_is_its_home_when_the_first_has_gon
     assert names(paper, StreamMessage(b"plain")) == ["b1"]
 
 
+async def test_a_full_backend_takes_starts_of_streams_that_it_has() -> None:
+    paper = PaperStreams(backends=3)
+    paper.begin_two()
+    for backend in paper.bench.backends:
+        backend.max_in_flight = 1
+    paper.bench.backends[2].in_flight = 1
+    paper.send(*(request("seq", number, f"{number}", start=True) for number in (3, 4)))
+    assert [paper.requests(0), paper.requests(1)] == [["3"], ["4"]]
+    table = paper.bench.dispatcher.steps.table
+    homes = [table.backend_of(SequenceKey(b"seq", number)) for number in (3, 4)]
+    assert homes == list(paper.bench.backends[:2])
+
+
+async def test_a_sequence_on_a_backend_without_a_grpc_port_is_not_moved() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    b1 = paper.bench.backends[1]
+    paper.end(1)
+    b1.ports = (b1.ports[0], None)
+    key = SequenceKey(b"seq", 2)
+    paper.send(request("seq", 2, "x", end=True))
+    (answer,) = paper.answers()
+    text = "sequence 2 of model seq runs on backend b1, which has no grpc port"
+    assert answer.error_message == text
+    assert paper.bench.dispatcher.steps.table.backend_of(key) is b1
+
+
 async def test_only_what_surely_did_not_run_is_forgotten() -> None:
     paper = PaperStreams()
     paper.begin_two()
