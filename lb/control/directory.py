@@ -34,7 +34,7 @@ _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
 have read yet what the backends sent."""
 _SEARCH_S: Final = 1.0
-"""Between two looks at all backends for models that nobody is known to have."""
+"""Between two looks at backends for what their answers say of models."""
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
 
@@ -164,8 +164,8 @@ class BackendDirectory:
 
         Without the version that was asked for, that may be one which nobody has: then only the
         backend's next list can tell, and it is asked for at once. So are those of all when nobody
-        is known to have the model: one may have been told to load it, and not through us. That is
-        done once a second at most.
+        is known to have the model: one may have been told to load it, and not through us. All that
+        is done once a second at most.
         """
         record = self._records.get(backend.name)
         if record is None or record.backend is not backend:
@@ -176,14 +176,20 @@ class BackendDirectory:
             # A client that asks for what nobody has must not keep all backends busy.
             self._search_due = now + _SEARCH_S
             for each in self._records.values():
-                each.wake()
+                self._look_again(each, now)
         if not version:
-            record.wake()
+            self._look_again(record, now)
         elif record.models.contradicted((model, version), now):
             fields = {"backend": backend.name, "model": model.decode(errors="backslashreplace")}
             _log.info("backend does not have a model that it listed", extra=fields)
-            record.wake()
+            self._look_again(record, now)
             self.models_changed(record, now)
+
+    def _look_again(self, record: BackendRecord, now: float) -> None:
+        """Ask for its list soon, but not for each request that a client may make."""
+        if now >= record.look_due:
+            record.look_due = now + _SEARCH_S
+            record.wake()
 
     # News of the probes
 

@@ -98,8 +98,8 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "admin", "backend", "empty_since", "lives", "member", "models", "ports", "regions", "setup",
-        "since", "state", "wake",
+        "admin", "backend", "empty_since", "lives", "look_due", "member", "models", "ports",
+        "regions", "setup", "since", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -119,6 +119,8 @@ class BackendRecord:
         last sequence."""
         self.lives = False
         """It has answered since it was last found dead."""
+        self.look_due = 0.0
+        """When an answer may next be a reason to ask for its models at once."""
         self.models = ModelTable()
         if member.spec.kind not in LISTING_KINDS:
             self.models.cannot_list()

@@ -449,6 +449,20 @@ def test_a_model_that_nobody_has_is_looked_for_everywhere_only_now_and_then() ->
     assert woken == ["b", "b"]
 
 
+@pytest.mark.parametrize("model", [b"nobody", b"m"])
+def test_clients_that_ask_for_what_is_not_there_do_not_keep_a_backend_busy(model: bytes) -> None:
+    directory = make_directory("a", "b")
+    for name in "ab":
+        lists(directory, name, "m")
+    woken: list[str] = []
+    directory.find("a").wake = lambda: woken.append("a")
+    for moment in range(100):
+        directory.misplaced(backend_of(directory, "a"), model, b"", 120.0 + moment / 100)
+    assert woken == ["a"]
+    directory.misplaced(backend_of(directory, "a"), model, b"", 121.0)
+    assert woken == ["a", "a"]
+
+
 def test_backends_that_do_not_list_models_are_served_by_kind() -> None:
     directory = BackendDirectory(make_policy("least_loaded", Random(1)))
     directory.replace(
