@@ -23,13 +23,14 @@ from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
-from lb.control.questions import Questions
+from lb.control.questions import READ_BYTES, Questions
 from lb.control.record import Member
 from lb.control.restore import Restorer
 from lb.control.views import port_statuses
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.health.thresholds import Thresholds
 from lb.net.ask.asker import Asker
+from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -300,7 +301,7 @@ def _models(
     settings: Settings, directory: BackendDirectory, security: Security, rng: Random
 ) -> tuple[ModelWatch, Restorer]:
     table = settings.model_table
-    questions = Questions(_asker(settings, security))
+    questions = Questions(_asker(settings, security, READ_BYTES))
     watch = ModelWatch(directory, questions, rng, refresh_s=table.refresh)
     restorer = Restorer(directory, watch, questions)
     if table.restore:
@@ -308,9 +309,11 @@ def _models(
     return watch, restorer
 
 
-def _asker(settings: Settings, security: Security) -> Asker:
+def _asker(settings: Settings, security: Security, answer_bytes: int = ANSWER_BYTES) -> Asker:
     """For calls of our own."""
-    return Asker(security.clients, connect_timeout_s=settings.timeouts.connect)
+    return Asker(
+        security.clients, connect_timeout_s=settings.timeouts.connect, answer_bytes=answer_bytes
+    )
 
 
 def fan_out_options(settings: Settings) -> FanOutOptions:

@@ -12,7 +12,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.http import HttpAnswer, HttpTalk
-from lb.net.ask.talk import Fields, Payload, Talk, authority, with_operator_fields
+from lb.net.ask.talk import ANSWER_BYTES, Fields, Payload, Talk, authority, with_operator_fields
 from lb.net.dial import dial
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
@@ -34,10 +34,20 @@ class Asker:
         *,
         connect_timeout_s: float = 1.0,
         handshake_timeout_s: float = 10.0,
+        answer_bytes: int = ANSWER_BYTES,
     ) -> None:
+        """Take what holds for all calls.
+
+        Args:
+            tls: how backends are spoken to that want TLS.
+            connect_timeout_s: for a connection.
+            handshake_timeout_s: for its TLS.
+            answer_bytes: longest answer that is taken.
+        """
         self._tls = tls or ClientTlsBook()
         self._connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
+        self._answer_bytes = answer_bytes
 
     async def http(
         self,
@@ -72,6 +82,7 @@ class Asker:
             with_operator_fields(fields, spec.headers),
             body,
             authority=authority(spec.headers, address),
+            limit=self._answer_bytes,
         )
         return await self._converse(AppProtocol.HTTP, address, tls, talk, timeout_s, keep)
 
@@ -93,6 +104,7 @@ class Asker:
             message,
             authority=authority(spec.headers, address),
             is_secure=tls is not None,
+            limit=self._answer_bytes,
         )
         return await self._converse(AppProtocol.GRPC, address, tls, talk, timeout_s, keep)
 

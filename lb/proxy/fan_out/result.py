@@ -106,6 +106,10 @@ class Result:
 
 def answered_http(backend: Backend, answer: HttpAnswer, asked_at: float, now: float) -> Result:
     """A result out of an HTTP answer."""
+    if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
+        # No Triton says so; and to a client a 304 with a body would be two answers.
+        error = UpstreamError(Outcome.PROTOCOL_ERROR, f"HTTP status {answer.status}")
+        return unanswered(backend, AppProtocol.HTTP, error)
     is_error = answer.status >= HTTPStatus.BAD_REQUEST
     text = http_error_text(answer.body) or f"HTTP status {answer.status}" if is_error else ""
     return Result(

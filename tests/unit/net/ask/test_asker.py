@@ -140,3 +140,16 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
 async def test_a_port_that_a_backend_does_not_have_is_a_bug() -> None:
     with pytest.raises(LookupError, match="no grpc port"):
         await Asker().grpc(spec_of("127.0.0.1:1"), b"/s/M", timeout_s=1)
+
+
+async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
+    async def long(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(bytes(70_000)))
+
+    async with scripted_backend(long) as backend:
+        spec = spec_of(backend.target)
+        with pytest.raises(UpstreamError, match="too long"):
+            await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=5)
+        answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=5)
+        assert len(answer.body) == 70_000

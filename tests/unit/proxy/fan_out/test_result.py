@@ -33,6 +33,12 @@ def test_an_error_is_an_answer_with_its_text() -> None:
     assert (result.is_ok, result.label, result.detail) == (False, "error", "gone")
 
 
+def test_an_answer_that_no_triton_gives_is_none() -> None:
+    result = answered_http(BACKEND, HttpAnswer(304, (), b""), 1.0, 2.0)
+    assert (result.is_ok, result.status, result.reason) == (False, 502, Reason.UPSTREAM_PROTOCOL)
+    assert result.detail == "HTTP status 304"
+
+
 def test_who_was_not_reached_never_heard_of_it() -> None:
     result = unanswered(BACKEND, HTTP, UpstreamError(Outcome.CONNECT_REFUSED, "no"))
     assert result.is_unreached
