@@ -21,6 +21,7 @@ from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
 from lb.proxy.http2.stream_way import RoutedStream
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.budget import Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode
@@ -40,6 +41,8 @@ _FIRST_LOOK: Final = 1024
 """Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
+_TINY_MESSAGE: Final = 16
+"""Messages of fewer bytes, prefix included, ask for nothing; one read may bring 50,000 of them."""
 _NO_MESSAGE: Final = StreamMessage()
 _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 
@@ -169,6 +172,8 @@ class StreamCall(RoutedStream):
             piece = payload if stop - at == size else payload[at:stop]
             at = stop
             self._between = cutter.is_between
+            if is_first and self._between and len(piece) < _TINY_MESSAGE:
+                self.server.spend(Spending.CRUMB)
             if is_first or self._is_looking:
                 self._find_way(piece)
             else:

@@ -15,6 +15,7 @@ from lb.proxy.http2 import stream_call
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     DATA,
+    ENHANCE_YOUR_CALM,
     OK_TRAILERS,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
@@ -231,6 +232,18 @@ async def test_requests_are_not_counted_again_once_their_order_is_given_up(
     paper.send(*(request("plain", name=str(number)) for number in range(300)))
     assert paper.call.is_uncounted
     assert not paper.call.debts.counted
+
+
+async def test_a_read_full_of_messages_that_ask_for_nothing_ends_the_connection() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain"))
+    paper.client.sends(data(1, bytes(5) * 500))
+    assert not paper.client.link.parted
+    paper.client.sends(data(1, bytes(5) * 10_000))
+    assert paper.client.link.parted
+    assert paper.looks()[-1].code == ENHANCE_YOUR_CALM
+    paper.client.goes()
+    assert paper.bench.is_clean()
 
 
 async def test_a_message_over_the_limit_ends_the_stream() -> None:
