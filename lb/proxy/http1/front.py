@@ -18,7 +18,6 @@ from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.server import ServerConnection
 from lb.wire.cache import HeadCache
 from lb.wire.http1.grammar import trimmed
-from lb.wire.http1.request import parse_request_head
 
 if TYPE_CHECKING:
     from lb.proxy.http1.heads import RequestPlan
@@ -87,7 +86,7 @@ class Front(ABC):
         return turn
 
     def _request(self, head: bytes) -> FrontRequest:
-        parsed = parse_request_head(head, self.relay.options.head)
+        parsed = self.relay.heads.parse(head)
         return FrontRequest(
             parsed.method,
             parsed.target.partition(b"?")[0],

@@ -115,6 +115,18 @@ class HeadReader:
         """Look up the response heads used last, none of which is an error, interim or answers
         HEAD; hot."""
 
+    def parse(self, head: bytes) -> RequestHead:
+        """Read a request head.
+
+        Raises:
+            MessageError: it must not be relayed; says whether its answer may have a body.
+        """
+        try:
+            return parse_request_head(head, self._limits)
+        except MessageError as fault:
+            fault.to_head = head.startswith(b"HEAD ")
+            raise
+
     def request(self, head: bytes) -> RequestPlan:
         """What a request head means.
 
@@ -123,11 +135,7 @@ class HeadReader:
         """
         plan = self._requests.get(head) or self._requests.revive(head)
         if plan is None:
-            try:
-                request = parse_request_head(head, self._limits)
-            except MessageError as fault:
-                fault.to_head = head.startswith(b"HEAD ")
-                raise
+            request = self.parse(head)
             line = self._line(head[: head.index(CRLF)], request)
             fits = not self._body_size or request.length <= self._body_size
             plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))

@@ -117,3 +117,14 @@ async def test_requests_may_follow_each_other_at_once() -> None:
 
     assert client.take().startswith(OK + b"HTTP/1.1 400 ")
     client.lose()
+
+
+@pytest.mark.parametrize("fields", [b"", b"Host: a\r\nContent-Length: x\r\n"])
+async def test_the_refusal_of_a_head_request_has_no_body(fields: bytes) -> None:
+    _, server, client = connect(Sides())
+
+    server.data_received(b"HEAD /do HTTP/1.1\r\n" + fields + b"\r\n")
+
+    answer = client.take()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"\r\n\r\n")
