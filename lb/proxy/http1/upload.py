@@ -206,7 +206,7 @@ class Upload(Exchange):
         kept += message
         if len(kept) > _COMPACT_PIECES:
             # A body that comes in crumbs would otherwise cost many times its size.
-            kept[:] = [b"".join(kept)]
+            _compact(kept)
         self._settle()
 
     def _settle(self) -> bool:
@@ -220,3 +220,14 @@ class Upload(Exchange):
                 return False
             self._charged = owed
         return True
+
+
+def _compact(pieces: list[Payload]) -> None:
+    """Join the last pieces, up to one of twice the size of all behind it: a body of many megabytes
+    that waits must not be copied anew for every few pieces of it."""
+    at = len(pieces) - 1
+    size = len(pieces[at])
+    while at and len(pieces[at - 1]) <= 2 * size:
+        at -= 1
+        size += len(pieces[at])
+    pieces[at:] = [b"".join(pieces[at:])]
