@@ -11,6 +11,7 @@ from lb.domain.operation import Operation
 from lb.kserve.operations import grpc_operation, http_route
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
+from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
@@ -22,8 +23,9 @@ from tests.fakes.http1_backend import Peer, Script, reply
 class RecordedFanOut:
     """Answers every question with `reply`, once `may_answer` is set."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, ledger: Ledger | None = None) -> None:
         self.reply = reply
+        self.ledger = Ledger(1 << 30) if ledger is None else ledger
         self.questions: list[Question] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -31,7 +33,12 @@ class RecordedFanOut:
     async def ask(self, question: Question) -> Reply:
         """See `lb.proxy.fan_out.question.FanOut`."""
         self.questions.append(question)
-        await self.may_answer.wait()
+        account = AnswerAccount(self.ledger)
+        account.keep(len(question.body))
+        try:
+            await self.may_answer.wait()
+        finally:
+            account.close()
         return self.reply
 
 

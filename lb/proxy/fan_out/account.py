@@ -1,4 +1,4 @@
-"""The bytes that a question's answers hold."""
+"""The bytes that a question and its answers hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AnswerAccount:
         return self._is_open
 
     def keep(self, size: int) -> bool:
-        """Account for more bytes of an answer. False when there is no room for them."""
+        """Account for more bytes. False when there is no room for them."""
         return self._is_open and self._ledger.take(self, size)
 
     def evict(self) -> None:

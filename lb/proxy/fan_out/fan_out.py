@@ -99,6 +99,9 @@ class BackendFanOut:
         self._under_way[is_change] += 1
         account = AnswerAccount(self._ledger)
         try:
+            # Here and not with the client, who may leave: the body stays until all are done.
+            if not account.keep(len(question.body)):
+                return _short_of_memory(question, ())
             if is_change:
                 return await self._control(question, account)
             return await self._view(question, account)
@@ -313,5 +316,5 @@ def _nobody(question: Question) -> Reply:
 
 
 def _short_of_memory(question: Question, asked: Sequence[Reach | Result]) -> Reply:
-    detail = "too little memory for the answers of the backends"
+    detail = "too little memory for the request or for the answers of the backends"
     return replies.refusal(question, Reason.MEMORY, detail, asked)

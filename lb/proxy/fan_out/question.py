@@ -56,5 +56,8 @@ class FanOut(Protocol):
     """Asks the backends that a question concerns."""
 
     async def ask(self, question: Question) -> Reply:
-        """Answer it; whatever backends do is in the reply, never an exception."""
+        """Answer it; whatever backends do is in the reply, never an exception.
+
+        The body is on its account from the call on, until it returns.
+        """
         ...

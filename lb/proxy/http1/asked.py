@@ -97,7 +97,7 @@ class AskedExchange(Http1Exchange):
             return False
         if ended:
             body = b"".join(kept)
-            kept.clear()  # a body of hundreds of megabytes is held once, and stays on the account
+            kept.clear()  # a body of hundreds of megabytes is held once
             self.relay.tasks.spawn(self._ask(body), name=f"ask:{self.operation.name}")
             return False
         return True
@@ -114,6 +114,7 @@ class AskedExchange(Http1Exchange):
             body=body,
             is_abandoned=lambda: self.server is None,
         )
+        self.forget()  # the fan-out counts the body from here on
         reply = await self._fan_out.ask(question)
         if self.server is None:
             return  # nobody waits any more

@@ -97,7 +97,7 @@ class AskedCall(Call):
         """
         pieces = self.request.retained or []
         data = b"".join(pieces)
-        pieces.clear()  # a message of hundreds of megabytes is held once, and stays on the account
+        pieces.clear()  # a message of hundreds of megabytes is held once
         size = int.from_bytes(data[1:PREFIX_SIZE], "big")
         if len(data) < PREFIX_SIZE or len(data) != size + PREFIX_SIZE:
             raise RequestRefused(Reason.BAD_REQUEST, "the call needs exactly one message")
@@ -116,18 +116,18 @@ class AskedCall(Call):
         fan_out = self.relay.fan_out
         if fan_out is None:
             raise RuntimeError("there is nobody to ask")
-        reply = await fan_out.ask(
-            Question(
-                protocol=AppProtocol.GRPC,
-                operation=self.operation,
-                model=self.model,
-                method=self.method,
-                target=self.path,
-                fields=self._fields(),
-                body=message,
-                is_abandoned=lambda: self.finished,
-            )
+        question = Question(
+            protocol=AppProtocol.GRPC,
+            operation=self.operation,
+            model=self.model,
+            method=self.method,
+            target=self.path,
+            fields=self._fields(),
+            body=message,
+            is_abandoned=lambda: self.finished,
         )
+        self.request.drop_retained()  # the fan-out counts the message from here on, inflated
+        reply = await fan_out.ask(question)
         if not self.finished:
             self.relay.now = self.relay.clock()
             self.attempts = len(reply.backends)

@@ -315,6 +315,15 @@ async def test_answers_that_do_not_fit_into_memory_are_an_error() -> None:
             assert (answer.status, answer.reason) == (503, Reason.MEMORY)
 
 
+async def test_a_request_that_does_not_fit_into_memory_is_not_asked() -> None:
+    stage = Stage(ceiling=1000)
+    async with scripted_backend(serving(b"")) as a:
+        stage.add(backend_at("a", a.target))
+        answer = await stage.ask(replace(LOAD, body=bytes(1001)))
+        assert (answer.status, answer.reason) == (503, Reason.MEMORY)
+        assert a.requests == []
+
+
 def test_grpc_settings_are_read_when_none_are_given() -> None:
     assert not changes_something(grpc_question("LogSettings"))
     only_model = pb.TraceSettingRequest(model_name="m").SerializeToString()

@@ -39,7 +39,7 @@ class Bench(PaperRelay):
 
     def __init__(self, reply: Reply, options: Http2Options | None = None) -> None:
         super().__init__(gate=OpenGate(), options=options)
-        self.fan_out = self.relay.fan_out = RecordedFanOut(reply)
+        self.fan_out = self.relay.fan_out = RecordedFanOut(reply, self.ledger)
 
     async def settle(self) -> None:
         """Let the questions be answered."""
@@ -156,7 +156,8 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
     _ask(client, _INDEX, message(b"x" * 9000))
     await asyncio.sleep(0)
     client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
-    assert relay.ledger.held == 0
+    assert relay.ledger.held == 9000  # the backends may still be sent it
+    assert relay.fan_out.questions[0].is_abandoned()
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert not [frame for frame in client.gets() if frame.kind in (HEADERS, DATA, RST_STREAM)]
@@ -173,11 +174,26 @@ async def test_long_messages_are_credited_and_counted_until_they_are_answered() 
     client.sends(headers(1, request_fields(path=_SERVICE + b"RepositoryModelLoad")))
     for at in range(0, len(body), 16_000):
         client.sends(data(1, body[at : at + 16_000], end=at + 16_000 >= len(body)))
-    await asyncio.sleep(0)
     assert relay.ledger.held == len(body)
+    await asyncio.sleep(0)
+    assert relay.ledger.held == 300_000
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert relay.fan_out.questions[0].body == body[5:]
+    assert relay.is_clean()
+
+
+async def test_messages_are_counted_as_they_are_once_inflated() -> None:
+    relay = Bench(Reply(status=0))
+    relay.fan_out.may_answer.clear()
+    client = relay.client()
+    fields = request_fields(path=_SERVICE + b"RepositoryModelLoad")
+    client.sends(headers(1, fields))
+    client.sends(data(1, message(gzip.compress(bytes(1_000_000)), 1), end=True))
+    await asyncio.sleep(0)
+    assert relay.ledger.held == 1_000_000
+    relay.fan_out.may_answer.set()
+    await relay.settle()
     assert relay.is_clean()
 
 
