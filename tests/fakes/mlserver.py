@@ -10,6 +10,7 @@ import grpc.aio
 from aiohttp import web
 
 from lb.kserve import inference_pb2 as pb
+from tests.fakes.two_ports import two_ports
 
 STREAMED = pb.ModelInferResponse(model_name="triton_python_backend_shm_region_", id="7")
 """Its streams give plain `ModelInferResponse`s, whose field 1 is no error."""
@@ -82,17 +83,5 @@ async def mlserver(name: str) -> AsyncIterator[MlServer]:
     app.router.add_get("/v2/health/ready", server.ready)
     app.router.add_post("/v2/models/{model}/infer_stream", server.stream)
     app.router.add_route("*", "/{rest:.*}", server.other)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.http = f"127.0.0.1:{runner.addresses[0][1]}"
-    over_grpc = grpc.aio.server()
-    over_grpc.add_generic_rpc_handlers((server,))
-    server.grpc = f"127.0.0.1:{over_grpc.add_insecure_port('127.0.0.1:0')}"
-    await over_grpc.start()
-    try:
+    async with two_ports(app, server) as (server.http, server.grpc):
         yield server
-    finally:
-        await over_grpc.stop(None)
-        await runner.cleanup()

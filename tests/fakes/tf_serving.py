@@ -10,6 +10,7 @@ import grpc.aio
 from aiohttp import web
 
 from lb.wire.protobuf import fields
+from tests.fakes.two_ports import two_ports
 
 STATES = {"LOADING": 20, "AVAILABLE": 30}
 
@@ -85,17 +86,5 @@ async def tf_serving(name: str, **models: str) -> AsyncIterator[TfServing]:
     server = TfServing(name, models)
     app = web.Application()
     app.router.add_route("*", "/v1/models/{rest:.*}", server.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.http = f"127.0.0.1:{runner.addresses[0][1]}"
-    over_grpc = grpc.aio.server()
-    over_grpc.add_generic_rpc_handlers((server,))
-    server.grpc = f"127.0.0.1:{over_grpc.add_insecure_port('127.0.0.1:0')}"
-    await over_grpc.start()
-    try:
+    async with two_ports(app, server) as (server.http, server.grpc):
         yield server
-    finally:
-        await over_grpc.stop(None)
-        await runner.cleanup()

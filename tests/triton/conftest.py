@@ -63,16 +63,8 @@ def tritons(
 ) -> Iterator[tuple[RealTriton, ...]]:
     """Three Tritons that serve the same models."""
     workspace = tmp_path_factory.mktemp("tritons")
-    started: list[RealTriton] = []
-    try:
-        for number in range(3):
-            started.append(RealTriton(f"triton-{number}", workspace, records.directory))  # noqa: PERF401
-        for triton in started:
-            triton.wait_ready()
-        yield tuple(started)
-    finally:
-        for triton in started:
-            triton.close()
+    with RealTriton.several(3, workspace, records.directory) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar
@@ -47,6 +48,23 @@ class RealTriton:
         self._process = self._start()
         self._is_killed = False
         self.started.append(self)
+
+    @classmethod
+    @contextmanager
+    def several(
+        cls, count: int, workspace: Path, records: Path, *options: str
+    ) -> Iterator[tuple[RealTriton, ...]]:
+        """Run several that are alike."""
+        running: list[RealTriton] = []
+        try:
+            for number in range(count):
+                running.append(cls(f"triton-{number}", workspace, records, *options))  # noqa: PERF401
+            for triton in running:
+                triton.wait_ready()
+            yield tuple(running)
+        finally:
+            for triton in running:
+                triton.close()
 
     def _start(self) -> ChildProcess:
         native = ENVIRONMENT / "native"

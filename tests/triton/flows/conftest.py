@@ -25,17 +25,8 @@ def controlled_tritons(
 ) -> Iterator[tuple[RealTriton, ...]]:
     """Four under explicit model control: three for the balancer, and one that is asked directly."""
     workspace = tmp_path_factory.mktemp("controlled")
-    started: list[RealTriton] = []
-    try:
-        for number in range(4):
-            triton = RealTriton(f"triton-{number}", workspace, records.directory, *EXPLICIT)
-            started.append(triton)
-        for triton in started:
-            triton.wait_ready()
-        yield tuple(started)
-    finally:
-        for triton in started:
-            triton.close()
+    with RealTriton.several(4, workspace, records.directory, *EXPLICIT) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
