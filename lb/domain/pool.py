@@ -126,7 +126,8 @@ class PoolRef:
 
     def __init__(self, first: PoolSnapshot) -> None:
         self.current = first
-        self._listeners: list[Callable[[PoolSnapshot], None]] = []
+        self._listeners: dict[object, Callable[[PoolSnapshot], None]] = {}
+        """By subscription: clients may have very many, and end them in any order."""
 
     def publish(self, snapshot: PoolSnapshot) -> None:
         """Replace the snapshot, then tell the listeners (connection pools, health watchers)."""
@@ -135,16 +136,16 @@ class PoolRef:
 
     def announce(self) -> None:
         """Tell the listeners again: something that they judge beside the snapshot has changed."""
-        for listener in tuple(self._listeners):
+        for listener in tuple(self._listeners.values()):
             listener(self.current)
 
     def subscribe(self, listener: Callable[[PoolSnapshot], None]) -> Callable[[], None]:
         """Call `listener` after every publication. Returns the function that ends it."""
-        self._listeners.append(listener)
+        subscription = object()
+        self._listeners[subscription] = listener
 
         def unsubscribe() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            self._listeners.pop(subscription, None)
 
         return unsubscribe
 

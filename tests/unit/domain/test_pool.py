@@ -38,6 +38,23 @@ def test_who_unsubscribes_is_told_nothing_more() -> None:
     assert seen == [2]
 
 
+def test_the_end_of_one_subscription_looks_at_no_other() -> None:
+    """Each stream of a client may be one, so that would be quadratic."""
+
+    class Listener:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, snapshot: PoolSnapshot) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+    ref = PoolRef(snapshot_of(()))
+    ends = [ref.subscribe(Listener()) for _ in range(3)]
+    for end in (*reversed(ends), *ends):
+        end()
+
+
 def test_a_listener_may_unsubscribe_while_it_is_told() -> None:
     ref = PoolRef(snapshot_of(()))
     seen: list[int] = []
