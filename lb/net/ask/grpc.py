@@ -24,6 +24,9 @@ from lb.wire.http2.frames import ErrorCode
 
 _STREAM: Final = 1
 _HEADS_LIMIT: Final = 65_536
+_ACKNOWLEDGED: Final = 100_000
+"""Frames that want an answer: servers ping while they take a long message, and answers to one that
+does not read them would be kept."""
 _OUR_FRAME_SIZE: Final = frames.MIN_FRAME_SIZE
 """The default, which is what peers may send us."""
 
@@ -44,9 +47,9 @@ class GrpcTalk:
     """One call."""
 
     __slots__ = (
-        "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder", "_frame_size",
-        "_greeted", "_initial_window", "_limit", "_message", "_prefix", "_received", "_request",
-        "_sent", "_stream_window", "answer",
+        "_acknowledged", "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder",
+        "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_prefix", "_received",
+        "_request", "_sent", "_stream_window", "answer",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +92,7 @@ class GrpcTalk:
         self._frame_size = frames.MIN_FRAME_SIZE
         self._received = b""
         self._greeted = False
+        self._acknowledged = 0
         self._decoder = Decoder()
         self._block = b""
         """Header block of a HEADERS frame that goes on in CONTINUATION frames."""
@@ -162,9 +166,9 @@ class GrpcTalk:
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         if kind == frames.SETTINGS and not flags & frames.ACK:
             self._take_settings(payload)
-            return frames.SETTINGS_ACK
+            return self._acknowledge(frames.SETTINGS_ACK)
         if kind == frames.PING and not flags & frames.ACK:
-            return frames.ping(payload, ack=True)
+            return self._acknowledge(frames.ping(payload, ack=True))
         if kind == frames.WINDOW_UPDATE:
             self._take_credit(stream, payload)
         elif kind == frames.GOAWAY:
@@ -172,6 +176,12 @@ class GrpcTalk:
         elif stream == _STREAM:
             self._take_stream_frame(kind, flags, payload)
         return b""
+
+    def _acknowledge(self, frame: bytes) -> bytes:
+        self._acknowledged += 1
+        if self._acknowledged > _ACKNOWLEDGED:
+            raise UpstreamError(Outcome.PROTOCOL_ERROR, "endless frames")
+        return frame
 
     def _take_settings(self, payload: bytes) -> None:
         try:

@@ -14,6 +14,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.talk import Fields
+from lb.wire.http2 import frames
 
 OPEN = [(":status", "200"), ("content-type", "application/grpc")]
 OK = [("grpc-status", "0")]
@@ -198,3 +199,13 @@ def test_a_status_that_is_no_number_is_an_error() -> None:
     server.http2.send_headers(1, [*OPEN, ("grpc-status", "x")], end_stream=True)
     with pytest.raises(UpstreamError, match="no number"):
         server.write()
+
+
+def test_a_server_that_pings_without_end_is_left() -> None:
+    talk = make_talk()
+    talk.receive(frames.settings({}))
+    many = frames.ping(bytes(8), ack=False) * 10_000
+    assert len(talk.receive(many)) == len(many)
+    with pytest.raises(UpstreamError, match="endless frames"):
+        for _ in range(10):
+            talk.receive(many)
