@@ -1,12 +1,14 @@
 """Which requests change a server, also when they are spelled so that only some servers see it.
 
 A Triton matches paths as they come. What stands between us and it, and other servers, may decode
-percent signs, fold case, join slashes, drop what follows a semicolon, or take the method from a
-header. An access rule must not depend on that: whatever one of them would take for control is.
+percent signs, fold case, join slashes, drop what follows a semicolon, resolve dot segments, or
+take the method from a header. An access rule must not depend on that: whatever one of them would
+take for control is.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -74,4 +76,8 @@ def _plain(target: bytes) -> bytes:
         path = unquote_to_bytes(path)
     # Decoded first: to some servers an encoded question mark is one.
     path = _PARAMETERS.sub(b"", re.split(rb"[?#]", path, maxsplit=1)[0])
-    return _SLASHES.sub(b"/", path).rstrip(b"/").lower()
+    path = _SLASHES.sub(b"/", path)
+    if b"/." in path:
+        # Plain dot segments are refused, but not ..; or those that are encoded twice.
+        path = posixpath.normpath(path)
+    return path.rstrip(b"/").lower()
