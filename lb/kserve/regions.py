@@ -50,15 +50,17 @@ _KINDS: Final = frozenset({VARINT, FIXED64, BYTES, FIXED32})
 
 
 def grpc_regions(message: bytes | memoryview) -> tuple[bytes, ...]:
-    """The regions that a `ModelInferRequest` without its prefix names; none in a broken one."""
-    try:
-        return _named(message)
-    except ProtobufError:
-        return ()
-
-
-def _named(message: bytes | memoryview) -> tuple[bytes, ...]:
+    """The regions that a `ModelInferRequest` without its prefix names, or the first part of one:
+    those before the place where it is cut off or broken."""
     names: dict[bytes, None] = {}
+    try:
+        _find_names(message, names)
+    except ProtobufError:
+        pass
+    return tuple(names)
+
+
+def _find_names(message: bytes | memoryview, names: dict[bytes, None]) -> None:
     for tensor, kind, start, end in fields(message):
         parameters = _TENSORS.get(tensor)
         if parameters is None or kind != BYTES:
@@ -68,7 +70,6 @@ def _named(message: bytes | memoryview) -> tuple[bytes, ...]:
                 name = _region(message, first, last)
                 if name:
                     names[name] = None
-    return tuple(names)
 
 
 def _region(message: bytes | memoryview, start: int, end: int) -> bytes:

@@ -53,6 +53,11 @@ def test_a_broken_message_names_no_region() -> None:
     assert grpc_regions(infer("in").SerializeToString()[:-3]) == ()
 
 
+def test_regions_are_found_in_the_first_part_of_a_message() -> None:
+    message = infer("in", "out", tensor=bytes(100_000)).SerializeToString()
+    assert grpc_regions(message[: 32 * 1024]) == (b"in", b"out")
+
+
 def test_regions_are_found_in_json_however_they_are_written() -> None:
     assert http_regions(SHARED) == (b"in-put",)
     assert http_regions(ESCAPED) == (b"x",)
