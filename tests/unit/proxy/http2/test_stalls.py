@@ -19,6 +19,7 @@ from tests.fakes.frames import (
     call,
     data,
     headers,
+    message,
     request_fields,
     settings,
     window_update,
@@ -156,7 +157,7 @@ async def test_a_backend_that_takes_nothing_of_an_upload_is_given_up(full: bool)
         backend.sends(settings({INITIAL_WINDOW_SIZE: 65_535}))
         backend.link.pause_writing()
         backend.transport.buffered = 300_000
-    client.sends(headers(1, request_fields(path=STREAM_PATH)), data(1, bytes(100_000)))
+    client.sends(headers(1, request_fields(path=STREAM_PATH)), data(1, message(bytes(100_000))))
     wait(relay, 1.3 * LIMIT_S)
     assert backend.transport.aborted == full
     assert relay.outcomes.seen[0] == ("b0", Outcome.STALLED)
