@@ -136,7 +136,7 @@ class ModelWatch:
         for watched in self._of(backends):
             if is_setup:
                 watched.setup_due = 0.0
-            else:
+            elif watched.record.models.lists is not False:
                 watched.changed_models.add(model)
             watched.woken.set()
 
@@ -323,7 +323,7 @@ class ModelWatch:
         except UpstreamError as error:
             _log.debug("setup not read", extra={**_about(record), "why": error.detail})
             return
-        if record.learn(setup):
+        if record.answers and record.learn(setup):  # it may have closed its ports meanwhile
             self._directory.models_changed(record, self._clock())
 
     async def _setup(self, record: BackendRecord) -> Setup:

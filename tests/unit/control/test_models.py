@@ -11,7 +11,7 @@ from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
-from lb.control.record import BackendRecord, Member
+from lb.control.record import BackendRecord, Member, Setup
 from lb.domain.backend import AppProtocol, BackendKind, BackendState
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation
@@ -270,3 +270,30 @@ async def test_waiting_ends_when_a_backend_leaves() -> None:
         await asyncio.sleep(0)
         bench.directory.replace([Member(make_spec("b"))], bench.clock())
         await soon(waiting)
+
+
+async def test_nothing_is_kept_of_models_of_a_server_that_does_not_list_them() -> None:
+    async with watching(a=FakeTriton(lists=403)) as bench:
+        record = bench.record("a")
+        for at in range(100):
+            bench.watch.control_done(LOAD, b"m%d" % at, (record.backend,))
+        assert not bench.watch._watched[record].changed_models
+
+
+async def test_what_a_server_had_that_has_gone_meanwhile_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with watching(a=ready("m")) as bench:
+        record = bench.record("a")
+        bench.tritons["a"].cuda = ["r"]
+        ask = bench.watch._setup
+
+        async def ask_and_lose(record: BackendRecord) -> Setup:
+            setup = await ask(record)
+            bench.find("a", Finding.REFUSED)
+            return setup
+
+        monkeypatch.setattr(bench.watch, "_setup", ask_and_lose)
+        await soon(bench.watch.refreshed([record]))
+        assert not record.answers
+        assert not record.regions
