@@ -108,8 +108,11 @@ def answer_to_message(operation: str, body: bytes) -> bytes:
         return trace.SerializeToString()
     if operation == "LogSettings":
         log = pb.LogSettingsResponse()
-        for key, value in read_object(body).items():
-            _choose(log.settings[key], value)
+        try:
+            for key, value in read_object(body).items():
+                _choose(log.settings[key], value)
+        except TypeError as error:
+            raise ValueError("the answer cannot be put into the other protocol") from error
         return log.SerializeToString()
     return b""
 

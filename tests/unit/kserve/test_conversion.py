@@ -187,3 +187,8 @@ def test_answers_with_settings_say_the_same_in_both_protocols(operation: str, bo
 def test_other_answers_are_empty_in_both_protocols() -> None:
     assert answer_to_message("RepositoryModelLoad", b"{}") == b""
     assert answer_to_http("RepositoryModelLoad", b"") == b""
+
+
+def test_settings_that_no_message_can_hold_are_no_answer() -> None:
+    with pytest.raises(ValueError, match="other protocol"):
+        answer_to_message("LogSettings", b'{"log_info":{}}')
