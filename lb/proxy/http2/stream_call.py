@@ -44,7 +44,6 @@ _COUNT_EVERY: Final = 64
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one read may bring 50,000 of them."""
 _NO_MESSAGE: Final = StreamMessage()
-_ENDS_AT_ERROR: Final = b"triton_grpc_error"
 
 
 class StreamCall(RoutedStream):
