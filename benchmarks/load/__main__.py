@@ -6,16 +6,25 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.load import report
+from benchmarks.load import plots, report
 from benchmarks.load.bench import Bench, Plan, say
 from benchmarks.load.cells import CELLS, select
+from benchmarks.load.machine import describe
 from benchmarks.load.processes import BenchError, Cores
 from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree
+from benchmarks.load.report import Report
+from benchmarks.load.sections import Section, Verdict
+from benchmarks.load.targets import judge
 
-_OUT = Path(__file__).resolve().parents[1] / "out"
+_HERE = Path(__file__).resolve().parents[1]
+_OUT = _HERE / "out"
 _AGAINST = _OUT / "against"
+
+SECTIONS: dict[str, Callable[[Plan], Section]] = {}
+"""What a whole run does after the cells, by name."""
 
 
 def main() -> int:
@@ -23,17 +32,21 @@ def main() -> int:
     parser = _parser()
     given = parser.parse_args()
     if given.list:
-        print("\n".join(f"{cell.name:32} {cell.title}" for cell in CELLS))
+        print("\n".join(f"{cell.name:36} {cell.title}" for cell in CELLS))
+        print("\n".join(f"{name:36} (section)" for name in SECTIONS))
         return 0
     try:
-        plan = _plan(given)
+        plan, sections = _plan(given)
     except (ValueError, BenchError) as error:
         parser.error(str(error))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.sched_setaffinity(0, {plan.cores.load})
     try:
-        facts = report.describe(plan)
-        results = Bench(plan).run()
+        facts = describe(plan)
+        bench = Bench(plan)
+        results = bench.run()
+        made = [report.resting_section(plan.proxies, bench.resting)] if plan.cells else []
+        made += [SECTIONS[name](plan) for name in sections]
     except BenchError as error:
         say(f"error: {error}")
         return 2
@@ -41,18 +54,25 @@ def main() -> int:
         return 130
     finally:
         remove_tree(_AGAINST)
-    print(report.as_text(plan, facts, results))
-    _write(given.results, report.as_markdown(plan, facts, results))
-    _write(given.json, report.as_json(plan, facts, results))
-    failures = [
-        f"{cell}: {name}: {result.error}"
-        for cell, row in results.items()
-        for name, result in row.items()
-        if result.error
-    ]
-    for failure in failures:
+    verdicts: list[Verdict] = []
+    if plan.peers and not plan.against:
+        verdicts += judge(results, {cell.name: cell.title for cell in CELLS})
+    verdicts += [verdict for section in made for verdict in section.verdicts]
+    done = Report(plan, facts, results, verdicts, made)
+    print(report.as_text(done))
+    _write(done, _HERE if given.keep else _OUT)
+    for failure in done.failures():
         say(f"failed: {failure}")
-    return 1 if failures else 0
+    return 1 if done.failures() else 0
+
+
+def _write(done: Report, directory: Path) -> None:
+    """The page, the figures and the pictures."""
+    pictures = plots.draw(done, directory / "plots")
+    inside = {title: f"plots/{file}" for title, file in pictures.items()}
+    report.write(directory / "RESULTS.md", report.as_markdown(done, inside))
+    report.write(directory / "results.json", report.as_json(done))
+    say(f"wrote RESULTS.md, results.json and {len(pictures)} plots to {directory}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.load",
         description="CPU per request, rate and latency of triton-lb and its peers, side by side.",
     )
-    parser.add_argument("--quick", action="store_true", help="shorter: 3 rounds of 1 s")
+    parser.add_argument(
+        "--quick", action="store_true", help="core cells, triton-lb and Envoy, 3 rounds"
+    )
     parser.add_argument(
         "--cells", nargs="+", default=[], metavar="PATTERN", help="names or shell patterns"
     )
@@ -69,40 +91,49 @@ def _parser() -> argparse.ArgumentParser:
         "--proxies", help=f"separated by commas, of {', '.join(RECIPES)} (default: all; quick: two)"
     )
     parser.add_argument("--against", metavar="REV", help="triton-lb and this commit of it, alone")
-    parser.add_argument("--rounds", type=int, help="repetitions of every measurement (5)")
-    parser.add_argument("--seconds", type=float, help="length of one measurement (2)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="repetitions of every measurement (5); at most 3 in cells that are not core",
+    )
+    parser.add_argument("--seconds", type=float, help="length of one measurement (1)")
     parser.add_argument("--backends", type=int, default=2, help="stand-in Tritons (2)")
     parser.add_argument("--cores", metavar="PROXY,LOAD[,BACKEND]", help="(the first two usable)")
-    parser.add_argument("--json", type=Path, default=_OUT / "results.json", metavar="FILE")
-    parser.add_argument("--results", type=Path, default=_OUT / "RESULTS.md", metavar="FILE")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help=f"write page, figures and plots to {_HERE.name}/ instead of {_HERE.name}/out/",
+    )
     return parser
 
 
-def _plan(given: argparse.Namespace) -> Plan:
+def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
+    """What to run: the cells, and the names of the sections."""
     usual = [TRITON_LB, ENVOY] if given.quick else list(RECIPES)
-    baseline = ENVOY
+    against = ""
+    sections = [] if given.quick or given.cells or given.against else list(SECTIONS)
     if given.against:
-        baseline = add_revision(given.against, _AGAINST)
-        usual = [TRITON_LB, baseline]
+        against = add_revision(given.against, _AGAINST)
+        usual = [TRITON_LB, against]
     names = given.proxies.split(",") if given.proxies else usual
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
         raise ValueError(f"unknown proxies: {', '.join(unknown)}; there are: {', '.join(RECIPES)}")
-    return Plan(
-        cells=select(given.cells),
+    patterns = [each for each in given.cells if each not in SECTIONS]
+    sections += [each for each in given.cells if each in SECTIONS]
+    plan = Plan(
+        cells=select(patterns, core=given.quick)
+        if patterns or not sections or not given.cells
+        else [],
         proxies=names,
         rounds=given.rounds or (3 if given.quick else 5),
-        seconds=given.seconds or (1.0 if given.quick else 2.0),
+        seconds=given.seconds or 1.0,
         backends=given.backends,
         cores=Cores.parse(given.cores) if given.cores else Cores.choose(),
-        baseline=baseline,
+        quick=given.quick,
+        against=against,
     )
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    say(f"wrote {path}")
+    return plan, sections
 
 
 if __name__ == "__main__":

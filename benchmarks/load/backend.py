@@ -1,8 +1,9 @@
 """The stand-in for Triton: faster than every proxy, so that the proxy is what gets measured.
 
 HTTP is one nginx that answers infer requests itself; gRPC is one `nghttpd` per backend that sends
-a file and the trailer `grpc-status: 0`. Bidirectional streams go to `echo` instead. All answer the
-health calls of a Triton. One process serves the HTTP ports of all backends.
+a file and the trailer `grpc-status: 0`. Sites that need streams, events or very many ports have
+`grpc_backend` and `events_backend` instead. All answer the health calls of a Triton. One process
+serves the HTTP ports of all backends, and two the gRPC ports of `grpc_backend`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load import payloads
+from benchmarks.load.cells import Answers, Site
 from benchmarks.load.processes import REPOSITORY, Child, Children, free_ports, tool
 
 TEMPLATES = Path(__file__).parent / "peers"
+_STAND_INS = 2
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,39 @@ def render(template: str, directory: Path, name: str, **values: object) -> Path:
 
 
 def start_backends(
-    children: Children, directory: Path, *, count: int, core: int, streams: bool
+    children: Children, directory: Path, site: Site, *, usual: int, core: int
 ) -> list[BackendAddress]:
     """Start the backends and wait until they accept.
 
     Args:
         children: their owner.
         directory: where configuration and logs go.
-        count: how many backends the proxies shall see.
+        site: what they are.
+        usual: how many, where the site does not say.
         core: the core that all of them share.
-        streams: the gRPC ports echo the messages of streams instead of answering unary calls.
     """
+    count = site.backends or usual
     ports = free_ports(2 * count)
     addresses = [BackendAddress(*pair) for pair in zip(ports[:count], ports[count:], strict=True)]
-    started = [(_start_nginx(children, directory, addresses, core), addresses[0].http)]
-    for number, address in enumerate(addresses):
-        start = _start_echo if streams else _start_nghttpd
-        started.append((start(children, directory, number, address.grpc, core), address.grpc))
-    for child, port in started:
-        child.wait_until_listening(port)
+    grpc = [each.grpc for each in addresses]
+    if site.events:
+        argv = [sys.executable, "-m", "benchmarks.load.events_backend", *map(str, ports[:count])]
+        http = children.start("backend-events", argv, core=core, cwd=REPOSITORY)
+    else:
+        http = _start_nginx(children, directory, addresses, core)
+    started = [(http, ports[:count])]
+    if site.grpc is Answers.STAND_IN:
+        for number in range(_STAND_INS):
+            some = grpc[number::_STAND_INS]
+            started.append((_start_stand_in(children, number, some, core), some))
+    else:
+        answer = payloads.LARGE_GRPC_ANSWER if site.grpc is Answers.LARGE else None
+        for number, port in enumerate(grpc):
+            started.append(
+                (_start_nghttpd(children, directory, number, port, core, answer), [port])
+            )
+    for child, served in started:
+        child.wait_until_listening(*served)
     return addresses
 
 
@@ -76,7 +93,7 @@ def _start_nginx(
     root = directory / "http-root"
     answers = {
         "large": bytes(payloads.LARGE_BYTES),
-        "image": payloads.small_http_response("image").encode(),
+        "image": payloads.small_http_response("image", numbers=4).encode(),
     }
     for model, answer in answers.items():
         # nginx refuses POST only where a file is; the redirect of the 405 then reads the other.
@@ -96,15 +113,20 @@ def _start_nginx(
     return children.start("backend-nginx", argv, core=core, cwd=directory)
 
 
-def _start_nghttpd(children: Children, directory: Path, number: int, port: int, core: int) -> Child:
+def _start_nghttpd(
+    children: Children, directory: Path, number: int, port: int, core: int, answer: bytes | None
+) -> Child:
     root = directory / "grpc-root"
     types = directory / "mime.types"
     if not root.exists():
-        for path, answer in payloads.GRPC_ANSWERS.items():
+        answers = dict(payloads.GRPC_ANSWERS)
+        if answer is not None:
+            answers[payloads.INFER_PATH[1:]] = answer
+        for path, content in answers.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(answer)
+            (root / path).write_bytes(content)
         # nghttpd takes what follows the last dot of the path for the extension.
-        extensions = " ".join(path.rpartition(".")[2] for path in payloads.GRPC_ANSWERS)
+        extensions = " ".join(path.rpartition(".")[2] for path in answers)
         types.write_text(f"application/grpc {extensions}\n")
     argv = [
         *(tool("nghttpd"), "--no-tls", "-a", "127.0.0.1", "-d", str(root)),
@@ -115,7 +137,6 @@ def _start_nghttpd(children: Children, directory: Path, number: int, port: int, 
     return children.start(f"backend-nghttpd-{number}", argv, core=core)
 
 
-def _start_echo(children: Children, directory: Path, number: int, port: int, core: int) -> Child:
-    del directory
-    argv = [sys.executable, "-m", "benchmarks.load.echo", str(port)]
-    return children.start(f"backend-echo-{number}", argv, core=core, cwd=REPOSITORY)
+def _start_stand_in(children: Children, number: int, ports: list[int], core: int) -> Child:
+    argv = [sys.executable, "-m", "benchmarks.load.grpc_backend", *map(str, ports)]
+    return children.start(f"backend-grpc-{number}", argv, core=core, cwd=REPOSITORY)

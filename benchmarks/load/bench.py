@@ -1,29 +1,37 @@
-"""The run: backends, proxies and load, interleaved and repeated; medians at the end."""
+"""The run: backends, proxies and load, interleaved and repeated."""
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load.backend import start_backends
-from benchmarks.load.cells import Cell, Driver
+from benchmarks.load.cells import Cell, Driver, Site
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
-from benchmarks.load.proxies import DIRECT, ENVOY, Proxy, start_proxy
+from benchmarks.load.proxies import DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.results import Result, Results, Sample
 
-_WARM_UP_S = 1.0
+_WARM_UP_S = 0.5
+_OTHER_ROUNDS = 3
+_PACED_FACTOR = 2.0
+"""At half of the rate the rare slow requests are fewer: measure longer."""
+
+_REST_S = 1.5
+"""How long the proxies are watched without load; probes come every second."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to run.
 
-    `seconds` is the length of one measurement; `backends` the number of stand-in Tritons; the
-    ratios are to `baseline`, if that is one of the proxies.
+    `rounds` are those of the core cells, others have at most three; `seconds` is the length of one
+    measurement; `backends` the number of stand-in Tritons where a cell does not say; `against` the
+    name of an earlier commit of ours, if that is what is compared.
     """
 
     cells: Sequence[Cell]
@@ -32,46 +40,22 @@ class Plan:
     seconds: float
     backends: int
     cores: Cores
-    baseline: str = ENVOY
+    quick: bool = False
+    against: str = ""
 
+    @property
+    def peers(self) -> list[str]:
+        """The proxies that ours is compared with."""
+        return [name for name in self.proxies if name != TRITON_LB]
 
-@dataclass(frozen=True)
-class Sample:
-    """One measurement, or the median of several.
+    @property
+    def baseline(self) -> str:
+        """The proxy whose rate the paced cells go by: Envoy if it takes part."""
+        return ENVOY if ENVOY in self.proxies else self.proxies[-1]
 
-    `cpu_us` is the CPU of the proxy's process tree per request; `busy` the share of its core that
-    this took; `others` the share of that core that went to somebody else (noise); `load_busy` the
-    share of the load core in use: near 1 with `busy` well under 1, the load was the limit.
-    """
-
-    cpu_us: float
-    rate: float
-    p50_us: float
-    p99_us: float
-    p999_us: float
-    rss_bytes: float
-    busy: float
-    others: float
-    load_busy: float
-
-
-@dataclass
-class Result:
-    """The samples of one proxy in one cell, or why there are none."""
-
-    samples: list[Sample] = field(default_factory=list)
-    error: str = ""
-
-    def median(self) -> Sample | None:
-        """Field by field."""
-        if not self.samples or self.error:
-            return None
-        rows = [asdict(sample) for sample in self.samples]
-        return Sample(**{key: statistics.median(row[key] for row in rows) for key in rows[0]})
-
-
-Results = dict[str, dict[str, Result]]
-"""Cell name, proxy name."""
+    def rounds_of(self, cell: Cell) -> int:
+        """How often a cell is measured."""
+        return self.rounds if cell.core else min(self.rounds, _OTHER_ROUNDS)
 
 
 class Bench:
@@ -82,6 +66,8 @@ class Bench:
         self.results: Results = {
             cell.name: {name: Result() for name in (DIRECT, *plan.proxies)} for cell in plan.cells
         }
+        self.resting: dict[int, dict[str, float]] = {}
+        """Number of backends, proxy name: share of a core that it uses without any load."""
 
     def run(self) -> Results:
         """Run everything; a proxy that fails in a cell is left out of that cell.
@@ -89,68 +75,89 @@ class Bench:
         Raises:
             BenchError: backends or a proxy did not start.
         """
-        for needs_streams in (False, True):
-            cells = [cell for cell in self._plan.cells if cell.needs_streams is needs_streams]
-            if cells:
-                with tempfile.TemporaryDirectory(prefix="triton-lb-bench-") as name:
-                    self._run_cells(cells, Path(name), needs_streams)
+        for site in dict.fromkeys(cell.site for cell in self._plan.cells):
+            with tempfile.TemporaryDirectory(prefix="triton-lb-bench-") as name:
+                self._run_site(site, Path(name))
         return self.results
 
-    def _run_cells(self, cells: list[Cell], directory: Path, needs_streams: bool) -> None:
+    def _run_site(self, site: Site, directory: Path) -> None:
         plan, cores = self._plan, self._plan.cores
         load = LoadGenerators(directory, cores.load)
         with Children(directory) as children:
             backends = start_backends(
-                children, directory, count=plan.backends, core=cores.backend, streams=needs_streams
+                children, directory, site, usual=plan.backends, core=cores.backend
             )
-            direct = Proxy(DIRECT, backends[0].http, backends[0].grpc, None)
+            direct = Proxy(DIRECT, backends[0].http, backends[0].grpc, 0, 0, None)
             proxies = [
                 start_proxy(name, children, directory, backends, cores.proxy)
                 for name in plan.proxies
             ]
-            for cell in cells:
-                self._run_cell(cell, load, direct, proxies)
+            self.resting.setdefault(len(backends), _resting(proxies))
+            for cell in plan.cells:
+                if cell.site == site:
+                    self._run_cell(cell, load, direct, proxies)
 
     def _run_cell(
         self, cell: Cell, load: LoadGenerators, direct: Proxy, proxies: list[Proxy]
     ) -> None:
         say(f"{cell.title}:")
+        row = self.results[cell.name]
         rates: dict[str, float] = {}
-        for number in range(self._plan.rounds):
+        if cell.tls:
+            row[DIRECT].left_out = "backends have no TLS"
+        if cell.half_of:
+            median = self.results[cell.half_of][self._plan.baseline].median()
+            if median is None:
+                for result in row.values():
+                    result.left_out = f"{self._plan.baseline} failed in {cell.half_of}"
+                return
+            rates = dict.fromkeys(row, median.rate / 2)
+        for number in range(self._plan.rounds_of(cell)):
             # Direct once; the others take turns at being first.
             turn = number % max(1, len(proxies))
             order = [*proxies[turn:], *proxies[:turn]]
             for proxy in [direct, *order] if number == 0 else order:
-                result = self.results[cell.name][proxy.name]
-                if result.error:
-                    continue
-                try:
-                    if proxy.name not in rates:
-                        rates[proxy.name] = _warm_up(cell, load, proxy)
-                    sample = self._measure(cell, load, proxy, rates)
-                except BenchError as error:
-                    result.error = str(error)
-                    say(f"  {proxy.name}: {error}")
-                else:
-                    result.samples.append(sample)
-                    say(f"  {proxy.name} {sample.cpu_us:.1f} us, {sample.rate:,.0f}/s")
+                if not row[proxy.name].error and not row[proxy.name].left_out:
+                    self._measure(cell, load, proxy, rates, is_first=number == 0)
 
     def _measure(
+        self,
+        cell: Cell,
+        load: LoadGenerators,
+        proxy: Proxy,
+        rates: dict[str, float],
+        *,
+        is_first: bool,
+    ) -> None:
+        result = self.results[cell.name][proxy.name]
+        try:
+            if is_first:
+                _warm_up(cell, load, proxy, rates)
+            sample = self._sample(cell, load, proxy, rates)
+        except BenchError as error:
+            result.error = str(error)
+            say(f"  {proxy.name}: {error}")
+        else:
+            result.samples.append(sample)
+            say(f"  {proxy.name} {sample.cpu_us:.1f} us, {sample.rate:,.0f}/s")
+
+    def _sample(
         self, cell: Cell, load: LoadGenerators, proxy: Proxy, rates: dict[str, float]
     ) -> Sample:
         cores = self._plan.cores
+        is_paced = cell.driver is Driver.PACED
+        seconds = self._plan.seconds * (_PACED_FACTOR if is_paced else 1.0)
         child = proxy.child
         if child is not None:
             child.check_alive()
         begun = (child.cpu_s() if child else 0.0, core_busy_s(cores.proxy), core_busy_s(cores.load))
-        counted = load.run(
-            cell, _port(cell, proxy), seconds=self._plan.seconds, rate=rates[proxy.name]
-        )
+        counted = load.run(cell, proxy, seconds=seconds, rate=rates.get(proxy.name))
         ended = (child.cpu_s() if child else 0.0, core_busy_s(cores.proxy), core_busy_s(cores.load))
         cpu, proxy_core, load_core = (
             after - before for before, after in zip(begun, ended, strict=True)
         )
-        rates[proxy.name] = counted.rate
+        if not is_paced:
+            rates[proxy.name] = counted.rate
         return Sample(
             cpu_us=cpu / counted.requests * 1e6,
             rate=counted.rate,
@@ -164,17 +171,21 @@ class Bench:
         )
 
 
-def _warm_up(cell: Cell, load: LoadGenerators, proxy: Proxy) -> float:
-    """Fill pools and caches; returns requests per second, to size the measurement by."""
-    port = _port(cell, proxy)
-    rate = None
-    if cell.driver is not Driver.WRK:
-        rate = load.run(cell, port, seconds=_WARM_UP_S, rate=None).rate
-    return load.run(cell, port, seconds=_WARM_UP_S, rate=rate).rate
+def _resting(proxies: list[Proxy]) -> dict[str, float]:
+    children = {proxy.name: proxy.child for proxy in proxies if proxy.child is not None}
+    before = {name: child.cpu_s() for name, child in children.items()}
+    time.sleep(_REST_S)
+    return {name: (child.cpu_s() - before[name]) / _REST_S for name, child in children.items()}
 
 
-def _port(cell: Cell, proxy: Proxy) -> int:
-    return proxy.http if cell.is_http1 else proxy.grpc
+def _warm_up(cell: Cell, load: LoadGenerators, proxy: Proxy, rates: dict[str, float]) -> None:
+    """Fill pools and caches, and learn the rate that a measurement is sized by."""
+    if cell.driver in {Driver.WRK, Driver.EVENTS, Driver.PACED}:
+        load.run(cell, proxy, seconds=_WARM_UP_S, rate=rates.get(proxy.name))
+        return
+    for _ in range(2):
+        counted = load.run(cell, proxy, seconds=_WARM_UP_S, rate=rates.get(proxy.name))
+        rates[proxy.name] = counted.rate
 
 
 def say(text: str) -> None:

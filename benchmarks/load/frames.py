@@ -12,7 +12,7 @@ from collections.abc import Iterator
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-INITIAL_WINDOW_SETTING = 4
+HEADER_TABLE_SETTING, INITIAL_WINDOW_SETTING, MAX_FRAME_SETTING = 1, 4, 5
 DEFAULT_WINDOW = 65535
 MAX_WINDOW = 2**31 - 1
 
@@ -33,9 +33,15 @@ def window_update(stream: int, credit: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", credit))
 
 
-def opening() -> bytes:
-    """SETTINGS and WINDOW_UPDATE that open the receiving windows as far as they go."""
+def opening(header_table: int | None = None) -> bytes:
+    """SETTINGS and WINDOW_UPDATE that open the receiving windows as far as they go.
+
+    `header_table` is the size of the dynamic table that the peer may use toward us, if not the
+    usual one.
+    """
     settings = struct.pack(">HI", INITIAL_WINDOW_SETTING, MAX_WINDOW)
+    if header_table is not None:
+        settings += struct.pack(">HI", HEADER_TABLE_SETTING, header_table)
     return frame(SETTINGS, 0, 0, settings) + window_update(0, MAX_WINDOW - DEFAULT_WINDOW)
 
 

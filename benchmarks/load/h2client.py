@@ -1,8 +1,9 @@
 """Load generator for what h2load cannot do: header blocks that never repeat, and streams.
 
-Run as a program; prints one JSON object. `unique` sends unary calls whose `traceparent` differs in
-every request, from byte strings made before the clock starts. `stream` keeps many bidirectional
-calls open and one message in flight on each; a "request" is then a message and its echo.
+Run as a program; prints one JSON object. `unique` sends unary calls whose `traceparent` and
+`grpc-timeout` differ in every request, from byte strings made before the clock starts. `stream`
+keeps many bidirectional calls open and one message in flight on each; a "request" is then a message
+and its echo.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import sys
 import time
 
 from benchmarks.load import frames, payloads
+from benchmarks.load.tally import tally
 
 _RECEIVE_BYTES = 1 << 18
 _TRACEPARENT_BYTES = 55
+_TIMEOUT_BYTES = 8
 _IDLE_LIMIT_S = 10.0
 
 
@@ -136,8 +139,10 @@ class UniqueCalls(Connection):
         """All requests one after the other; each has the same size."""
         prefix = header_prefix(payloads.INFER_PATH)
         prefix += b"\x00\x0btraceparent" + bytes([_TRACEPARENT_BYTES])
+        timeout_name = b"\x00\x0cgrpc-timeout" + bytes([_TIMEOUT_BYTES])
+        size = len(prefix) + _TRACEPARENT_BYTES + len(timeout_name) + _TIMEOUT_BYTES
         kind_and_flags = struct.pack(">BB", frames.HEADERS, frames.END_HEADERS)
-        head = struct.pack(">I", len(prefix) + _TRACEPARENT_BYTES)[1:] + kind_and_flags
+        head = struct.pack(">I", size)[1:] + kind_and_flags
         data_head = frames.frame(frames.DATA, frames.END_STREAM, 0, self._message)[:5]
         random = os.urandom(24 * requests).hex()
         parts = []
@@ -145,7 +150,10 @@ class UniqueCalls(Connection):
             stream = struct.pack(">I", 2 * number + 1)
             hexes = random[48 * number : 48 * number + 48]
             trace = f"00-{hexes[:32]}-{hexes[32:]}-01".encode()
-            parts.append(b"".join((head, stream, prefix, trace, data_head, stream, self._message)))
+            timeout = timeout_name + b"%07du" % (9_999_999 - number % 5_000_000)  # 5 to 10 s
+            parts.append(
+                b"".join((head, stream, prefix, trace, timeout, data_head, stream, self._message))
+            )
         return memoryview(b"".join(parts)), len(parts[0])
 
     def start(self) -> None:
@@ -264,15 +272,8 @@ def run(kind: str, port: int, connections: int, streams: int, requests: int) -> 
     seconds = time.perf_counter() - begun
     for peer in peers:
         peer.socket.close()
-    latencies = sorted(latency for peer in peers for latency in peer.latencies)
-    result = {
-        "requests": float(len(latencies)),
-        "seconds": seconds,
-        "errors": float(sum(peer.errors for peer in peers)),
-    }
-    for name, share_below in (("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999)):
-        result[name] = latencies[int(len(latencies) * share_below)] * 1e6
-    return result
+    latencies = (latency * 1e6 for peer in peers for latency in peer.latencies)
+    return tally(latencies, seconds, sum(peer.errors for peer in peers))
 
 
 def main() -> None:

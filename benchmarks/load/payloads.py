@@ -54,8 +54,9 @@ def infer_request(model: str, datatype: str, shape: list[int], raw: bytes) -> by
 
 
 def infer_response(model: str, raw: bytes) -> bytes:
-    """A ModelInferResponse with one output in `raw_output_contents`."""
-    tensor = _field(1, b"OUTPUT0") + _field(2, b"INT32") + _field(3, _varint(1) + _varint(16))
+    """A ModelInferResponse with one INT32 output in `raw_output_contents`."""
+    shape = _varint(1) + _varint(len(raw) // 4)
+    tensor = _field(1, b"OUTPUT0") + _field(2, b"INT32") + _field(3, shape)
     return (
         _field(1, model.encode())
         + _field(2, b"1")
@@ -73,9 +74,9 @@ def small_grpc_request() -> bytes:
     return grpc_message(infer_request("simple", "INT32", [1, 16], raw))
 
 
-def image_grpc_request() -> bytes:
-    """A prefixed ModelInferRequest that carries IMAGE_BYTES of tensor."""
-    return grpc_message(infer_request("image", "FP32", [1, 3, 224, 224], bytes(IMAGE_BYTES)))
+def tensor_grpc_request(size: int) -> bytes:
+    """A prefixed ModelInferRequest that carries an FP32 tensor of `size` bytes."""
+    return grpc_message(infer_request("image", "FP32", [1, size // 4], bytes(size)))
 
 
 def small_http_request() -> bytes:
@@ -87,23 +88,29 @@ def small_http_request() -> bytes:
     return (head + data.ljust(room) + tail).encode()
 
 
-def image_http_request() -> tuple[bytes, int]:
-    """An infer request with a binary tensor of IMAGE_BYTES, and the length of its JSON head."""
+def tensor_http_request(size: int) -> tuple[bytes, int]:
+    """An infer request with a binary tensor of `size` bytes, and the length of its JSON head."""
     tensor = {
         "name": "INPUT0",
         "datatype": "FP32",
-        "shape": [1, 3, 224, 224],
-        "parameters": {"binary_data_size": IMAGE_BYTES},
+        "shape": [1, size // 4],
+        "parameters": {"binary_data_size": size},
     }
     head = json.dumps({"inputs": [tensor]}, separators=(",", ":")).encode()
-    return head + bytes(IMAGE_BYTES), len(head)
+    return head + bytes(size), len(head)
 
 
-def small_http_response(model: str) -> str:
+def small_http_response(model: str, numbers: int = 16) -> str:
     """An infer answer in JSON (about 150 B, no quotes that nginx would mind)."""
-    output = {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, 16], "data": [2] * 16}
+    output = {"name": "OUTPUT0", "datatype": "INT32", "shape": [1, numbers], "data": [2] * numbers}
     answer = {"model_name": model, "model_version": "1", "outputs": [output]}
     return json.dumps(answer, separators=(",", ":"))
+
+
+def model_config_json(model: str) -> str:
+    """The answer to GET /v2/models/MODEL/config."""
+    config = {"name": model, "platform": "", "backend": "python", "max_batch_size": 8}
+    return json.dumps(config, separators=(",", ":"))
 
 
 def repository_index_json() -> str:
@@ -122,7 +129,7 @@ TRUE_MESSAGE = grpc_message(b"\x08\x01")
 """`ready = true`, `live = true` and `status = SERVING` are all field 1, varint 1."""
 
 GRPC_ANSWERS = {
-    "inference.GRPCInferenceService/ModelInfer": grpc_message(infer_response("simple", bytes(64))),
+    "inference.GRPCInferenceService/ModelInfer": grpc_message(infer_response("simple", bytes(16))),
     "inference.GRPCInferenceService/ServerReady": TRUE_MESSAGE,
     "inference.GRPCInferenceService/ServerLive": TRUE_MESSAGE,
     "inference.GRPCInferenceService/ModelReady": TRUE_MESSAGE,
@@ -135,14 +142,27 @@ GRPC_ANSWERS = {
 }
 """Path (without the first slash) to the prefixed answer."""
 
+LARGE_GRPC_ANSWER = grpc_message(infer_response("simple", bytes(LARGE_BYTES)))
+
 INFER_PATH = "/inference.GRPCInferenceService/ModelInfer"
 STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+JSON_HEADS = {
+    "http-image": tensor_http_request(IMAGE_BYTES)[1],
+    "http-large": tensor_http_request(LARGE_BYTES)[1],
+}
+"""Of the bodies with a binary tensor: how long the JSON before it is."""
 
 
 def write_requests(directory: Path) -> None:
     """Write the request bodies to files, for the load generators."""
-    image, _ = image_http_request()
-    (directory / "http-small").write_bytes(small_http_request())
-    (directory / "http-image").write_bytes(image)
-    (directory / "grpc-small").write_bytes(small_grpc_request())
-    (directory / "grpc-image").write_bytes(image_grpc_request())
+    bodies = {
+        "http-small": small_http_request(),
+        "http-image": tensor_http_request(IMAGE_BYTES)[0],
+        "http-large": tensor_http_request(LARGE_BYTES)[0],
+        "grpc-small": small_grpc_request(),
+        "grpc-image": tensor_grpc_request(IMAGE_BYTES),
+        "grpc-large": tensor_grpc_request(LARGE_BYTES),
+    }
+    for name, body in bodies.items():
+        (directory / name).write_bytes(body)

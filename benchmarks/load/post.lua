@@ -1,4 +1,5 @@
--- wrk script: POST one body again and again. Arguments: file, length of the JSON head or 0.
+-- wrk script: POST one body again and again.
+-- Arguments: file, length of the JSON head or 0, "unique" for a traceparent that never repeats.
 function init(args)
   local file = assert(io.open(args[1], "rb"))
   wrk.method = "POST"
@@ -9,8 +10,23 @@ function init(args)
     wrk.headers["Content-Type"] = "application/octet-stream"
     wrk.headers["Inference-Header-Content-Length"] = args[2]
   end
+  if args[3] ~= "unique" then
+    local request = wrk.format()
+    wrk.request = function() return request end
+    return
+  end
+  local mark = "00-" .. string.rep("0", 32) .. "-" .. string.rep("0", 16) .. "-01"
+  wrk.headers["traceparent"] = mark
   local request = wrk.format()
-  wrk.request = function() return request end
+  local from, to = string.find(request, mark, 1, true)
+  local before, after = string.sub(request, 1, from - 1), string.sub(request, to + 1)
+  local random = math.random
+  math.randomseed(os.time())
+  wrk.request = function()
+    return before .. string.format("00-%08x%08x%08x%08x-%08x%08x-01", random(0, 2147483647),
+      random(0, 2147483647), random(0, 2147483647), random(0, 2147483647),
+      random(0, 2147483647), random(0, 2147483647)) .. after
+  end
 end
 
 function done(summary, latency, requests)

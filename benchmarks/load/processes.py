@@ -1,7 +1,8 @@
 """Child processes: pinned to a core, ended for certain, and what they cost.
 
-CPU is read from `/proc/PID/stat` of the whole process tree (user + system, all threads, and
-children that have ended), so a proxy cannot hide work in a helper process.
+CPU is that of the whole process tree (user + system, all threads, and children that have ended), so
+a proxy cannot hide work in a helper process. It is read from the CPU clocks of the processes, which
+count nanoseconds; `/proc/PID/stat` counts hundredths of a second and serves for ended children.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _STOP_GRACE_S = 3.0
+_SCHEDULED = 2
+"""Kind of the CPU clock of a process: time that the scheduler gave it (Linux, posix-timers.h)."""
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 """Working directory of the programs that are modules of this repository."""
@@ -122,7 +125,7 @@ class Child:
 
     def cpu_s(self) -> float:
         """User + system seconds of the whole tree since it started."""
-        return sum(_cpu_ticks(pid) for pid in _tree(self.pid)) * _TICK_S
+        return sum(_cpu_s(pid) for pid in _tree(self.pid))
 
     def rss_bytes(self) -> int:
         """Resident memory of the whole tree."""
@@ -164,8 +167,15 @@ class Children:
         return child
 
 
-def run_pinned(argv: Sequence[str], *, core: int, timeout_s: float, cwd: Path | None = None) -> str:
-    """Run a command to its end and return its standard output.
+def run_pinned(
+    argv: Sequence[str],
+    *,
+    core: int,
+    timeout_s: float,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command to its end and return its standard output; `environment` is added to ours.
 
     Raises:
         BenchError: it failed or took longer than `timeout_s`.
@@ -178,6 +188,7 @@ def run_pinned(argv: Sequence[str], *, core: int, timeout_s: float, cwd: Path | 
         text=True,
         start_new_session=True,
         cwd=cwd,
+        env={**os.environ, **(environment or {})},
     )
     try:
         output, errors = process.communicate(timeout=timeout_s)
@@ -241,9 +252,14 @@ def _tree(root: int) -> list[int]:
     return found
 
 
-def _cpu_ticks(pid: int) -> int:
+def _cpu_s(pid: int) -> float:
+    """Of one process and its ended children; 0 if it is gone."""
     fields = _stat_fields(pid)
-    return sum(map(int, fields[11:15])) if fields else 0
+    try:
+        own = time.clock_gettime(~pid << 3 | _SCHEDULED)
+    except OSError:
+        return 0.0
+    return own + sum(map(int, fields[13:15])) * _TICK_S
 
 
 def _rss(pid: int) -> int:

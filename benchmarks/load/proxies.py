@@ -1,6 +1,7 @@
 """The proxies that are compared: how each is started, when it is ready, which version it is.
 
-Each gets one worker, one configuration file from `peers/`, the same backends and the same core.
+Each gets one worker, one configuration file from `peers/`, the same backends, the same core and the
+same certificate.
 """
 
 from __future__ import annotations
@@ -25,17 +26,25 @@ from benchmarks.load.processes import (
 
 TRITON_LB = "triton-lb"
 ENVOY = "envoy"
+HAPROXY = "haproxy"
+NGINX = "nginx"
 DIRECT = "direct"
 """The way to the first backend without a proxy: shows that the backend is not the bottleneck."""
 
 
+CERTIFICATE, KEY = "server.pem", "server.key"
+"""Of all TLS listeners: ECDSA P-256, in the run's directory."""
+
+
 @dataclass(frozen=True)
 class Proxy:
-    """Where a proxy serves; `child` is None for DIRECT."""
+    """Ports on which a proxy serves, the last two with TLS; `child` is None for DIRECT."""
 
     name: str
     http: int
     grpc: int
+    https: int
+    grpcs: int
     child: Child | None
 
 
@@ -64,23 +73,48 @@ def start_proxy(
         BenchError: not installed, or it did not start.
     """
     recipe = RECIPES[name]
-    http, grpc, metrics = free_ports(3)
+    if not (directory / CERTIFICATE).exists():
+        _make_certificate(directory)
+    http, grpc, https, grpcs, metrics = free_ports(5)
     config = render(
         recipe.template,
         directory,
         recipe.template,
         http=http,
         grpc=grpc,
+        https=https,
+        grpcs=grpcs,
+        certificate=directory / CERTIFICATE,
+        key=directory / KEY,
         metrics=metrics,
         http_servers=recipe.servers([each.http for each in backends], False),
         grpc_servers=recipe.servers([each.grpc for each in backends], True),
         backends=_triton_lb_backends(backends),
     )
     child = children.start(name, recipe.argv(config), core=core, cwd=recipe.tree or directory)
-    child.wait_until_listening(http, grpc)
+    child.wait_until_listening(http, grpc, https, grpcs)
     if recipe.tree:
         child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{metrics}/readyz"))
-    return Proxy(name, http, grpc, child)
+    return Proxy(name, http, grpc, https, grpcs, child)
+
+
+def _make_certificate(directory: Path) -> None:
+    """Write CERTIFICATE, with its key in the same file as HAProxy wants it, and KEY.
+
+    Raises:
+        BenchError: openssl is not installed, or failed.
+    """
+    argv = [
+        *(tool("openssl"), "req", "-x509", "-nodes", "-newkey", "ec", "-days", "2"),
+        *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=triton.example"),
+        *("-addext", "subjectAltName=DNS:triton.example"),
+        *("-keyout", str(directory / KEY), "-out", str(directory / CERTIFICATE)),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"openssl made no certificate: {done.stderr[-500:]}")
+    with (directory / CERTIFICATE).open("a") as file:
+        file.write((directory / KEY).read_text())
 
 
 def add_revision(revision: str, directory: Path) -> str:
@@ -186,13 +220,13 @@ RECIPES = {
         _envoy_servers,
         lambda: [_envoy_path(), "--version"],
     ),
-    "haproxy": Recipe(
+    HAPROXY: Recipe(
         "haproxy.cfg",
         lambda config: [tool("haproxy"), "-db", "-f", str(config)],
         _haproxy_servers,
         lambda: [tool("haproxy"), "-v"],
     ),
-    "nginx": Recipe(
+    NGINX: Recipe(
         "nginx.conf",
         lambda config: [
             *(tool("nginx"), "-p", str(config.parent)),

@@ -1,91 +1,135 @@
-"""What a run says: a text table, the same as Markdown, and JSON for machines."""
+"""What a run says: a page for a terminal, the same as Markdown, and JSON for machines."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
-from importlib import metadata
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.load.bench import Plan, Result, Results
+from benchmarks.load.bench import Plan
 from benchmarks.load.cells import Cell
-from benchmarks.load.processes import REPOSITORY
-from benchmarks.load.proxies import DIRECT, version
+from benchmarks.load.proxies import DIRECT, TRITON_LB
+from benchmarks.load.results import Result, Results, Row, ratio
+from benchmarks.load.sections import Section, Verdict
+from benchmarks.load.tables import Rows, aligned, number, piped, quotient
 
 MIB = 1 << 20
+_READING = """\
+One proxy at a time has a core of its own; load generator and backends have another. CPU is that
+of all processes of the proxy, user and system, in microseconds per request (per message and its
+echo, per event). A ratio is triton-lb's figure divided by the other proxy's, in the same round, and
+the median of the rounds: below 1.00 triton-lb is better. All else are medians of the rounds."""
+_DETAILS = """\
+`ratio`: CPU of triton-lb divided by CPU of this proxy. `busy`: share of its core that the proxy
+used; well under 100 % the load core was the limit (generator and backends share it), or the rate
+was given: the CPU figure holds, the rate says little about the proxy. `others`: share of the
+proxy's core that went to other programs; well above a few percent, repeat the run on a quiet
+machine.
+`direct`: the same load on one backend without a proxy. Cells at half of the rate offer {baseline}'s
+requests per second of the cell above, halved, to every proxy; latencies there count from when a
+request was due. A request counts only if it was answered without an error."""
 _DETAIL_HEAD = (
     *("cell", "proxy", "CPU us", "ratio", "req/s", "p50 ms", "p99 ms", "p99.9 ms"),
     *("RSS MiB", "busy", "others", "load core"),
 )
-_NOTES = """\
-CPU: microseconds of CPU per request of the whole process tree of the proxy, user + system; for
-streams, per message and its echo. In brackets: the ratio to {baseline}, median of the ratios of the
-rounds; under 1 is cheaper. All other figures are medians of the rounds. `busy`: share of
-its core that the proxy used; where it is well under 100 %, the load core was the limit (backends
-and load generator share it): then the CPU figure still holds, the rate says little about the proxy.
-`others`: share of the proxy's core that went to other programs; well above a few percent, repeat
-the run on a quiet machine. `direct` is one backend without a proxy. A request counts only if it was
-answered without an error."""
 
 
-def describe(plan: Plan) -> dict[str, str]:
-    """Versions and machine, for the head of the report.
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page says; `plots` are files beside it, by their title."""
 
-    Raises:
-        BenchError: a proxy is not installed.
+    plan: Plan
+    facts: dict[str, str]
+    results: Results
+    verdicts: Sequence[Verdict] = ()
+    sections: Sequence[Section] = ()
+
+    def failures(self) -> list[str]:
+        """One line for every proxy that failed in a cell, and for what other parts say."""
+        lines = [
+            f"{cell}: {name}: {result.error}"
+            for cell, row in self.results.items()
+            for name, result in row.items()
+            if result.error
+        ]
+        return lines + [line for section in self.sections for line in section.failures]
+
+    def left_out(self) -> list[str]:
+        """One line for every proxy that was not tried in a cell; not of the way without one."""
+        return [
+            f"{cell}: {name}: {result.left_out}"
+            for cell, row in self.results.items()
+            for name, result in row.items()
+            if result.left_out and name != DIRECT
+        ]
+
+
+def resting_section(proxies: Sequence[str], resting: dict[int, dict[str, float]]) -> Section:
+    """What the proxies cost without load, by number of backends."""
+    rows = [
+        ["backends", *proxies],
+        *(
+            [f"{count}", *(f"{shares[name]:.1%}" for name in proxies)]
+            for count, shares in sorted(resting.items())
+        ),
+    ]
+    notes = "Share of one core. triton-lb probes every backend each second; the peers do not probe."
+    return Section("resting", "CPU without load", rows, notes, resting)
+
+
+def as_text(report: Report) -> str:
+    """The page for a terminal."""
+    plan = report.plan
+    parts = [_heading(plan), _READING]
+    parts.append("\n".join(f"{key:>10}: {value}" for key, value in report.facts.items()))
+    if report.verdicts:
+        parts += ["TARGETS (ratio to the proxy named)", aligned(_verdict_rows(report))]
+    if plan.cells:
+        parts += ["CPU PER REQUEST", aligned(_summary_rows(report))]
+        parts += ["ALL FIGURES", aligned(_detail_rows(report)), _details(plan)]
+    for section in report.sections:
+        parts += [section.title.upper(), aligned(section.rows), section.notes]
+    parts += _lines("LEFT OUT", report.left_out()) + _lines("FAILED", report.failures())
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_markdown(report: Report, plots: dict[str, str]) -> str:
+    """The same as a page of Markdown.
+
+    Args:
+        report: what it says.
+        plots: paths of pictures, relative to the page, by what they show.
     """
-    facts = {name: version(name) for name in plan.proxies}
-    facts["python"] = platform.python_version()
-    try:
-        facts["uvloop"] = metadata.version("uvloop")
-    except metadata.PackageNotFoundError:
-        facts["uvloop"] = "none"
-    facts["commit"] = _commit()
-    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    facts["kernel"] = f"{platform.release()}, TCP {congestion}"
-    facts["cpu"] = _cpu_model()
-    facts["cores"] = (
-        f"{os.cpu_count()} in all; proxy on {plan.cores.proxy}, load on {plan.cores.load},"
-        f" backends on {plan.cores.backend}"
-    )
-    facts["backends"] = str(plan.backends)
-    facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, interleaved"
-    facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return facts
+    plan = report.plan
+    command = " ".join(["python -m benchmarks.load", *sys.argv[1:]])
+    parts = ["# Side-by-side load results", f"Made by `{command}`.", _READING]
+    parts.append(piped([("", ""), *report.facts.items()]))
+    if report.verdicts:
+        parts += ["## Targets", piped(_verdict_rows(report))]
+    if plan.cells:
+        parts += ["## CPU per request, microseconds", piped(_summary_rows(report))]
+    parts += [f"![{title}]({path})" for title, path in plots.items()]
+    if plan.cells:
+        parts += ["## All figures", piped(_detail_rows(report)), _details(plan)]
+    for section in report.sections:
+        parts += [f"## {section.title}", piped(section.rows), section.notes]
+    if missing := [*report.left_out(), *report.failures()]:
+        parts += ["## Left out or failed", "\n".join(f"- {line}" for line in missing)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def as_text(plan: Plan, facts: dict[str, str], results: Results) -> str:
-    """The tables for a terminal."""
-    head = "\n".join(f"{key:>10}: {value}" for key, value in facts.items())
-    rows = [_summary_head(plan), *_summary_rows(plan, results)]
-    parts = [head, _aligned(rows), _notes(plan), _aligned(_detail_rows(plan, results))]
-    return "\n\n".join(parts) + "\n"
+def as_json(report: Report) -> str:
+    """Facts, verdicts, and per cell and proxy the median and every sample."""
 
-
-def as_markdown(plan: Plan, facts: dict[str, str], results: Results) -> str:
-    """The same tables as a page."""
-    lines = ["# Side-by-side load results", ""]
-    lines += [f"Made by `{' '.join(['python -m benchmarks.load', *sys.argv[1:]])}`.", ""]
-    lines += [_piped([("", ""), *facts.items()]), "", "## CPU per request, microseconds", ""]
-    lines += [_piped([_summary_head(plan), *_summary_rows(plan, results)]), "", _notes(plan), ""]
-    lines += ["## All figures", "", _piped(_detail_rows(plan, results)), ""]
-    return "\n".join(lines)
-
-
-def as_json(plan: Plan, facts: dict[str, str], results: Results) -> str:
-    """Facts, and per cell and proxy the median and every sample."""
-
-    def entry(result: Result) -> dict[str, object]:
+    def entry(row: Row, name: str) -> dict[str, object]:
+        result = row[name]
         median = result.median()
         return {
             "error": result.error,
+            "left_out": result.left_out,
+            "triton_lb_to_it": ratio(row, TRITON_LB, name),
             "median": asdict(median) if median else None,
             "samples": [asdict(sample) for sample in result.samples],
         }
@@ -93,71 +137,86 @@ def as_json(plan: Plan, facts: dict[str, str], results: Results) -> str:
     cells = {
         cell.name: {
             "title": cell.title,
-            "proxies": {name: entry(result) for name, result in results[cell.name].items()},
+            "proxies": {
+                name: entry(report.results[cell.name], name) for name in report.results[cell.name]
+            },
         }
-        for cell in plan.cells
+        for cell in report.plan.cells
     }
-    return json.dumps({"facts": facts, "cells": cells}, indent=1) + "\n"
+    verdicts = [{**asdict(each), "verdict": each.word} for each in report.verdicts]
+    whole = {"facts": report.facts, "targets": verdicts, "cells": cells}
+    whole |= {"sections": {section.name: section.data for section in report.sections}}
+    return json.dumps(whole, indent=1) + "\n"
 
 
-def _notes(plan: Plan) -> str:
-    return _NOTES.format(baseline=plan.baseline)
+def write(path: Path, text: str) -> None:
+    """Write a file of the report, and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
-def _summary_head(plan: Plan) -> tuple[str, ...]:
-    return ("CPU us per request", *plan.proxies)
+def _heading(plan: Plan) -> str:
+    return f"triton-lb side by side with {', '.join(plan.peers) or 'nobody'}"
 
 
-def _summary_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
+def _details(plan: Plan) -> str:
+    return _DETAILS.format(baseline=plan.baseline)
+
+
+def _lines(heading: str, lines: list[str]) -> list[str]:
+    return [heading, "\n".join(lines)] if lines else []
+
+
+def _verdict_rows(report: Report) -> Rows:
+    head = ("target", "cell", "to", "measured", "at most", "")
     return [
-        (
-            cell.title,
-            *(_cpu_and_ratio(plan, results[cell.name], name) for name in plan.proxies),
-        )
-        for cell in plan.cells
+        head,
+        *(
+            (
+                *(each.target, each.cell, each.to),
+                *(quotient(each.measured), f"{each.limit:.2f}", each.word),
+            )
+            for each in report.verdicts
+        ),
     ]
 
 
-def _cpu_and_ratio(plan: Plan, row: dict[str, Result], name: str) -> str:
-    sample = row[name].median()
-    if sample is None:
-        return "failed"
-    text = _number(sample.cpu_us)
-    ratio = _ratio(plan, row, name)
-    return text if name == plan.baseline or not ratio else f"{text} ({ratio})"
-
-
-def _ratio(plan: Plan, row: dict[str, Result], name: str) -> str:
-    """Median of the rounds' ratios: what slows a whole round down cancels out."""
-    baseline = row.get(plan.baseline)
-    if baseline is None or baseline.median() is None:
-        return ""
-    ratios = [
-        ours.cpu_us / theirs.cpu_us
-        for ours, theirs in zip(row[name].samples, baseline.samples, strict=True)
-        if theirs.cpu_us
-    ]
-    return f"{statistics.median(ratios):.2f}" if ratios else ""
-
-
-def _detail_rows(plan: Plan, results: Results) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [_DETAIL_HEAD]
+def _summary_rows(report: Report) -> Rows:
+    plan = report.plan
+    head = ["cell", *plan.proxies, *(f"to {name}" for name in plan.peers)]
+    rows = [head]
     for cell in plan.cells:
-        row = results[cell.name]
-        rows += [_detail_row(plan, cell, row, name) for name in (DIRECT, *plan.proxies)]
+        row = report.results[cell.name]
+        ratios = [quotient(ratio(row, TRITON_LB, name)) for name in plan.peers]
+        rows.append([cell.title, *(_cpu(row[name]) for name in plan.proxies), *ratios])
     return rows
 
 
-def _detail_row(plan: Plan, cell: Cell, row: dict[str, Result], name: str) -> tuple[str, ...]:
+def _cpu(result: Result) -> str:
+    median = result.median()
+    if median is None:
+        return "-" if result.left_out else "failed"
+    return number(median.cpu_us)
+
+
+def _detail_rows(report: Report) -> Rows:
+    rows: list[Sequence[str]] = [_DETAIL_HEAD]
+    for cell in report.plan.cells:
+        row = report.results[cell.name]
+        rows += [_detail_row(cell, row, name) for name in (DIRECT, *report.plan.proxies)]
+    return rows
+
+
+def _detail_row(cell: Cell, row: Row, name: str) -> Sequence[str]:
     sample = row[name].median()
     if sample is None:
-        return (cell.title, name, "failed", *[""] * (len(_DETAIL_HEAD) - 3))
+        return (cell.title, name, _cpu(row[name]), *[""] * (len(_DETAIL_HEAD) - 3))
     is_proxy = name != DIRECT
     return (
         cell.title,
         name,
-        _number(sample.cpu_us) if is_proxy else "",
-        _ratio(plan, row, name) if is_proxy else "",
+        number(sample.cpu_us) if is_proxy else "",
+        quotient(ratio(row, TRITON_LB, name)) if is_proxy else "",
         f"{sample.rate:,.0f}",
         f"{sample.p50_us / 1000:.2f}",
         f"{sample.p99_us / 1000:.2f}",
@@ -167,42 +226,3 @@ def _detail_row(plan: Plan, cell: Cell, row: dict[str, Result], name: str) -> tu
         f"{min(1.0, sample.others):.0%}",
         f"{min(1.0, sample.load_busy):.0%}",
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    previous = ""
-    for row in rows:
-        first = row[0] if row[0] != previous else ""
-        previous = row[0]
-        cells = [first.ljust(widths[0])]
-        cells += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _piped(rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    lines.insert(1, f"|---|{'---:|' * (len(rows[0]) - 1)}")
-    return "\n".join(lines)
-
-
-def _commit() -> str:
-    argv = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    try:
-        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

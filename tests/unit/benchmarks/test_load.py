@@ -9,20 +9,10 @@ from pathlib import Path
 import pytest
 from hyperframe.frame import Frame
 
-from benchmarks.load import frames, payloads, report
-from benchmarks.load.bench import Plan, Result, Sample
-from benchmarks.load.cells import CELLS, select
-from benchmarks.load.drivers import percentile
+from benchmarks.load import frames, payloads
 from benchmarks.load.processes import Child, Cores
+from benchmarks.load.tally import percentile, tally
 from lb.kserve import inference_pb2 as pb
-
-
-def _sample(cpu_us: float) -> Sample:
-    return Sample(cpu_us, 1000.0, 1.0, 2.0, 3.0, 1 << 20, 0.9, 0.0, 0.5)
-
-
-def _plan() -> Plan:
-    return Plan(select(["http-small-16"]), ["triton-lb", "envoy"], 3, 1.0, 2, Cores(0, 1, 1))
 
 
 def test_small_grpc_request_is_a_valid_message_of_the_stated_size() -> None:
@@ -34,13 +24,23 @@ def test_small_grpc_request_is_a_valid_message_of_the_stated_size() -> None:
     assert list(request.inputs[0].shape) == [1, 16]
 
 
-def test_image_requests_carry_one_image() -> None:
-    request = pb.ModelInferRequest.FromString(payloads.image_grpc_request()[5:])
-    body, json_head = payloads.image_http_request()
-    assert len(request.raw_input_contents[0]) == payloads.IMAGE_BYTES
-    assert len(body) - json_head == payloads.IMAGE_BYTES
-    sizes = json.loads(body[:json_head])["inputs"][0]["parameters"]
-    assert sizes == {"binary_data_size": payloads.IMAGE_BYTES}
+@pytest.mark.parametrize("size", [16 * 1024, payloads.IMAGE_BYTES, payloads.LARGE_BYTES])
+def test_tensor_requests_carry_the_stated_bytes(size: int) -> None:
+    request = pb.ModelInferRequest.FromString(payloads.tensor_grpc_request(size)[5:])
+    body, json_head = payloads.tensor_http_request(size)
+    assert len(request.raw_input_contents[0]) == size
+    assert len(body) - json_head == size
+    tensor = json.loads(body[:json_head])["inputs"][0]
+    assert tensor["parameters"] == {"binary_data_size": size}
+    assert tensor["shape"] == list(request.inputs[0].shape) == [1, size // 4]
+
+
+def test_answers_carry_16_bytes_or_4_mib() -> None:
+    small = payloads.GRPC_ANSWERS[payloads.INFER_PATH[1:]]
+    for answer, size in ((small, 16), (payloads.LARGE_GRPC_ANSWER, 4 << 20)):
+        response = pb.ModelInferResponse.FromString(answer[5:])
+        assert len(response.raw_output_contents[0]) == size
+        assert list(response.outputs[0].shape) == [1, size // 4]
 
 
 def test_small_http_request_has_the_stated_size_and_is_json() -> None:
@@ -82,21 +82,6 @@ def test_frames_are_what_another_implementation_reads() -> None:
     assert parsed.flags == {"END_STREAM"}
 
 
-def test_cell_names_are_distinct_and_patterns_select_by_name() -> None:
-    names = [cell.name for cell in CELLS]
-    assert len(set(names)) == len(names)
-    assert [cell.name for cell in select(["grpc-small-8x*"])] == [
-        "grpc-small-8x1",
-        "grpc-small-8x8",
-    ]
-    assert all(cell.core for cell in select([]))
-
-
-def test_a_pattern_without_a_cell_is_refused() -> None:
-    with pytest.raises(ValueError, match="no cell is called 'nonsense'"):
-        select(["nonsense"])
-
-
 def test_percentile_takes_the_value_below_which_the_share_lies() -> None:
     ordered = list(range(100))
     assert percentile(ordered, 0.5) == 50
@@ -104,33 +89,16 @@ def test_percentile_takes_the_value_below_which_the_share_lies() -> None:
     assert percentile([], 0.5) == 0
 
 
-def test_median_is_taken_over_rounds_and_absent_after_an_error() -> None:
-    samples = [_sample(30.0), _sample(10.0), _sample(20.0)]
-    median = Result(samples).median()
-    assert median is not None
-    assert median.cpu_us == 20.0
-    assert Result(samples, error="closed").median() is None
-
-
-def test_tables_show_the_ratio_to_envoy_and_failures() -> None:
-    plan = _plan()
-    row = {
-        "direct": Result([_sample(0.0)]),
-        "triton-lb": Result([_sample(20.0)]),
-        "envoy": Result([_sample(50.0)]),
+def test_tally_counts_only_what_was_answered() -> None:
+    counted = tally([3.0, 1.0, 2.0], seconds=2.0, errors=1)
+    assert counted == {
+        "requests": 3.0,
+        "seconds": 2.0,
+        "errors": 1.0,
+        "p50_us": 2.0,
+        "p99_us": 3.0,
+        "p999_us": 3.0,
     }
-    text = report.as_text(plan, {"date": "today"}, {"http-small-16": row})
-    assert "20.0 (0.40)" in text
-    row["triton-lb"].samples = [_sample(20.0), _sample(80.0), _sample(30.0)]
-    row["envoy"].samples = [_sample(50.0), _sample(160.0), _sample(60.0)]
-    text = report.as_text(plan, {"date": "today"}, {"http-small-16": row})
-    assert "30.0 (0.50)" in text
-    row["envoy"].samples = [_sample(50.0)]
-    row["triton-lb"].error = "3 errors"
-    page = report.as_markdown(plan, {"date": "today"}, {"http-small-16": row})
-    assert "| failed | 50.0 |" in page
-    stored = json.loads(report.as_json(plan, {}, {"http-small-16": row}))
-    assert stored["cells"]["http-small-16"]["proxies"]["envoy"]["median"]["cpu_us"] == 50.0
 
 
 def test_cores_are_read_and_checked_against_the_usable_ones() -> None:

@@ -1,0 +1,132 @@
+"""Stand-in for the gRPC side of Tritons where nghttpd will not do: streams, and very many ports.
+
+Run as `python -m benchmarks.load.grpc_backend PORT...`. ModelStreamInfer sends every message back
+as it comes; any other call is answered from `payloads.GRPC_ANSWERS` at its end. Our sending ignores
+the peer's windows: answers are small, and the load keeps one message in flight per stream.
+
+We allow no dynamic header table, so once a peer has heeded that, equal blocks mean equal paths and
+need not be decoded again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import cast
+
+from hpack import Decoder
+
+from benchmarks.load import frames, payloads
+
+_ANSWER_HEAD = b"\x88" + frames.literal(b"content-type", b"application/grpc")
+_TRAILERS = frames.literal(b"grpc-status", b"0")
+_UNKNOWN = _ANSWER_HEAD + frames.literal(b"grpc-status", b"12")
+_CREDIT_STEP = 1 << 20
+_KNOWN_BLOCKS = 4096
+_PADDED, _PRIORITY = 8, 32
+
+_paths: dict[bytes, str] = {}
+
+
+class BackendConnection(asyncio.Protocol):
+    """Server side of one HTTP/2 connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._reader = frames.FrameReader()
+        self._decoder = Decoder()
+        self._to_preface = len(frames.PREFACE)
+        self._uncredited = 0
+        self._echoes: set[int] = set()
+        self._called: dict[int, str] = {}
+        self._transport.write(frames.opening(header_table=0))
+
+    def data_received(self, data: bytes) -> None:
+        if self._to_preface:
+            skipped = min(self._to_preface, len(data))
+            self._to_preface -= skipped
+            data = data[skipped:]
+        out: list[bytes] = []
+        for kind, flags, stream, payload in self._reader.feed(data):
+            if kind == frames.DATA:
+                self._on_data(out, flags, stream, payload)
+            elif kind == frames.HEADERS:
+                self._on_headers(out, flags, stream, payload)
+            elif kind == frames.RST_STREAM:
+                self._echoes.discard(stream)
+                self._called.pop(stream, None)
+            elif kind in {frames.SETTINGS, frames.PING} and not flags & frames.ACK:
+                echoed = payload if kind == frames.PING else b""
+                out.append(frames.frame(kind, frames.ACK, 0, echoed))
+        if out:
+            self._transport.write(b"".join(out))
+
+    def _on_headers(self, out: list[bytes], flags: int, stream: int, block: bytes) -> None:
+        if flags & _PADDED:
+            block = block[1 : len(block) - block[0]]
+        if flags & _PRIORITY:
+            block = block[5:]
+        path = self._path(block)
+        if path == payloads.STREAM_PATH:
+            self._echoes.add(stream)
+            out.append(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, _ANSWER_HEAD))
+        else:
+            self._called[stream] = path
+        if flags & frames.END_STREAM:
+            self._end(out, stream)
+
+    def _path(self, block: bytes) -> str:
+        known = self._decoder.header_table.maxsize == 0
+        if known and block in _paths:
+            return _paths[block]
+        fields = self._decoder.decode(block, raw=True)
+        path = next(value for name, value in fields if name == b":path").decode()
+        if known and len(_paths) < _KNOWN_BLOCKS:
+            _paths[block] = path
+        return path
+
+    def _on_data(self, out: list[bytes], flags: int, stream: int, payload: bytes) -> None:
+        self._uncredited += len(payload)
+        if self._uncredited >= _CREDIT_STEP:
+            out.append(frames.window_update(0, self._uncredited))
+            self._uncredited = 0
+        if payload and stream in self._echoes:
+            out.append(frames.frame(frames.DATA, 0, stream, payload))
+        if flags & frames.END_STREAM:
+            self._end(out, stream)
+
+    def _end(self, out: list[bytes], stream: int) -> None:
+        last = frames.END_HEADERS | frames.END_STREAM
+        if stream in self._echoes:
+            self._echoes.discard(stream)
+            out.append(frames.frame(frames.HEADERS, last, stream, _TRAILERS))
+            return
+        answer = payloads.GRPC_ANSWERS.get(self._called.pop(stream, "")[1:])
+        if answer is None:
+            out.append(frames.frame(frames.HEADERS, last, stream, _UNKNOWN))
+            return
+        out.append(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, _ANSWER_HEAD))
+        out.append(frames.frame(frames.DATA, 0, stream, answer))
+        out.append(frames.frame(frames.HEADERS, last, stream, _TRAILERS))
+
+
+async def serve(ports: list[int]) -> None:
+    """Serve on loopback until the process is ended."""
+    loop = asyncio.get_running_loop()
+    for port in ports:
+        await loop.create_server(BackendConnection, "127.0.0.1", port, backlog=1024)
+    await loop.create_future()
+
+
+def main() -> None:
+    ports = [int(each) for each in sys.argv[1:]]
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve(ports))
+    else:
+        uvloop.run(serve(ports))
+
+
+if __name__ == "__main__":
+    main()

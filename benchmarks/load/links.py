@@ -1,0 +1,240 @@
+"""Connections of the `player`: non-blocking, HTTP/1.1 or HTTP/2, plain or with TLS.
+
+A link takes calls whose bytes are known in advance and tells of each answer. It keeps what the
+socket or the peer's windows do not take yet, so bodies of any size may be under way.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.load import frames
+
+_RECEIVE_BYTES = 1 << 18
+_CONNECT_LIMIT_S = 10.0
+_DATA_BYTES = 16384
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+TLS_CIPHER = "TLS_AES_128_GCM_SHA256"
+"""The only one that clients of the TLS cells offer (ours by `peers/client-tls.cnf`)."""
+
+
+class LoadError(Exception):
+    """The far side did something that ends the measurement."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request: the head of HTTP/1.1, or the header block of HTTP/2, and its body."""
+
+    is_grpc: bool
+    head: bytes
+    body: bytes
+
+
+Answered = Callable[["Link", float, bool, float], None]
+"""Called with the link, when the call was due, whether the answer is good, and the time."""
+
+
+class Link:
+    """What both protocols share: the socket, and bytes that it has not taken yet."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None, answered: Answered) -> None:
+        raw = socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_LIMIT_S)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = raw
+        if context is not None:
+            self.socket = encrypted = context.wrap_socket(raw)
+            if (cipher := encrypted.cipher()) is None or cipher[0] != TLS_CIPHER:
+                raise LoadError(f"cipher {cipher} instead of {TLS_CIPHER}")
+        self.socket.setblocking(False)
+        self.fd = self.socket.fileno()
+        self._is_tls = context is not None
+        self._answered = answered
+        self._unsent: deque[memoryview] = deque()
+
+    def ask(self, call: Call, due: float) -> None:
+        """Send a call; there is room for it."""
+        raise NotImplementedError
+
+    def _take(self, data: bytes, now: float) -> None:
+        """React to bytes from the peer."""
+        raise NotImplementedError
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.EPOLLIN | select.EPOLLOUT if self._unsent else select.EPOLLIN
+
+    def receive(self) -> None:
+        """Read what is there.
+
+        Raises:
+            LoadError: the connection ended.
+        """
+        while True:
+            try:
+                data = self.socket.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+            if not data:
+                raise LoadError("the proxy closed a connection")
+            self._take(data, time.perf_counter())
+            if not self._is_tls:  # epoll tells again; OpenSSL may hold a record that it read
+                return
+
+    def flush(self) -> None:
+        """Send as much as the socket takes."""
+        while self._unsent:
+            first = self._unsent[0]
+            try:
+                sent = self.socket.send(first)
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                return
+            if sent < len(first):
+                self._unsent[0] = first[sent:]
+            else:
+                self._unsent.popleft()
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self._unsent.append(memoryview(data))
+            self.flush()
+
+
+class Http1Link(Link):
+    """One call at a time; the answer must be 200 and name its length."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None, answered: Answered) -> None:
+        super().__init__(port, context, answered)
+        self._held = b""
+        self._body_left = -1
+        self._due = 0.0
+        self._is_good = False
+
+    def ask(self, call: Call, due: float) -> None:
+        self._due = due
+        if len(call.body) <= _DATA_BYTES:
+            self._send(call.head + call.body)
+            return
+        self._unsent.append(memoryview(call.head))
+        self._send(call.body)
+
+    def _take(self, data: bytes, now: float) -> None:
+        if self._body_left < 0:
+            head, found, data = (self._held + data).partition(b"\r\n\r\n")
+            if not found:
+                self._held = head
+                return
+            length = _LENGTH.search(head)
+            if length is None:
+                raise LoadError(f"an answer without its length: {head[:200]!r}")
+            self._held = b""
+            self._is_good = head.startswith(b"HTTP/1.1 200")
+            self._body_left = int(length[1])
+        self._body_left -= len(data)
+        if self._body_left <= 0:
+            self._body_left = -1
+            self._answered(self, self._due, self._is_good, now)
+
+
+class Http2Link(Link):
+    """Many calls at once. An answer is good if a message came; it is read in small sizes only."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None, answered: Answered) -> None:
+        super().__init__(port, context, answered)
+        self._reader = frames.FrameReader()
+        self._next_stream = 1
+        self._window = self._stream_window = frames.DEFAULT_WINDOW
+        self._due: dict[int, float] = {}
+        self._good: set[int] = set()
+        self._rooms: dict[int, int] = {}
+        self._bodies: dict[int, memoryview] = {}
+        self.is_open = False
+        self._send(frames.PREFACE + frames.opening())
+
+    def ask(self, call: Call, due: float) -> None:
+        stream = self._next_stream
+        self._next_stream += 2
+        self._due[stream] = due
+        self._rooms[stream] = self._stream_window
+        self._bodies[stream] = memoryview(call.body)
+        head = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, call.head)
+        self._send(head + self._data(stream))
+
+    def _data(self, stream: int) -> bytes:
+        """As much of a stream's body as the windows allow, in frames."""
+        body = self._bodies[stream]
+        room = min(self._window, self._rooms[stream])
+        position, size = 0, len(body)
+        parts: list[bytes | memoryview] = []
+        while position < size and room > 0:
+            piece = body[position : position + min(_DATA_BYTES, room)]
+            position += len(piece)
+            room -= len(piece)
+            last = frames.END_STREAM if position == size else 0
+            parts += (struct.pack(">BHBBI", 0, len(piece), frames.DATA, last, stream), piece)
+        self._window -= position
+        self._rooms[stream] -= position
+        if position == size:
+            del self._bodies[stream]
+        else:
+            self._bodies[stream] = body[position:]
+        return b"".join(parts)
+
+    def _take(self, data: bytes, now: float) -> None:
+        for kind, flags, stream, payload in self._reader.feed(data):
+            if kind == frames.DATA:
+                if payload:
+                    self._good.add(stream)
+            elif kind != frames.HEADERS:
+                self._on_control(kind, flags, stream, payload)
+                continue
+            if flags & frames.END_STREAM:
+                is_good = stream in self._good and stream not in self._bodies
+                self._good.discard(stream)
+                self._bodies.pop(stream, None)
+                del self._rooms[stream]
+                self._answered(self, self._due.pop(stream), is_good, now)
+
+    def _on_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == frames.WINDOW_UPDATE:
+            credit = struct.unpack(">I", payload)[0]
+            if stream == 0:
+                self._window += credit
+            elif stream in self._rooms:
+                self._rooms[stream] += credit
+            for each in [stream] if stream in self._bodies else list(self._bodies):
+                self._send(self._data(each))
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
+            settings = frames.settings_in(payload)
+            window = settings.get(frames.INITIAL_WINDOW_SETTING, self._stream_window)
+            for each in self._rooms:
+                self._rooms[each] += window - self._stream_window
+            self._stream_window = window
+            self.is_open = True
+            self._send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+        elif kind == frames.PING and not flags & frames.ACK:
+            self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.RST_STREAM and stream in self._rooms:
+            raise LoadError(f"stream {stream} was reset, code {payload.hex()}")
+        elif kind == frames.GOAWAY:
+            raise LoadError(f"GOAWAY {payload.hex()}")
+
+
+def tls_context(protocol: str) -> ssl.SSLContext:
+    """A client of TLS 1.3 that asks for one protocol and takes any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([protocol])
+    return context
