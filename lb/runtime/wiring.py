@@ -163,6 +163,7 @@ class Product:
     models: ModelWatch
     restorer: Restorer
     dispatcher: Dispatcher
+    fan_out: BackendFanOut
     http1: Http1Relay
     http2: Http2Relay
     timers: TimerWheel
@@ -175,8 +176,8 @@ class Product:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way."""
-        return not self.dispatcher.open_exchanges
+        """Whether no request is under way, and no change that its client did not wait for."""
+        return not (self.dispatcher.open_exchanges or self.fan_out.is_changing)
 
     @property
     def connections(self) -> int:
@@ -247,6 +248,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         models=models,
         restorer=restorer,
         dispatcher=dispatcher,
+        fan_out=fan_out,
         http1=http1,
         http2=http2,
         timers=timers,

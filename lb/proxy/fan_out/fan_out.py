@@ -90,6 +90,11 @@ class BackendFanOut:
         not keep clients from looking, nor they it from being told."""
         self._turns: dict[tuple[str, bytes], _Turn] = {}
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether some call is under way that should reach all backends, or none."""
+        return self._under_way[True] > 0
+
     async def ask(self, question: Question) -> Reply:
         """See `FanOut`."""
         is_change = changes_something(question)

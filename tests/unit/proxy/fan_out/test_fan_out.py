@@ -255,9 +255,11 @@ async def test_changes_and_looks_do_not_keep_each_other_away() -> None:
         loading = asyncio.create_task(stage.ask(LOAD))
         await eventually(lambda: len(a.requests) == 1)
         a.script = serving(b"[]")
+        assert stage.fan_out.is_changing
         assert (await stage.fan_out.ask(INDEX)).status == 200
         may_end.set()
         assert (await loading).status == 200
+        assert not stage.fan_out.is_changing
 
 
 async def test_one_that_accepts_is_enough_for_cuda_memory() -> None:
