@@ -149,3 +149,54 @@ def test_splitting_agrees_with_its_reference(block: bytes) -> None:
         return
     fields = [(f.name, f.value, f.never_indexed, f.raw) for f in CACHE.split(block)]
     assert fields == [tuple(field) for field in wanted]
+
+
+START = b"".join(encode_field(*pair) for pair in PSEUDO)
+FIELDS = st.sampled_from(
+    [
+        encode_field(b"te", b"trailers"),
+        encode_field(b"te", b"gzip"),
+        encode_field(b"content-type", b"application/grpc"),
+        encode_field(b"content-type", b"text/plain"),
+        encode_field(b"content-length", b"7"),
+        encode_field(b"grpc-timeout", b"5S"),
+        encode_field(b"grpc-timeout", b"20000000u"),
+        encode_field(b"grpc-timeout", b"soon"),
+        encode_field(b"x-request-id", b"1"),
+        encode_field(b"x_request_id", b"2"),
+        encode_field(b"x-who", b"me"),
+        encode_field(b"x_who", b"me too"),
+        encode_field(b"x-seen", b"1"),
+        encode_field(b"x-seen", b"2", never_indexed=True),
+        encode_field(b"connection", b"close"),
+        encode_field(b":path", b"/again"),
+        encode_field(b":unknown", b"/"),
+        encode_field(b"host", b"elsewhere"),
+        encode_field(b"Upper", b"case"),
+        encode_field(b"bad-value", b" x"),
+        encode_field(b"x-long", b"y" * 300),
+        encode_field(b"x" * 200, b"y"),
+        Encoder().encode([(b"traceparent", b"00-0af7651916cd43dd-01")], huffman=True),
+        Encoder().encode([(b"user-agent", b"a/1")], huffman=True),
+        b"\x90", b"\x20", b"\xff", b"\x00", b"\x00\x05ab", b"\x00\x01a\x81\x00", b"\x0f\x2b\x01a",
+        b"\x40\x01b\x01c", b"\x04\x01/",
+    ]
+) | st.binary(max_size=8).map(lambda value: encode_field(b"traceparent", value))  # fmt: skip
+
+
+@given(st.lists(st.lists(FIELDS, max_size=5).map(b"".join), min_size=2, max_size=8))
+def test_heads_that_begin_like_earlier_ones_are_what_they_are_alone(rests: list[bytes]) -> None:
+    names = frozenset({b"x-who"}), frozenset({b"x-who", b"x-seen"})
+    reader = BlockReader(HeadCaches(*names), LIMIT)
+    reader.acknowledged()
+    for block in [START + rest for rest in rests]:
+        alone = BlockReader(HeadCaches(*names), LIMIT)
+        alone.acknowledged()
+        for _ in range(3):
+            assert everything(reader.request, block) == everything(alone.request, block)
+
+
+def everything(read: Callable[[bytes], object], block: bytes) -> dict[str, object]:
+    """As `facts`, with the block that goes on."""
+    known = facts(read, block)
+    return known if "error" in known else known | {"block": read(block).block}  # type: ignore[attr-defined]  # a head

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.domain.client import NO_PROXIES, Client, TrustedProxies
-from lb.domain.operation import ModelIn, Operation, Treatment
 from lb.domain.pool import PoolSnapshot
-from lb.kserve.control import grpc_control
 from lb.kserve.gate import masked
-from lb.kserve.operations import (
-    HEALTH_CHECK,
-    HEALTH_WATCH,
-    MODEL_INFER,
-    MODEL_READY,
-    MODEL_STREAM_INFER,
-    grpc_operation,
-)
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
@@ -28,14 +18,10 @@ from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
-from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.health import HealthCall, ReadyCall
+from lb.proxy.http2.decisions import Decisions
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
-from lb.proxy.http2.spec import SpecCall
-from lb.proxy.http2.stream_call import StreamCall
-from lb.proxy.http2.watched import watched
 from lb.telemetry.meter import Traffic
 from lb.wire.http1.forwarded import CLAIMS
 from lb.wire.http2 import frames as fr
@@ -43,21 +29,11 @@ from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import client_allowances
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Pipe
-from lb.wire.http2.heads import RequestHead
 from lb.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from lb.proxy.http2.link import Link
 
-_ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
-_COLLECTED: Final[dict[Operation, type[Call]]] = {
-    HEALTH_CHECK: HealthCall,
-    HEALTH_WATCH: HealthCall,
-    MODEL_READY: ReadyCall,
-}
-_WATCHED: Final[dict[type[Call], type[Call]]] = {kind: watched(kind) for kind in (Call, StreamCall)}
-_INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
-_NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
 progress of HTTP/1.1 bodies."""
@@ -109,6 +85,14 @@ def _common_settings(options: Http2Options) -> dict[int, int]:
     }
 
 
+def _server_settings(options: Http2Options) -> dict[int, int]:
+    return {
+        **_common_settings(options),
+        fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
+        fr.SETTINGS_MAX_CONCURRENT_STREAMS: options.concurrent_streams,
+    }
+
+
 class Http2Relay:
     """Owns downstream connections, upstream pools, and the list of connections to flush."""
 
@@ -157,16 +141,13 @@ class Http2Relay:
         self._caches = HeadCaches(private | claims, *seams)
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
         """What trusted proxies claim of their clients is passed on."""
+        self.decide = Decisions(self).decide
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
         self.pools: dict[Backend, UpstreamPool] = {}
         """Those that were asked for; see `pool`."""
         self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
-        self.server_settings = {
-            **_common_settings(options),
-            fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
-            fr.SETTINGS_MAX_CONCURRENT_STREAMS: options.concurrent_streams,
-        }
+        self.server_settings = _server_settings(options)
         self.client_settings = {
             **_common_settings(options),
             fr.SETTINGS_INITIAL_WINDOW_SIZE: options.answer_window,
@@ -179,50 +160,6 @@ class Http2Relay:
         """A decoder for one connection, on the shared caches."""
         caches = self._caches_of_proxies if of_trusted_proxy else self._caches
         return BlockReader(caches, self.options.head_size)
-
-    def decide(self, head: RequestHead) -> Operation:
-        """Decide once what is done with requests that look like `head`."""
-        operation = grpc_operation(head.path)
-        head.route = operation
-        gate = self.dispatcher.gate
-        control = grpc_control(head.path)
-        if control is not None or gate.asks_all:
-            is_control = control is not None
-            head.claim = gate.claim(control or operation, head.noted, is_control=is_control)
-        options = self.options
-        head.handler = self._handler(operation)
-        head.is_plain = (
-            head.claim is None
-            and head.handler is None
-            and head.is_grpc
-            and head.method == b"POST"
-            and head.size <= options.head_size
-            and len(head.block) <= fr.MIN_FRAME_SIZE
-            and head.count <= options.fields
-            and not head.timeout_bad
-            and (head.timeout_s is None or head.timeout_s > 0)
-            and operation.treatment is Treatment.BALANCE
-            and operation.model_in is ModelIn.MESSAGE
-            and not options.message_size
-        )
-        return operation
-
-    def _handler(self, operation: Operation) -> type[Call] | None:
-        handler = self._kind_of_call(operation)
-        if operation in _INFERENCES and self.dispatcher.gate.guards_regions:
-            return _WATCHED[handler or Call]
-        return handler
-
-    def _kind_of_call(self, operation: Operation) -> type[Call] | None:
-        if operation is MODEL_STREAM_INFER:
-            # Other servers put other messages into their streams.
-            return StreamCall if BackendKind.TRITON in self.kinds else None
-        if operation in _COLLECTED:
-            return _COLLECTED[operation]
-        if operation.treatment in _ASKED:
-            is_asked = self.fan_out is not None and operation.asks in self.kinds
-            return AskedCall if is_asked else None
-        return SpecCall if operation.model_in in _NESTED else None
 
     def answer(self, call: Call) -> None:
         """Answer a call ourselves."""

@@ -8,11 +8,13 @@ heads, on every connection, and a cache entry never has to be invalidated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hpack import Decoder
 from hpack.exceptions import HPACKDecodingError, OversizedHeaderListError
 
 from lb.wire.cache import HeadCache
+from lb.wire.http2.beginnings import Beginning, Beginnings
 from lb.wire.http2.fields import Field, FieldCache, field_of, passed_on, skip_size_updates
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.http2.heads import (
@@ -23,11 +25,14 @@ from lb.wire.http2.heads import (
     check_trailers,
 )
 
+_LEARNED_FROM: Final = 1024
+"""Bytes of a block beyond which it is not kept to compare others with."""
+
 
 class HeadCaches:
     """What all connections of a process share."""
 
-    __slots__ = ("fields", "hide", "noted", "private", "requests", "responses")
+    __slots__ = ("beginnings", "fields", "hide", "noted", "private", "requests", "responses")
 
     def __init__(
         self,
@@ -46,6 +51,7 @@ class HeadCaches:
         self.noted = noted
         self.hide = hide
         self.fields = FieldCache()
+        self.beginnings = Beginnings(private, noted)
         self.requests: HeadCache[RequestHead] = HeadCache()
         self.responses: HeadCache[ResponseHead] = HeadCache()
 
@@ -57,7 +63,9 @@ def _unknown(_block: bytes) -> None:
 class BlockReader:
     """Decodes the header blocks of one connection in the order they come."""
 
-    __slots__ = ("_caches", "_decoder", "_limit", "known_request", "known_response")
+    __slots__ = (
+        "_before", "_beginning", "_caches", "_decoder", "_limit", "known_request", "known_response"
+    )  # fmt: skip
 
     def __init__(self, caches: HeadCaches, limit: int) -> None:
         self._caches = caches
@@ -65,6 +73,10 @@ class BlockReader:
         decoder = Decoder(max_header_list_size=2 * limit)
         self._decoder: Decoder | None = decoder
         """None once the peer has acknowledged our table size of 0."""
+        self._beginning: Beginning | None = None
+        """What requests begin with lately."""
+        self._before = b""
+        """The last block that did not begin so, as far as it may be kept."""
         self.known_request: Callable[[bytes], RequestHead | None] = _unknown
         """The head of a block that was seen lately; hot."""
         self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
@@ -87,7 +99,8 @@ class BlockReader:
             Http2Error: the block cannot be decoded; the connection is lost.
             StreamError: the head is malformed.
         """
-        # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up.
+        # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up, and of one
+        # that begins like those before it only the rest is read.
         if self._decoder is not None:
             fields, plain = self._plain(block)
             return self._build(fields, plain)
@@ -95,13 +108,33 @@ class BlockReader:
         head = requests.get(block) or requests.revive(block)
         if head is not None:
             return head
+        beginning = self._beginning
+        if beginning is not None and block.startswith(beginning.block):
+            beginnings = self._caches.beginnings
+            head = beginnings.complete(beginning, block)
+            if head is not None:
+                if head.cacheable and beginnings.came_before(block):
+                    requests.put(block, head)
+                return head
         start = skip_size_updates(block)
         plain = block[start:] if start else block
         fields = self._caches.fields.split(plain)
         head = self._build(fields, plain)
         if head.cacheable:
             requests.put(block, head)
+        if len(plain) <= _LEARNED_FROM:
+            self._learn(fields, plain)
         return head
+
+    def _learn(self, fields: list[Field], block: bytes) -> None:
+        if self._before:
+            self._beginning = self._caches.beginnings.learn(fields, block, self._before)
+        size = 0
+        for field in fields:
+            if field.never_indexed:
+                break  # such fields are kept nowhere
+            size += len(field.raw)
+        self._before = block[:size]
 
     def response(self, block: bytes) -> ResponseHead:
         """The head of a response or its trailers. Raises like `request`."""

@@ -64,10 +64,11 @@ _KINDS: Final = {
     **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
 _NAME: Final = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE: Final = re.compile(rb"[\0\r\n]|\A[ \t]|[ \t]\Z")
+is_value: Final = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
+"""What RFC 9113 8.2.1 allows; None for anything else."""
 _CACHE_ENTRIES: Final = 4096
 _CACHED_FIELD_SIZE: Final = 512
-_ENTRY_OVERHEAD: Final = 32
+ENTRY_OVERHEAD: Final = 32
 """RFC 7541 4.1: what a field counts for beside its bytes."""
 
 
@@ -81,8 +82,8 @@ class Field:
         self.value = value
         self.raw = raw
         self.never_indexed = never_indexed
-        self.size = len(name) + len(value) + _ENTRY_OVERHEAD
-        if _NAME.fullmatch(name) is None or _BAD_VALUE.search(value) is not None:
+        self.size = len(name) + len(value) + ENTRY_OVERHEAD
+        if _NAME.fullmatch(name) is None or is_value(value) is None:
             self.kind = MALFORMED
         else:
             kind = _KINDS.get(name, OTHER)
@@ -151,8 +152,13 @@ STATIC_FIELDS: Final = (
 )
 
 
-def _read_integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
-    """Value and the position after it (RFC 7541 5.1); at most four continuation bytes."""
+def read_integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
+    """Value and the position after it (RFC 7541 5.1); at most four continuation bytes.
+
+    Raises:
+        Http2Error: more of them.
+        IndexError: the block ends before it does.
+    """
     value = block[pos] & mask
     pos += 1
     if value < mask:
@@ -169,9 +175,10 @@ def _read_integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
             raise _broken("integer too large")
 
 
-def _read_string(block: bytes, pos: int) -> tuple[bytes, int]:
+def read_string(block: bytes, pos: int) -> tuple[bytes, int]:
+    """A string, decoded, and the position after it (RFC 7541 5.2). Raises as `read_integer`."""
     is_coded = block[pos] & 0x80
-    length, pos = _read_integer(block, pos, 0x7F)
+    length, pos = read_integer(block, pos, 0x7F)
     end = pos + length
     if end > len(block):
         raise _broken("string runs past its block")
@@ -186,16 +193,17 @@ def _inflate(text: bytes) -> bytes:
         raise _broken("bad Huffman coding") from error
 
 
-def _decode_literal(raw: bytes) -> Field:
+def decode_literal(raw: bytes) -> Field:
+    """A field from its literal representation (RFC 7541 6.2). Raises as `read_integer`."""
     first = raw[0]
-    index, pos = _read_integer(raw, 0, 0x3F if first & 0x40 else 0x0F)
+    index, pos = read_integer(raw, 0, 0x3F if first & 0x40 else 0x0F)
     if index:
         if index > len(_STATIC):
             raise _broken("reference to the dynamic table, whose size is 0")
         name = _STATIC[index - 1][0]
     else:
-        name, pos = _read_string(raw, pos)
-    value, _ = _read_string(raw, pos)
+        name, pos = read_string(raw, pos)
+    value, _ = read_string(raw, pos)
     return Field(name, value, raw, never_indexed=first & 0xF0 == 0x10)
 
 
@@ -208,7 +216,7 @@ def skip_size_updates(block: bytes) -> int:
     pos = 0
     while pos < len(block) and block[pos] & 0xE0 == 0x20:
         try:
-            size, pos = _read_integer(block, pos, 0x1F)
+            size, pos = read_integer(block, pos, 0x1F)
         except IndexError:
             raise _broken("block ends inside a table size update") from None
         if size:
@@ -256,19 +264,19 @@ class FieldCache:
                     raise _broken("table size update after a field")
                 mask = 0x3F if first & 0x40 else 0x0F
                 if first & mask == mask:
-                    _, pos = _read_integer(block, pos, mask)
+                    _, pos = read_integer(block, pos, mask)
                 elif first & mask:
                     pos += 1
                 else:
                     length = block[pos + 1] & 0x7F
                     if length == 0x7F:
-                        length, pos = _read_integer(block, pos + 1, 0x7F)
+                        length, pos = read_integer(block, pos + 1, 0x7F)
                         pos += length
                     else:
                         pos += 2 + length
                 length = block[pos] & 0x7F
                 if length == 0x7F:
-                    length, pos = _read_integer(block, pos, 0x7F)
+                    length, pos = read_integer(block, pos, 0x7F)
                     pos += length
                 else:
                     pos += 1 + length
@@ -283,7 +291,7 @@ class FieldCache:
     def _miss(self, raw: bytes) -> Field:
         field = self._old.get(raw)
         if field is None:
-            field = _decode_literal(raw)
+            field = decode_literal(raw)
             if field.never_indexed or len(raw) > _CACHED_FIELD_SIZE:
                 return field
         if len(self._new) >= _CACHE_ENTRIES:

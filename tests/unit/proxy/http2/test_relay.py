@@ -10,58 +10,13 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.client import NOBODY, TrustedProxies
-from lb.domain.operation import Treatment
 from lb.domain.outcome import Reason
-from lb.kserve.operations import MODEL_INFER, UNKNOWN
 from lb.net.crowd import Crowd
 from lb.proxy.http2.relay import Http2Options
-from lb.wire.http2.fields import Field, encode_field
-from lb.wire.http2.heads import RequestHead, build_request
-from tests.fakes.frames import HEADERS, METHOD_PATH, FieldPair, answer, call, request_fields
+from lb.wire.http2.fields import encode_field
+from tests.fakes.frames import HEADERS, FieldPair, answer, call
 from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
-
-
-def head_of(*more: FieldPair, path: bytes = METHOD_PATH) -> RequestHead:
-    pairs = request_fields(*more, path=path)
-    fields = [Field(n, v, encode_field(n, v), never_indexed=False) for n, v in pairs]
-    return build_request(fields, b"")
-
-
-async def test_a_usual_inference_is_plain() -> None:
-    relay = PaperRelay().relay
-    head = head_of()
-    assert relay.decide(head) is head.route is MODEL_INFER
-    assert head.is_plain
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        head_of((b"grpc-timeout", b"0S")),
-        head_of((b"grpc-timeout", b"x")),
-        head_of((b"x", b"y" * 5000)),
-        head_of(path=b"/inference.GRPCInferenceService/ServerLive"),
-        head_of(path=b"/inference.GRPCInferenceService/RepositoryIndex"),
-    ],
-)
-async def test_what_needs_a_second_look_is_not(head: RequestHead) -> None:
-    """A passed and a malformed timeout, a large head, calls without a model in the message."""
-    relay = PaperRelay(options=Http2Options(head_size=4000)).relay
-    relay.decide(head)
-    assert not head.is_plain
-
-
-async def test_a_limit_on_messages_makes_every_call_need_one() -> None:
-    head = head_of()
-    PaperRelay(options=Http2Options(message_size=1000)).relay.decide(head)
-    assert not head.is_plain
-
-
-async def test_unknown_calls_are_balanced() -> None:
-    head = head_of(path=b"/other.Service/Call")
-    assert PaperRelay().relay.decide(head) is UNKNOWN
-    assert UNKNOWN.treatment is Treatment.BALANCE
 
 
 @pytest.mark.parametrize(
