@@ -1,0 +1,371 @@
+"""What is measured: small pieces of relaying that repeat, each on fresh parts.
+
+A scene is made by a function of a clock; it gives the inputs of its next steps, which are made
+beforehand, and takes one step per input.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hpack import Encoder
+
+from benchmarks.bench_grpc_message import long_meter
+from benchmarks.bench_http1_heads import ANSWER as ANSWER_HEAD
+from benchmarks.bench_http1_heads import LIMITS, MESH, SMALL
+from benchmarks.bench_http2_headers import REQUEST, RESPONSE, stateless
+from benchmarks.bench_http2_relay import join, request, response
+from benchmarks.bench_stream_relay import head as stream_head
+from benchmarks.bench_stream_relay import message as stream_message
+from benchmarks.micro.sides import Clock, Http1Sides, Http2Sides
+from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
+from lb.balancing.power_of_two import PowerOfTwoPicker
+from lb.balancing.random_choice import RandomPicker
+from lb.balancing.round_robin import RoundRobinPicker
+from lb.balancing.score import Turn
+from lb.domain.pool import Picker
+from lb.telemetry.meter import Meter
+from lb.wire.grpc.message import frame_message, model_name
+from lb.wire.http1.body import ChunkedDecoder
+from lb.wire.http1.request import parse_request_head
+from lb.wire.http1.response import parse_response_head
+from lb.wire.http2 import frames as fr
+from lb.wire.http2.fields import FieldCache, encode_field
+from lb.wire.http2.huffman import decode
+from tests.fakes.backends import make_backend, make_backends
+from tests.fakes.records import PlainRecord, grpc_record
+
+CHUNK = 256 * 1024
+"""The most that uvloop reads at once."""
+_FRAME = 16 * 1024
+_STREAM = 1
+_NAME = b"\x0a\x06simple"
+_ANSWER = ANSWER_HEAD + b"x" * 338
+_ENDLESS = 1 << 40
+_EVENT = b'data: {"model_name":"simple","model_version":"1","text_output":"a few words"}\n\n'
+_GRPC_HEAD = b"\x88" + encode_field(b"content-type", b"application/grpc")
+
+
+@dataclass
+class Scene:
+    """Something that repeats."""
+
+    step: Callable[[Any], object]
+    inputs: Iterator[Any]
+    """Of the next steps; endless."""
+    parts: int = 1
+    """Requests, frames or messages per step: what the figures are per."""
+
+    def take(self, count: int) -> list[Any]:
+        """Inputs of so many steps."""
+        return list(itertools.islice(self.inputs, count))
+
+
+Make = Callable[[Clock], Scene]
+
+
+def _same(step: Callable[[Any], object], one: Any, parts: int = 1) -> Scene:
+    return Scene(step, itertools.repeat(one), parts)
+
+
+# HTTP/1.1
+
+
+def _exchange(sides: Http1Sides) -> Callable[[tuple[bytes, bytes]], None]:
+    def exchange(pair: tuple[bytes, bytes]) -> None:
+        sides.client_sends(pair[0])
+        sides.backend_sends(pair[1])
+
+    return exchange
+
+
+def http1_small(backends: int) -> Make:
+    """A request whose head is known, and its answer, one read each."""
+    return lambda clock: _same(
+        _exchange(Http1Sides(clock, backends=backends)), (SMALL + b"x" * 130, _ANSWER)
+    )
+
+
+def http1_new_heads(clock: Clock) -> Scene:
+    """The same with a head that was never seen, as behind a mesh."""
+    cut = MESH.index(b"0f5ab6a3")
+    start, end = MESH[:cut], MESH[cut + 8 :] + b"x" * 332
+    pairs = ((b"%b%08x%b" % (start, number, end), _ANSWER) for number in itertools.count())
+    return Scene(_exchange(Http1Sides(clock)), pairs)
+
+
+def http1_upload(clock: Clock) -> Scene:
+    """A read of a large request."""
+    sides = Http1Sides(clock)
+    sides.client_sends(SMALL.replace(b"130", b"%d" % _ENDLESS))
+    return _same(sides.client_sends, bytes(CHUNK))
+
+
+def http1_download(clock: Clock) -> Scene:
+    """A read of a large answer."""
+    sides = Http1Sides(clock)
+    sides.client_sends(SMALL + b"x" * 130)
+    sides.backend_sends(ANSWER_HEAD.replace(b"338", b"%d" % _ENDLESS))
+    return _same(sides.upstream.data_received, bytes(CHUNK))
+
+
+def http1_event(clock: Clock) -> Scene:
+    """A server-sent event, a chunk of its own."""
+    sides = Http1Sides(clock)
+    sides.client_sends(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
+    sides.backend_sends(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    return _same(sides.upstream.data_received, b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT))
+
+
+# gRPC
+
+
+def _calls(*, unique: bool, batch: int = 1, interleaved: bool = False) -> Iterator[Any]:
+    for start in itertools.count(0, batch):
+        numbers = range(start, start + batch)
+        asked = [request(2 * n + 1, n if unique else None) for n in numbers]
+        answered = [response(2 * n + 1) for n in numbers]
+        yield join(asked, interleaved=interleaved), join(answered, interleaved=interleaved)
+
+
+def grpc_unary(*, unique: bool = False, batch: int = 1, interleaved: bool = False) -> Make:
+    """A call and its answer; `batch` of them per read."""
+
+    def make(clock: Clock) -> Scene:
+        sides = Http2Sides(clock)
+
+        def call(pair: tuple[bytes, bytes]) -> None:
+            sides.client_sends(pair[0])
+            sides.backend_sends(pair[1])
+
+        return Scene(call, _calls(unique=unique, batch=batch, interleaved=interleaved), batch)
+
+    return make
+
+
+def grpc_in_parts(clock: Clock) -> Scene:
+    """A call and its answer, a read per frame."""
+    sides = Http2Sides(clock)
+
+    def call(number: int) -> None:
+        for frame in request(2 * number + 1, None):
+            sides.client_sends(frame)
+        for frame in response(2 * number + 1):
+            sides.backend_sends(frame)
+
+    return Scene(call, itertools.count())
+
+
+def grpc_large(clock: Clock) -> Scene:
+    """A call with a message of 64 KiB in four frames, and a small answer."""
+    sides = Http2Sides(clock)
+    start = b"\0" + (4 * _FRAME - 5).to_bytes(4, "big") + _NAME
+    body = start + bytes(4 * _FRAME - len(start))
+
+    def calls() -> Iterator[tuple[bytes, bytes]]:
+        for stream in itertools.count(1, 2):
+            head, _ = request(stream, None)
+            end = fr.frame_header(0, fr.DATA, fr.END_STREAM, stream)
+            yield head + _frames(body, stream) + end, b"".join(response(stream))
+
+    def call(pair: tuple[bytes, bytes]) -> None:
+        sides.client_sends(pair[0])
+        sides.backend_sends(pair[1])
+
+    return Scene(call, calls())
+
+
+def grpc_messages(*sizes: int) -> Make:
+    """A message of an open ModelStreamInfer, and its answer; the sizes take turns."""
+
+    def make(clock: Clock) -> Scene:
+        sides = _open_stream(clock)
+        down = stream_message(_STREAM, b"\x12", 200)
+
+        def both(up: bytes) -> None:
+            sides.client_sends(up)
+            sides.backend_sends(down)
+
+        ups = [stream_message(_STREAM, _NAME, size) for size in sizes]
+        return Scene(both, itertools.cycle(ups))
+
+    return make
+
+
+def _open_stream(clock: Clock) -> Http2Sides:
+    sides = Http2Sides(clock)
+    sides.client_sends(stream_head(_STREAM) + stream_message(_STREAM, _NAME, 200))
+    sides.backend_sends(fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME))
+    return sides
+
+
+def _frames(data: bytes, stream: int = _STREAM) -> bytes:
+    """DATA frames of the usual size."""
+    return b"".join(
+        fr.frame_header(len(part), fr.DATA, 0, stream) + part
+        for start in range(0, len(data), _FRAME)
+        if (part := data[start : start + _FRAME])
+    )
+
+
+def _large_call(clock: Clock) -> Http2Sides:
+    """A unary call within a message that is as long as they can be."""
+    sides = Http2Sides(clock)
+    head, _ = request(_STREAM, None)
+    start = b"\0" + b"\x7f\xff\xff\xff" + _NAME
+    sides.client_sends(head + fr.frame_header(len(start), fr.DATA, 0, _STREAM) + start)
+    return sides
+
+
+def grpc_upload(clock: Clock) -> Scene:
+    """256 KiB of a large request, in frames of 16 KiB, in one read."""
+    return _same(_large_call(clock).client_sends, _frames(bytes(CHUNK)))
+
+
+def grpc_download(clock: Clock) -> Scene:
+    """256 KiB of a large answer, in frames of 16 KiB, in one read."""
+    sides = _large_call(clock)
+    start = b"\0\x7f\xff\xff\xff"
+    sides.backend_sends(
+        fr.header_frames(_STREAM, _GRPC_HEAD, end_stream=False, frame_size=_FRAME)
+        + fr.frame_header(len(start), fr.DATA, 0, _STREAM)
+        + start
+    )
+    return _same(sides.backend_sends, _frames(bytes(CHUNK)))
+
+
+# Picks
+
+
+def pick(build: Callable[[Any], Picker], backends: int) -> Make:
+    """One pick, with none to three requests in flight on each backend."""
+
+    def make(_: Clock) -> Scene:
+        rng = Random(1)
+        counts = (rng.randrange(4) for _ in range(backends))
+        picker = build(make_backends(*counts))
+        return _same(lambda _: picker.pick(), None)
+
+    return make
+
+
+# Parts
+
+
+def codec_message(_: Clock) -> Scene:
+    """The name of the model in a message."""
+    return _same(model_name, frame_message(_NAME + b"\x3a\xc0\x01" + bytes(192)))
+
+
+def codec_meter(_: Clock) -> Scene:
+    """Where messages end: a read within a long one."""
+    return _same(long_meter(), bytes(_FRAME))
+
+
+def codec_chunks(_: Clock) -> Scene:
+    """A read of 64 KiB in chunks of 1 KiB."""
+    decoder = ChunkedDecoder()
+    return _same(lambda data: decoder.decode(data, 0, []), b"400\r\n%b\r\n" % bytes(1024) * 64, 64)
+
+
+def codec_cut_chunks(_: Clock) -> Scene:
+    """A chunk whose size came in another read than its content."""
+    decoder = ChunkedDecoder()
+
+    def both(reads: tuple[bytes, bytes]) -> None:
+        decoder.decode(reads[0], 0, [])
+        decoder.decode(reads[1], 0, [])
+
+    return _same(both, (b"4", b"00\r\n%b\r\n" % bytes(1024)))
+
+
+def codec_request(_: Clock) -> Scene:
+    """A head of twelve fields."""
+    return _same(lambda head: parse_request_head(head, LIMITS), MESH)
+
+
+def codec_response(_: Clock) -> Scene:
+    """A head of three fields."""
+    return _same(lambda head: parse_response_head(head, LIMITS, to_head=False), ANSWER_HEAD)
+
+
+def _new_blocks(fields: Iterable[tuple[str, str]]) -> Iterator[bytes]:
+    """Header blocks with one more field, whose value never repeats."""
+    block = b"".join(encode_field(name.encode(), value.encode()) for name, value in fields)
+    for number in itertools.count():
+        yield block + encode_field(b"traceparent", b"00-%032x-%016x-01" % (number, number))
+
+
+def codec_fields(_: Clock) -> Scene:
+    """A block of nine fields, one of them new."""
+    return Scene(FieldCache().split, _new_blocks(REQUEST))
+
+
+def codec_answer(_: Clock) -> Scene:
+    """The head of an answer of three fields, one of them new."""
+    return Scene(stateless().response, _new_blocks(RESPONSE))
+
+
+def codec_huffman(_: Clock) -> Scene:
+    """A traceparent."""
+    encoder = Encoder()
+    values = (
+        encoder.huffman_coder.encode(b"00-%032x-%016x-01" % (number, number))
+        for number in itertools.count(1 << 60)
+    )
+    return Scene(decode, values)
+
+
+def meter(record: Any) -> Make:
+    """A finished request, counted."""
+
+    def make(_: Clock) -> Scene:
+        return _same(Meter().finished, record)
+
+    return make
+
+
+_BACKEND = make_backend()
+SCENES: dict[str, Make] = {
+    "HTTP/1.1 request": http1_small(1),
+    "HTTP/1.1 request, 2 backends": http1_small(2),
+    "HTTP/1.1 request, 200 backends": http1_small(200),
+    "HTTP/1.1 request, new head of 12 fields": http1_new_heads,
+    "HTTP/1.1 upload, 256 KiB": http1_upload,
+    "HTTP/1.1 download, 256 KiB": http1_download,
+    "HTTP/1.1 server-sent event": http1_event,
+    "gRPC call": grpc_unary(),
+    "gRPC call, new header block": grpc_unary(unique=True),
+    "gRPC call, 8 per read": grpc_unary(batch=8),
+    "gRPC call, 8 per read, interleaved": grpc_unary(batch=8, interleaved=True),
+    "gRPC call, in parts": grpc_in_parts,
+    "gRPC call, request of 64 KiB": grpc_large,
+    "gRPC stream, message and answer": grpc_messages(200),
+    "gRPC stream, sizes differ": grpc_messages(200, 201),
+    "gRPC upload, 256 KiB": grpc_upload,
+    "gRPC download, 256 KiB": grpc_download,
+    "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),
+    "least_loaded, 200 backends": pick(
+        lambda backends: WindowPicker(backends, Turn(), Random(1)), 200
+    ),
+    "round_robin, 200 backends": pick(lambda backends: RoundRobinPicker(backends, Turn()), 200),
+    "power_of_two, 200 backends": pick(lambda backends: PowerOfTwoPicker(backends, Random(1)), 200),
+    "random, 200 backends": pick(lambda backends: RandomPicker(backends, Random(1)), 200),
+    "telemetry, HTTP": meter(PlainRecord(backend=_BACKEND)),
+    "telemetry, gRPC": meter(grpc_record(backend=_BACKEND)),
+    "model's name in a message": codec_message,
+    "end of a message, read of 16 KiB": codec_meter,
+    "chunk of 1 KiB": codec_chunks,
+    "chunk of 1 KiB, cut": codec_cut_chunks,
+    "HTTP/1.1 request head, 12 fields": codec_request,
+    "HTTP/1.1 response head, 3 fields": codec_response,
+    "header block, one new field": codec_fields,
+    "header block of an answer, one new field": codec_answer,
+    "Huffman code, 55 bytes": codec_huffman,
+}

@@ -1,0 +1,68 @@
+"""What relaying costs in calls, instructions and objects stays under its ceilings.
+
+Time would say the same, but not on a machine that does other things too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.micro.counting import Work
+from benchmarks.micro.scenes import SCENES, Clock, Scene
+from benchmarks.micro.work import allowed, ceilings, count, excesses
+
+TOP = Path(__file__).parents[2]
+
+
+def nothing() -> None:
+    """One call, no object."""
+
+
+def thrice(_: object) -> None:
+    nothing()
+    nothing()
+    bytearray(sum((100,)))
+
+
+def thrice_scene(_: Clock) -> Scene:
+    return Scene(thrice, itertools.repeat(None))
+
+
+def test_no_scene_does_more_work_than_its_ceiling_allows() -> None:
+    # A process of its own: what other tests leave in the interpreter's caches would count.
+    argv = [sys.executable, "-m", "benchmarks.micro.work"]
+    done = subprocess.run(argv, cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_every_ceiling_belongs_to_a_scene() -> None:
+    assert set(ceilings()) == set(SCENES)
+
+
+def test_calls_and_objects_are_counted_to_the_last_one() -> None:
+    work, counter = count(thrice_scene, {nothing.__code__})
+    assert work.calls == 3
+    assert work.c_calls == 1
+    assert work.objects >= 2  # the array and its content
+    assert counter.within[nothing.__code__].calls == 12
+
+
+@pytest.mark.parametrize("kind", ["calls", "c_calls", "instructions", "objects", "kept"])
+def test_a_little_more_of_anything_is_over_the_ceiling(kind: str) -> None:
+    before = Work(calls=46.0, c_calls=41.0, instructions=2490.0, objects=67.0, kept=0.0)
+    now = Work(**{**vars(before), kind: allowed(getattr(before, kind)) + 1.0})
+    assert len(excesses({"gRPC": now}, {"gRPC": before})) == 1
+    assert excesses({"gRPC": before}, {"gRPC": before}) == []
+
+
+def test_two_calls_more_in_a_small_scene_are_over_the_ceiling() -> None:
+    assert allowed(16.0) < 18.0
+
+
+def test_a_scene_without_a_ceiling_is_reported() -> None:
+    assert excesses({"new": Work()}, {}) == ["new: there is no ceiling"]
