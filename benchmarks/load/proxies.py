@@ -74,7 +74,7 @@ def start_proxy(
     """
     recipe = RECIPES[name]
     if not (directory / CERTIFICATE).exists():
-        _make_certificate(directory)
+        make_certificate(directory)
     http, grpc, https, grpcs, metrics = free_ports(5)
     config = render(
         recipe.template,
@@ -98,7 +98,7 @@ def start_proxy(
     return Proxy(name, http, grpc, https, grpcs, child)
 
 
-def _make_certificate(directory: Path) -> None:
+def make_certificate(directory: Path) -> None:
     """Write CERTIFICATE, with its key in the same file as HAProxy wants it, and KEY.
 
     Raises:

@@ -38,7 +38,7 @@ _DETAIL_HEAD = (
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page says; `plots` are files beside it, by their title."""
+    """Everything that the page says."""
 
     plan: Plan
     facts: dict[str, str]
@@ -129,7 +129,7 @@ def as_json(report: Report) -> str:
         return {
             "error": result.error,
             "left_out": result.left_out,
-            "triton_lb_to_it": ratio(row, TRITON_LB, name),
+            "triton_lb_to_it": ratio(row, TRITON_LB, name) if name != DIRECT else None,
             "median": asdict(median) if median else None,
             "samples": [asdict(sample) for sample in result.samples],
         }

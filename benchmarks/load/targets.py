@@ -88,7 +88,7 @@ def judge(results: Results, titles: dict[str, str]) -> list[Verdict]:
     """A verdict for every target, cell and peer.
 
     Args:
-        results: of a run; targets of cells that it did not have are left out.
+        results: of a run; targets of cells and peers that it did not have are left out.
         titles: of the cells, by name.
     """
     return [
@@ -103,6 +103,7 @@ def judge(results: Results, titles: dict[str, str]) -> list[Verdict]:
         for cell in target.cells
         if cell in results
         for peer, limit in target.limits
+        if peer in results[cell]
     ]
 
 

@@ -87,8 +87,16 @@ def test_the_p99_target_looks_at_latency_not_at_cpu() -> None:
     name = "http-small-64-half-rate"
     row = _row(90.0, 10.0, 10.0)
     row["triton-lb"].samples = [replace(_sample(90.0), p99_us=1.0)]
-    verdicts = judge({name: row}, {})
+    verdicts = judge({name: row}, {})  # HAProxy has no such target
     assert [(each.measured, each.word) for each in verdicts] == [(0.5, "met")]
+
+
+def test_peers_that_were_not_in_the_run_have_no_verdicts_and_failures_are_not_measured() -> None:
+    row = _row(20.0, 50.0, 12.0)
+    row["envoy"].error = "reset"
+    del row["haproxy"]
+    (verdict,) = judge({"http-small-16": row}, {})
+    assert (verdict.to, verdict.word) == ("envoy", "not measured")
 
 
 def test_a_verdict_is_about_the_figure_as_it_is_printed() -> None:
@@ -129,7 +137,10 @@ def test_other_parts_add_their_tables_verdicts_and_failures() -> None:
 
 
 def test_json_has_every_sample_and_our_ratio_to_each_proxy() -> None:
-    stored = json.loads(report.as_json(_report({"http-small-16": _row(20.0, 50.0, 12.5)})))
+    row = _row(20.0, 50.0, 12.5)
+    for name in PROXIES:  # direct is measured once only
+        row[name].samples *= 3
+    stored = json.loads(report.as_json(_report({"http-small-16": row})))
     envoy = stored["cells"]["http-small-16"]["proxies"]["envoy"]
     assert envoy["median"]["cpu_us"] == envoy["samples"][0]["cpu_us"] == 50.0
     assert envoy["triton_lb_to_it"] == 0.4
