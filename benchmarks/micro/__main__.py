@@ -45,8 +45,8 @@ class SceneRow:
     best_ns: float = float("inf")
 
 
-async def find_rows() -> tuple[list[FunctionRow], list[SceneRow], list[HotFunction]]:
-    """Rows of all functions and scenes, and the functions that no scene calls.
+def find_rows() -> tuple[list[FunctionRow], list[SceneRow]]:
+    """Rows of all functions that a scene calls, and of all scenes. Needs a running loop.
 
     A function is shown in the first scene that calls it: the commonest comes first.
     """
@@ -60,21 +60,23 @@ async def find_rows() -> tuple[list[FunctionRow], list[SceneRow], list[HotFuncti
             if within.calls:
                 mean = within.per(int(within.calls))
                 rows.setdefault(functions[code], FunctionRow(functions[code], name, mean))
-    found = [rows[each] for each in functions.values() if each in rows]
-    return found, scenes, [each for each in functions.values() if each not in rows]
+    return [rows[each] for each in functions.values() if each in rows], scenes
 
 
 def measure(functions: list[FunctionRow], scenes: list[SceneRow], rounds: int, steps: int) -> None:
     """Fill in times and bytes."""
     for row in functions:
         row.bytes = bytes_within(row.function, SCENES[row.scene], _BYTES_STEPS)
+    own = stopwatch_ns(steps)
     for _ in range(rounds):
         for scene in scenes:
             scene.best_ns = min(scene.best_ns, time_scene(SCENES[scene.scene], steps))
         for row in functions:
-            own = stopwatch_ns(steps)
-            took = time_within(row.function, SCENES[row.scene], steps) - own
-            row.best_ns = min(row.best_ns, max(took, 0.0))
+            own = min(own, stopwatch_ns(steps))
+            took = time_within(row.function, SCENES[row.scene], steps)
+            row.best_ns = min(row.best_ns, took)
+    for row in functions:
+        row.best_ns -= own
 
 
 def show(functions: list[FunctionRow], scenes: list[SceneRow]) -> None:
@@ -93,7 +95,7 @@ def show(functions: list[FunctionRow], scenes: list[SceneRow]) -> None:
 
 async def run(patterns: list[str], rounds: int, steps: int) -> None:
     """All of it, or the rows whose function or scene matches a pattern."""
-    functions, scenes, _ = await find_rows()
+    functions, scenes = find_rows()
     if patterns:
         functions = [each for each in functions if _matches(str(each.function), patterns)]
         scenes = [each for each in scenes if _matches(each.scene, patterns)]

@@ -61,8 +61,11 @@ class Counter:
         """By function; `calls` are those of itself, `c_calls` and `kept` are not counted."""
         self._trace = _Tracer(self._on_event)
         self._profile = _Tracer(self._on_profile)
-        self._open: list[tuple[FrameType, Work, float, float]] = []
-        """Calls of those functions that are under way, and what had been counted before them."""
+        self._open: list[FrameType] = []
+        """Calls of those functions that are under way."""
+        self._before: list[float] = []
+        """What had been counted before each: instructions, objects. No tuples, which would come
+        from a free list that the program uses too."""
         # Not an attribute of its own, whose number would be one more block.
         self._blocks = array("q", (0,))
 
@@ -101,14 +104,16 @@ class Counter:
             total.objects -= 1
             total.calls += 1
             if frame.f_code in self.within:
-                work = self.within[frame.f_code]
-                self._open.append((frame, work, total.instructions, total.objects))
-        elif kind == _RETURN and self._open and self._open[-1][0] is frame:
-            _, work, instructions, objects = self._open.pop()
+                self._open.append(frame)
+                self._before.append(total.instructions)
+                self._before.append(total.objects)
+        elif kind == _RETURN and self._open and self._open[-1] is frame:
+            self._open.pop()
+            work = self.within[frame.f_code]
             work.calls += 1
-            work.instructions += total.instructions - instructions
-            work.objects += total.objects - objects
-            del work, instructions, objects
+            work.objects += total.objects - self._before.pop()
+            work.instructions += total.instructions - self._before.pop()
+            del work
         self._blocks[0] = sys.getallocatedblocks()
         return 0
 

@@ -7,9 +7,11 @@ beforehand, and takes one step per input.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from random import Random
+from types import CodeType, FrameType
 from typing import Any
 
 from hpack import Encoder
@@ -369,3 +371,23 @@ SCENES: dict[str, Make] = {
     "header block of an answer, one new field": codec_answer,
     "Huffman code, 55 bytes": codec_huffman,
 }
+
+
+def called(steps: int = 3) -> set[CodeType]:
+    """The functions that the scenes call in their steps. Needs a running loop."""
+    found: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found.add(frame.f_code)
+
+    for make in SCENES.values():
+        scene = make(lambda: 1000.0)
+        for one in scene.take(steps):  # the first ones are no ordinary steps
+            scene.step(one)
+        inputs = scene.take(steps)
+        sys.setprofile(note)
+        for one in inputs:
+            scene.step(one)
+        sys.setprofile(None)
+    return found

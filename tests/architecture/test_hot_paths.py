@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from benchmarks.micro.functions import MARK, hot_functions
+from benchmarks.micro.scenes import called
+
 TOP = Path(__file__).parents[2]
-MARK = re.compile(r"# HOT PATH \((benchmarks/[^)]+)\)\.")
 
 
 def marked() -> dict[str, set[str]]:
@@ -33,3 +34,8 @@ def test_no_mark_is_malformed() -> None:
     for path in (TOP / "lb").rglob("*.py"):
         text = path.read_text()
         assert text.count("HOT PATH") == len(MARK.findall(text)), path
+
+
+async def test_the_micro_benches_call_every_marked_function() -> None:
+    codes = called()
+    assert [str(each) for each in hot_functions() if each.code not in codes] == []
