@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
@@ -40,7 +41,7 @@ class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
     __slots__ = (
-        "_timer", "greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit",
+        "_timer", "bound", "greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit",
     )  # fmt: skip
 
     table = stream_table(AS_CLIENT)
@@ -53,6 +54,8 @@ class ClientLink(Link):
         """True when the backend's SETTINGS have come; False when it was lost before."""
         self._timer: Timer | None = None
         """Until the backend acknowledges our SETTINGS."""
+        self.bound: deque[UpstreamCall] = deque()
+        """Calls that wait for room here and may go nowhere else; the pool serves them."""
         self.next_id = 1
         self.last_byte_at = 0.0
         self.stream_limit = 0
@@ -220,7 +223,7 @@ class ClientLink(Link):
             self._stalls.end()
         if self.retired:
             self.close_if_over()
-        elif self.pool.waiting:
+        elif self.pool.waiting or self.bound:
             self.pool.serve_waiting()
 
     # What the codec reports

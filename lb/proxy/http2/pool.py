@@ -34,7 +34,8 @@ class UpstreamPool:
         self.links: list[ClientLink] = []
         """Connections that take calls."""
         self.waiting: deque[UpstreamCall] = deque()
-        """Calls that wait for room on a connection."""
+        """Calls that wait for room on any connection; those that must go over a certain one are in
+        its `bound`."""
         self._others: set[ClientLink] = set()
         """Connections that do not take calls yet, or not any more."""
         self._dials = 0
@@ -65,24 +66,34 @@ class UpstreamPool:
 
     def _start_step(self, call: UpstreamCall, pin: Pin) -> None:
         """Steps of a sequence stay in order: one behind the other on the same connection."""
-        if not self.waiting or pin.steps == 1:
-            link = self._way(pin)
-            if link is not None:
-                pin.way = link
-                link.open(call)
-                return
-        self._wait(call)
+        if (self.waiting and pin.steps > 1) or not self._open(call):
+            self._wait(call)
 
-    def _way(self, pin: Pin | None) -> ClientLink | None:
-        """A connection with room for a call, which may be a step; None: it has to wait.
+    def _open(self, call: UpstreamCall) -> bool:
+        """Open a call where there is room, or let it wait for the one connection that it must
+        go over. False when any would do and none has room."""
+        pin = call.particulars.pin if call.particulars is not None else None
+        link = None if pin is None else self._way(pin)
+        if link is not None and (link.bound or link.room <= 0):
+            link.bound.append(call)
+            return True
+        if link is None:
+            link = next((link for link in self.links if link.room > 0), None)
+        if link is None:
+            return False
+        if pin is not None:
+            pin.way = link
+        link.open(call)
+        return True
+
+    def _way(self, pin: Pin) -> ClientLink | None:
+        """The connection that a step must go over, because others are under way there.
 
         What is under way on a connection that takes nothing new any more cannot be followed.
         """
-        if pin is not None and pin.steps > 1 and pin.way in self.links:
-            links = [link for link in self.links if link is pin.way]
-        else:
-            links = self.links
-        return next((link for link in links if link.room > 0), None)
+        if pin.steps == 1:
+            return None
+        return next((link for link in self.links if link is pin.way and link.stream_limit), None)
 
     def start_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small."""
@@ -108,29 +119,35 @@ class UpstreamPool:
 
     def serve_waiting(self) -> None:
         """Start as many waiting calls as there is room for."""
-        bound: list[UpstreamCall] = []
-        while self.waiting:
-            call = self.waiting[0]
-            if call.finished or call.upstream is not None or call.port is not self.port:
-                self.waiting.popleft()  # cancelled, or placed anew elsewhere, while it waited
-                continue
-            pin = call.particulars.pin if call.particulars is not None else None
-            link = self._way(pin)
-            if link is None and (pin is None or pin.steps == 1):
-                break
-            self.waiting.popleft()
-            if link is None:
-                bound.append(call)  # its connection is full, others may have room
-                continue
-            if pin is not None:
-                pin.way = link
-            link.open(call)
-        self.waiting.extendleft(reversed(bound))
+        self._serve()
         if self.waiting:
             if self._takes_no_calls:
                 self._fail_waiting(Outcome.REFUSED, "it takes no streams")
             else:
                 self._dial_if_needed()
+
+    def _serve(self) -> None:
+        for link in tuple(self.links):
+            if not link.stream_limit:
+                self._unbind(link)
+            while link.bound and link.room > 0:
+                call = link.bound.popleft()
+                if self._still_waits(call):
+                    link.open(call)
+        while self.waiting:
+            call = self.waiting.popleft()
+            if self._still_waits(call) and not self._open(call):
+                self.waiting.appendleft(call)
+                break
+
+    def _still_waits(self, call: UpstreamCall) -> bool:
+        """Whether it was neither cancelled nor placed anew elsewhere while it waited."""
+        return not call.finished and call.upstream is None and call.port is self.port
+
+    def _unbind(self, link: ClientLink) -> None:
+        """Calls that waited for room on `link` go over any other, before all who came later."""
+        self.waiting.extendleft(reversed(link.bound))
+        link.bound.clear()
 
     # Dialling
 
@@ -156,7 +173,9 @@ class UpstreamPool:
             self.relay.now = self.relay.clock()
             self._dials -= 1
             port.connect_failures += 1
-            if not self.links and not self._dials:  # otherwise others will serve them
+            if self.links:
+                self._serve()  # calls of a connection that has gone may go over another one
+            elif not self._dials:  # otherwise others will serve them
                 self._fail_waiting(error.outcome, error.detail)
             return
         self.relay.now = self.relay.clock()
@@ -184,7 +203,7 @@ class UpstreamPool:
     def _fail_waiting(self, outcome: Outcome, detail: str) -> None:
         waiting, self.waiting = self.waiting, deque()
         for call in waiting:
-            if not call.finished and call.upstream is None and call.port is self.port:
+            if self._still_waits(call):
                 call.attempt_failed(outcome, detail)
 
     # Connections
@@ -197,6 +216,7 @@ class UpstreamPool:
         """`link` takes no more calls."""
         if link in self.links:
             self.links.remove(link)
+        self._unbind(link)
         if link.transport is not None:
             self._others.add(link)
         if self.waiting:

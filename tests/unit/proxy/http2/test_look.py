@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -305,3 +306,89 @@ async def test_steps_that_a_backend_refused_go_again_in_order() -> None:
     assert bodies == [step(7), step(7)]
     assert paper.backends[0].port(AppProtocol.GRPC).in_flight == 2
     assert paper.dispatcher.steps.table.backend_of(SequenceKey(b"s", 7)) is paper.backends[0]
+
+
+def pipelined(steps: int, streams: int = 1) -> tuple[PaperRelay, Side, Side]:
+    """A backend with two connections; all but `streams` of the steps wait for the first one."""
+    paper = PaperRelay()
+    limit = settings({MAX_CONCURRENT_STREAMS: streams}) + SETTINGS_ACK
+    first, second = paper.backend(0, limit), paper.backend(0)
+    calls = (call(2 * number + 1, step(7, size=number + 1)) for number in range(1, steps))
+    paper.client().sends(call(1, start(7)), *calls)
+    return paper, first, second
+
+
+def sizes(side: Side) -> list[int]:
+    """What tells the steps apart that were sent on a connection since the last time."""
+    bodies = [frame.payload[5:] for frame in side.gets() if frame.kind == DATA]
+    return [len(pb.ModelInferRequest.FromString(body).raw_input_contents[0]) for body in bodies]
+
+
+def calls_per_answer(steps: int) -> int:
+    paper, first, _ = pipelined(steps)
+    first.sends(answer(1))
+    seen = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal seen
+        seen += 1
+
+    sys.setprofile(count)
+    try:
+        first.sends(answer(3))
+    finally:
+        sys.setprofile(None)
+    assert len(paper.relay.pool(paper.backends[0]).links[0].bound) == steps - 3
+    return seen
+
+
+async def test_an_answer_costs_the_same_however_many_steps_wait_for_its_connection() -> None:
+    assert calls_per_answer(400) == calls_per_answer(20)
+
+
+async def test_steps_that_wait_for_their_connection_open_no_others() -> None:
+    paper, first, second = pipelined(4)
+    pool = paper.relay.pool(paper.backends[0])
+    assert not paper.tasks
+    first.sends(answer(1))
+    pool.serve_waiting()
+    assert not paper.tasks
+    for stream in (3, 5, 7):
+        first.sends(answer(stream))
+    assert sizes(first) == [4, 2, 3, 4]
+    assert not second.gets()
+    assert not pool.waiting
+    assert paper.is_clean()
+
+
+async def test_steps_leave_a_connection_that_takes_nothing_new_in_their_order() -> None:
+    paper, first, second = pipelined(4)
+    first.sends(goaway(1))
+    await eventually(lambda: not paper.tasks)  # the dial fails, and the other one has room
+    paper.relay.flush()
+    assert sizes(second) == [2, 3, 4]
+    first.sends(answer(1))
+    second.sends(answer(1), answer(3), answer(5))
+    assert paper.is_clean()
+
+
+async def test_steps_leave_a_connection_whose_backend_takes_no_more_streams_there() -> None:
+    _, first, second = pipelined(4)
+    first.sends(settings({MAX_CONCURRENT_STREAMS: 0}))
+    assert sizes(second) == [2, 3, 4]
+
+
+async def test_cancelled_steps_that_wait_for_their_connection_are_passed_over() -> None:
+    paper, first, _ = pipelined(3)
+    (client,) = paper.relay.servers
+    client.data_received(rst(3))
+    first.sends(answer(1))
+    assert sizes(first) == [4, 3]
+
+
+async def test_steps_that_wait_for_their_connection_fail_with_their_backend() -> None:
+    paper, first, second = pipelined(3)
+    second.goes()
+    first.goes()
+    await eventually(paper.is_clean)
+    assert [record.grpc_status for record in paper.finished.records] == [14, 14, 14]
