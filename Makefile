@@ -28,11 +28,12 @@ fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix -q lb tests benchmarks tools
 	$(BIN)/ruff format -q lb tests benchmarks tools
 
-# Side by side with Envoy, HAProxy and nginx in one run; BENCH="--results benchmarks/RESULTS.md" keeps it.
+# Side by side with Envoy, HAProxy and nginx, about 20 minutes; BENCH=--keep writes to benchmarks/ itself.
 bench: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load $(BENCH)
 
+# The core cells against Envoy alone, under 4 minutes.
 bench-quick: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load --quick $(BENCH)

@@ -14,6 +14,7 @@ from benchmarks.load.results import Result, Sample
 
 _COLOURS = {TRITON_LB: "#1b7837", ENVOY: "#c2519c", HAPROXY: "#2f6fb2", NGINX: "#b8b8b8"}
 _OTHER_COLOUR = "#666666"
+_BACKENDS = re.compile(r"(http|grpc)-backends-(\d+)")
 _LARGE_US = 150.0
 """Cells in which the cheapest proxy takes longer than this are drawn on a scale of their own."""
 
@@ -50,11 +51,11 @@ def draw(report: Report, directory: Path) -> dict[str, str]:
 
 
 def split_by_cost(report: Report) -> tuple[list[Cell], list[Cell]]:
-    """The cells with figures, cheap and dear, but for those at a given rate."""
+    """The cells with figures, cheap and dear, but for those that have pictures of their own."""
     cheap: list[Cell] = []
     dear: list[Cell] = []
     for cell in report.plan.cells:
-        if cell.half_of or not _has_figures(report, cell):
+        if cell.half_of or _BACKENDS.fullmatch(cell.name) or not _has_figures(report, cell):
             continue
         costs = [sample.cpu_us for sample in _medians(report, cell).values()]
         (dear if min(costs) > _LARGE_US else cheap).append(cell)
@@ -65,7 +66,7 @@ def backend_series(report: Report) -> dict[str, list[tuple[int, Cell]]]:
     """Per protocol the cells that differ in the number of backends alone, if there are several."""
     series: dict[str, list[tuple[int, Cell]]] = {}
     for cell in report.plan.cells:
-        found = re.fullmatch(r"(http|grpc)-backends-(\d+)", cell.name)
+        found = _BACKENDS.fullmatch(cell.name)
         if found and _has_figures(report, cell):
             series.setdefault(found[1], []).append((int(found[2]), cell))
     return {
@@ -124,10 +125,10 @@ def _bars(report: Report, cells: Sequence[Cell], title: str, path: Path) -> None
         [cell.title for cell in cells],
         fontsize=8,
     )
-    axes.invert_yaxis()
+    axes.set_ylim(len(cells) - 0.1, -0.2)
     axes.set_xlabel("CPU microseconds per request (shorter is better)")
-    axes.set_title(title)
-    axes.legend(loc="lower right")
+    axes.set_title(title, pad=28)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(proxies), frameon=False)
     _save(figure, path)
 
 
@@ -151,6 +152,7 @@ def _latencies(report: Report, cells: Sequence[Cell], title: str, path: Path) ->
     ticks = [column + column // 3 * 0.6 + 0.4 - width / 2 for column in range(len(labels))]
     axes.set_xticks(ticks, labels, fontsize=7)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("milliseconds (lower is better)")
     axes.set_title(title)
     axes.legend()
