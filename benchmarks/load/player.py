@@ -128,7 +128,7 @@ class Player:
             if passed > latest:
                 raise LoadError(f"{rate:,.0f} requests per second are not kept up with")
             due = min(self._requests, int(passed * rate))
-            while self._sent < due and self._start_next(self._begun + self._sent / rate):
+            while self._sent < due and self._start_next(self._begun + (self._sent + 1) / rate):
                 pass
             self._turn(timer)
         timer.close()
