@@ -45,8 +45,8 @@ def main() -> int:
         facts = describe(plan)
         bench = Bench(plan)
         results = bench.run()
-        made = [report.resting_section(plan.proxies, bench.resting)] if plan.cells else []
-        made += [SECTIONS[name](plan) for name in sections]
+        made = [report.resting_section(plan.proxies, bench.resting)] if bench.resting else []
+        made += [_section(name, plan) for name in sections]
     except BenchError as error:
         say(f"error: {error}")
         return 2
@@ -64,6 +64,17 @@ def main() -> int:
     for failure in done.failures():
         say(f"failed: {failure}")
     return 1 if done.failures() else 0
+
+
+def _section(name: str, plan: Plan) -> Section:
+    """Run one; if it cannot, the report says so and keeps all else."""
+    say(f"{name}:")
+    try:
+        return SECTIONS[name](plan)
+    except BenchError as error:
+        say(f"  {error}")
+        reason = f"{name}: {error}"
+        return Section(name, name, [("", ""), ("not measured", "")], failures=[reason])
 
 
 def _write(done: Report, directory: Path) -> None:
@@ -94,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="repetitions of every measurement (5); at most 3 in cells that are not core",
+        help="repetitions of every measurement (5, and 3 in cells that are not core)",
     )
     parser.add_argument("--seconds", type=float, help="length of one measurement (1)")
     parser.add_argument("--backends", type=int, default=2, help="stand-in Tritons (2)")
@@ -111,7 +122,6 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     """What to run: the cells, and the names of the sections."""
     usual = [TRITON_LB, ENVOY] if given.quick else list(RECIPES)
     against = ""
-    sections = [] if given.quick or given.cells or given.against else list(SECTIONS)
     if given.against:
         against = add_revision(given.against, _AGAINST)
         usual = [TRITON_LB, against]
@@ -119,14 +129,15 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
         raise ValueError(f"unknown proxies: {', '.join(unknown)}; there are: {', '.join(RECIPES)}")
+    sections = [name for name in SECTIONS if name in given.cells]
     patterns = [each for each in given.cells if each not in SECTIONS]
-    sections += [each for each in given.cells if each in SECTIONS]
+    if not given.cells and not given.quick and not against:
+        sections = list(SECTIONS)
     plan = Plan(
-        cells=select(patterns, core=given.quick)
-        if patterns or not sections or not given.cells
-        else [],
+        cells=[] if sections and given.cells and not patterns else select(patterns, given.quick),
         proxies=names,
         rounds=given.rounds or (3 if given.quick else 5),
+        other_rounds=given.rounds or 3,
         seconds=given.seconds or 1.0,
         backends=given.backends,
         cores=Cores.parse(given.cores) if given.cores else Cores.choose(),

@@ -17,7 +17,6 @@ from benchmarks.load.proxies import DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
 from benchmarks.load.results import Result, Results, Sample
 
 _WARM_UP_S = 0.5
-_OTHER_ROUNDS = 3
 _PACED_FACTOR = 2.0
 """At half of the rate the rare slow requests are fewer: measure longer."""
 
@@ -29,7 +28,7 @@ _REST_S = 1.5
 class Plan:
     """What to run.
 
-    `rounds` are those of the core cells, others have at most three; `seconds` is the length of one
+    `rounds` are those of the core cells, `other_rounds` those of the rest; `seconds` is the length of one
     measurement; `backends` the number of stand-in Tritons where a cell does not say; `against` the
     name of an earlier commit of ours, if that is what is compared.
     """
@@ -40,6 +39,7 @@ class Plan:
     seconds: float
     backends: int
     cores: Cores
+    other_rounds: int = 3
     quick: bool = False
     against: str = ""
 
@@ -55,7 +55,7 @@ class Plan:
 
     def rounds_of(self, cell: Cell) -> int:
         """How often a cell is measured."""
-        return self.rounds if cell.core else min(self.rounds, _OTHER_ROUNDS)
+        return self.rounds if cell.core else self.other_rounds
 
 
 class Bench:
@@ -72,13 +72,22 @@ class Bench:
     def run(self) -> Results:
         """Run everything; a proxy that fails in a cell is left out of that cell.
 
-        Raises:
-            BenchError: backends or a proxy did not start.
+        Where backends or a proxy do not start, all cells of that site fail.
         """
         for site in dict.fromkeys(cell.site for cell in self._plan.cells):
             with tempfile.TemporaryDirectory(prefix="triton-lb-bench-") as name:
-                self._run_site(site, Path(name))
+                try:
+                    self._run_site(site, Path(name))
+                except BenchError as error:
+                    say(f"  {error}")
+                    self._fail(site, str(error))
         return self.results
+
+    def _fail(self, site: Site, reason: str) -> None:
+        for cell in self._plan.cells:
+            if cell.site == site:
+                for result in self.results[cell.name].values():
+                    result.error = result.error or reason
 
     def _run_site(self, site: Site, directory: Path) -> None:
         plan, cores = self._plan, self._plan.cores

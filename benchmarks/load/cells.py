@@ -184,7 +184,7 @@ CELLS = (
 """Sorted by site: 200 backends follow 2, because these two are compared."""
 
 
-def select(patterns: list[str], *, core: bool = False) -> list[Cell]:
+def select(patterns: list[str], core: bool = False) -> list[Cell]:
     """Cells whose name matches one of the shell patterns, and those that their rate depends on.
 
     Args:

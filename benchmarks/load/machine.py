@@ -40,7 +40,9 @@ def describe(plan: Plan) -> dict[str, str]:
         f" backends on {plan.cores.backend}"
     )
     facts["backends"] = f"{plan.backends}, where the cell does not say"
-    facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, interleaved; fewer in the other cells"
+    facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, interleaved"
+    if plan.other_rounds != plan.rounds:
+        facts["rounds"] += f"; {plan.other_rounds} in cells that are not core"
     facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return facts
 

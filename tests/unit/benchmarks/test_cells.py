@@ -7,7 +7,9 @@ from itertools import groupby
 import pytest
 
 from benchmarks.load import payloads
+from benchmarks.load.bench import Plan
 from benchmarks.load.cells import CELLS, Driver, select
+from benchmarks.load.processes import Cores
 from benchmarks.load.targets import TARGETS
 
 
@@ -24,6 +26,13 @@ def test_a_quick_run_has_the_core_cells_and_a_whole_one_all() -> None:
     assert select([]) == list(CELLS)
     assert select([], core=True) == [cell for cell in CELLS if cell.core]
     assert 10 < len(select([], core=True)) < 20
+
+
+def test_core_cells_have_the_rounds_and_others_their_own() -> None:
+    plan = Plan(CELLS, ["triton-lb", "nginx"], 5, 1.0, 2, Cores(0, 1, 1), other_rounds=2)
+    assert {plan.rounds_of(cell) for cell in CELLS if cell.core} == {5}
+    assert {plan.rounds_of(cell) for cell in CELLS if not cell.core} == {2}
+    assert (plan.peers, plan.baseline) == (["nginx"], "nginx")
 
 
 def test_a_pattern_without_a_cell_is_refused() -> None:
