@@ -48,6 +48,10 @@ class BackendDirectory:
         self._search_due = 0.0
         """When all may be looked at again for a model that nobody is known to have."""
         self._facts: dict[bytes, ModelFacts] = {}
+        self._listed: dict[int, frozenset[bytes]] = {}
+        """All sets of names of models, by what they are: kept, so that no other is the same."""
+        self._names: frozenset[bytes] = frozenset()
+        """What is in them."""
         self._routes = RouteBuilder(policy)
         nobody = Placement((), None, policy)
         self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
@@ -145,9 +149,14 @@ class BackendDirectory:
         """What `record` is known to have has changed: its models or its regions."""
         if self._records.get(record.backend.name) is not record:
             return
+        tried: set[tuple[int, int]] = set()
         for other in self._records.values():
-            if other is not record and record.models.share(other.models):
-                break
+            sets = (id(other.models.names), id(other.models.ready))
+            # Most share theirs, so there are few to be compared with.
+            if other is not record and sets not in tried:
+                tried.add(sets)
+                if record.models.share(other.models):
+                    break
         for port in record.ports:
             before = port.health.state
             port.health.has_models = record.models.has_ready_models
@@ -326,7 +335,7 @@ class BackendDirectory:
         now = self.ref.current
         if (
             routing.placements != now.placements
-            or routing.routes != now.routes
+            or routing.routes is not now.routes
             or routing.regions != now.regions
             or routing.partial != now.partial
             or routing.knows_all != now.knows_all
@@ -347,12 +356,12 @@ class BackendDirectory:
         )
 
     def _route(self) -> Routing:
-        names: set[bytes] = set()
-        # Backends that list the same have equal sets: most are looked at once.
-        for listed in {record.models.names for record in self._records.values()}:
-            names |= listed
+        # Backends that list the same have the same set: it is looked at once.
+        listed = {id(each.models.names): each.models.names for each in self._records.values()}
+        if listed.keys() != self._listed.keys():
+            self._listed, self._names = listed, frozenset[bytes]().union(*listed.values())
         tiers = [self._tiers(protocol) for protocol in AppProtocol]
-        return self._routes.build(tiers, names, self._facts)
+        return self._routes.build(tiers, self._names, self._facts)
 
     def _tiers(self, protocol: AppProtocol) -> Tiers:
         """Enabled backends by the state of their port."""

@@ -1,25 +1,29 @@
-"""Where requests for each model go: made anew from what every backend has.
+"""Where requests for each model go, worked out from what every backend has.
 
-Backends with the same models are one group, so the work grows with the number of different sets
-of models and not with the number of backends. A set of backends has one placement, whoever asks:
-all models that are on the same backends share its picker, one per protocol.
+While the same backends may get requests, only the routes of models that have changed are made
+anew. A set of backends has one placement, whoever asks: all models that are on the same backends
+share its picker, one per protocol, and those of which the same is known share their route.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from lb.control.holders import Holders, Pattern
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import NO_FACTS, ModelFacts
-from lb.domain.pool import ModelRoute, Placement, Placements, Policy
+from lb.domain.pool import ModelRoute, Picker, Placement, Placements, Policy
 from lb.health.models import Version
 
 _Key = tuple[AppProtocol, tuple[Backend, ...]]
 _Place = Callable[[tuple[Backend, ...]], Placement]
+_Owners = dict[bytes, tuple[tuple[Backend, ...], tuple[Backend, ...]]]
+_SPARE: Final = 64
+"""Placements and routes that changes may leave behind, beside as many as are in use."""
 
 
 class Candidate(NamedTuple):
@@ -63,159 +67,234 @@ class Routing:
 
 
 class RouteBuilder:
-    """Makes routings; remembers the placements of the last one, so that pickers live on."""
+    """Makes routings. What has not changed since the last one is taken over, pickers too."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._earlier: dict[_Key, Placement] = {}
+        """To be taken over while all is made anew."""
         self._placements: dict[_Key, Placement] = {}
-        self._used: dict[_Key, Placement] = {}
+        """Made or taken over since then."""
+        self._enough = 0
+        """With more of them, some are certainly out of use."""
+        self._holders = Holders()
+        self._shape: object = None
+        """All that routes follow from beside patterns and facts; None: begin anew."""
+        self._views: tuple[_View, ...] = ()
+        self._shared: dict[tuple[Pattern, ModelFacts], ModelRoute] = {}
+        self._names: AbstractSet[bytes] = frozenset()
+        self._facts: Mapping[bytes, ModelFacts] = {}
+        self._routes: dict[bytes, ModelRoute] = {}
+        """Never changed any more, as it was given away."""
 
     def forget_pickers(self) -> None:
         """Weights or limits have changed: pickers read them when they are built."""
         self._placements = {}
+        self._shape = None
 
     def build(
         self,
         tiers: Sequence[Tiers],
-        names: Iterable[bytes],
+        names: AbstractSet[bytes],
         facts: Mapping[bytes, ModelFacts],
     ) -> Routing:
         """Make the routing of both protocols.
 
         Args:
-            tiers: by protocol.
+            tiers: by protocol. What a backend has ready is the same in both.
             names: all models that any backend lists.
-            facts: what is known of them.
+            facts: what is known of them; neither may change afterwards.
+
+        Returns:
+            Its `routes` are the same object as before exactly when none of them has changed.
         """
-        self._used = {}
-        http, grpc = (
-            self._placed(protocol, _backends(tiers[protocol].general)) for protocol in AppProtocol
-        )
+        changed = self._holders.update(_ready(tiers))
+        owners = _special_regions(tiers)
+        shape = (*map(_shape, tiers), bool(owners))
+        if shape != self._shape or self._holds_too_much():
+            self._begin_anew(tiers)
+            changed |= names
+            self._shape = shape
+        http, grpc = (self._general(p, _backends(tiers[p].general)) for p in AppProtocol)
         general = (http, grpc)
-        views = [
-            _View(tiers[protocol], partial(self._placed, protocol)) for protocol in AppProtocol
-        ]
-        regions = self._regions(tiers, general)
-        routes = {
-            name: _route(name, facts.get(name, NO_FACTS), views, general, not regions)
-            for name in names
+        changed |= names - self._names
+        if facts is not self._facts:
+            changed |= _changed_facts(self._facts, facts)
+        self._replace_routes(changed & names, names, facts, general, no_regions=not owners)
+        self._names, self._facts = names, facts
+        regions = {
+            region: (self._placed(AppProtocol.HTTP, http), self._placed(AppProtocol.GRPC, grpc))
+            for region, (http, grpc) in owners.items()
         }
-        self._placements = self._used
+        if not self._enough:
+            self._earlier, self._enough = {}, 2 * len(self._placements) + _SPARE
         return Routing(
             placements=general,
-            routes=routes,
+            routes=self._routes,
             regions=regions,
             partial=(_backends(tiers[0].partial), _backends(tiers[1].partial)),
             knows_all=all(c.is_known for each in tiers for c in each.general),
         )
 
-    def _placed(self, protocol: AppProtocol, backends: tuple[Backend, ...]) -> Placement:
-        key = (protocol, backends)
-        placement = self._used.get(key)
-        if placement is None:
-            placement = self._placements.get(key)
-            if placement is None:
-                picker = self._policy.build(backends) if backends else None
-                placement = Placement(backends, picker, self._policy)
-            self._used[key] = placement
+    def _holds_too_much(self) -> bool:
+        return (
+            len(self._placements) > self._enough
+            or len(self._shared) > 2 * len(self._names) + _SPARE
+        )
+
+    def _begin_anew(self, tiers: Sequence[Tiers]) -> None:
+        self._earlier, self._placements, self._enough = self._placements, {}, 0
+        self._shared = {}
+        bits = self._holders.bits
+        self._views = tuple(
+            _View(tiers[protocol], bits, partial(self._placed, protocol))
+            for protocol in AppProtocol
+        )
+
+    def _replace_routes(
+        self,
+        changed: AbstractSet[bytes],
+        names: AbstractSet[bytes],
+        facts: Mapping[bytes, ModelFacts],
+        general: Placements,
+        *,
+        no_regions: bool,
+    ) -> None:
+        before, patterns, shared = self._routes, self._holders.patterns, self._shared
+        news: dict[bytes, ModelRoute] = {}
+        same: dict[tuple[int, int], bool] = {}
+        for name in changed:
+            key = (patterns.get(name, ()), facts.get(name, NO_FACTS))
+            route = shared.get(key)
+            if route is None:
+                route = shared[key] = _route(*key, self._views, general, no_regions)
+            old = before.get(name)
+            # Many share one route, so most need no comparison of their own.
+            pair = (id(old), id(route))
+            if pair not in same:
+                same[pair] = old == route
+            if not same[pair]:
+                news[name] = route
+        gone = before.keys() - names
+        if gone:
+            before = {name: route for name, route in before.items() if name not in gone}
+        if news or gone:
+            self._routes = before | news
+
+    def _general(self, protocol: AppProtocol, backends: tuple[Backend, ...]) -> Placement:
+        placement = self._placed(protocol, backends)
+        if isinstance(placement.picker, _LaterPicker):
+            # Nearly all requests are placed by it: it should cost one call and not two.
+            placement = Placement(backends, self._policy.build(backends), self._policy)
+            self._placements[protocol, backends] = placement
         return placement
 
-    def _regions(self, tiers: Sequence[Tiers], general: Placements) -> dict[bytes, Placements]:
-        """Where the regions are that not all have."""
-        owners = [_by_region(each) for each in tiers]
-        special: dict[bytes, Placements] = {}
-        for region in owners[0].keys() | owners[1].keys():
-            http, grpc = (
-                self._placed(protocol, tuple(owners[protocol].get(region, ())))
-                for protocol in AppProtocol
-            )
-            if http.eligible != general[0].eligible or grpc.eligible != general[1].eligible:
-                special[region] = (http, grpc)
-        return special
+    def _placed(self, protocol: AppProtocol, backends: tuple[Backend, ...]) -> Placement:
+        key = (protocol, backends)
+        placement = self._placements.get(key)
+        if placement is None:
+            placement = self._earlier.get(key)
+            if placement is None:
+                picker = _LaterPicker(backends, self._policy) if backends else None
+                placement = Placement(backends, picker, self._policy)
+            self._placements[key] = placement
+        return placement
+
+
+class _LaterPicker:
+    """Is built for its first request: there can be a set of backends for each model."""
+
+    __slots__ = ("_backends", "_picker", "_policy")
+
+    def __init__(self, backends: tuple[Backend, ...], policy: Policy) -> None:
+        self._backends = backends
+        self._policy = policy
+        self._picker: Picker | None = None
+
+    def pick(self) -> Backend | None:
+        """Return the backend for one request; None when all are full."""
+        if self._picker is None:
+            self._picker = self._policy.build(self._backends)
+        return self._picker.pick()
 
 
 class _View:
-    """Who of one protocol has what."""
+    """Who of one protocol has what, while the same backends may get requests."""
 
-    def __init__(self, tiers: Tiers, place: _Place) -> None:
-        self._best = _Groups(tiers.for_models, place)
-        self._spare = _Groups(tiers.suspected, place)
-
-    def of_model(self, name: bytes) -> Placement | None:
-        """The backends that have some version of it ready; None: no one has."""
-        return self._best.with_model(name) or self._spare.with_model(name)
-
-    def of_version(self, version: Version) -> Placement | None:
-        """Those that have one version of a model ready."""
-        return self._best.with_version(version) or self._spare.with_version(version)
-
-    def versions(self, name: bytes) -> frozenset[bytes]:
-        """The versions that somebody lists as ready."""
-        return frozenset(self._best.versions.get(name, ())) | frozenset(
-            self._spare.versions.get(name, ())
-        )
-
-
-class _Groups:
-    """Candidates grouped by what they have ready."""
-
-    def __init__(self, candidates: Sequence[Candidate], place: _Place) -> None:
-        self._members = candidates
+    def __init__(self, tiers: Tiers, bits: Mapping[Backend, int], place: _Place) -> None:
+        self._tiers = [
+            [(each.backend, bits[each.backend], each.ready is None) for each in candidates]
+            for candidates in (tiers.for_models, tiers.suspected)
+        ]
         self._place = place
-        groups: dict[frozenset[Version] | None, int] = {}
-        self._group_of = [groups.setdefault(c.ready, len(groups)) for c in candidates]
-        self._placements: dict[frozenset[int], Placement | None] = {}
-        self._anything = frozenset(at for ready, at in groups.items() if ready is None)
-        self._models: dict[bytes, set[int]] = {}
-        self._versions: dict[Version, set[int]] = {}
-        self.versions: dict[bytes, set[bytes]] = {}
-        for ready, at in groups.items():
-            for key in ready or ():
-                self._models.setdefault(key[0], set()).add(at)
-                self._versions.setdefault(key, set()).add(at)
-                self.versions.setdefault(key[0], set()).add(key[1])
+        self._found: dict[int, Placement | None] = {}
 
-    def with_model(self, name: bytes) -> Placement | None:
-        """The backends that have a model; None: no one has."""
-        return self._in_groups(self._models.get(name, frozenset()))
+    def of(self, holders: int) -> Placement | None:
+        """Those of some backends that may get requests, and all that may have anything; None:
+        there is none."""
+        if holders not in self._found:
+            self._found[holders] = self._find(holders)
+        return self._found[holders]
 
-    def with_version(self, version: Version) -> Placement | None:
-        """The backends that have one version of a model."""
-        return self._in_groups(self._versions.get(version, frozenset()))
+    def _find(self, holders: int) -> Placement | None:
+        for members in self._tiers:
+            found = tuple(backend for backend, bit, is_any in members if is_any or holders & bit)
+            if found:
+                return self._place(found)
+        return None
 
-    def _in_groups(self, holders: AbstractSet[int]) -> Placement | None:
-        chosen = self._anything | holders
-        if chosen not in self._placements:
-            backends = tuple(
-                member.backend
-                for member, at in zip(self._members, self._group_of, strict=True)
-                if at in chosen
-            )
-            self._placements[chosen] = self._place(backends) if backends else None
-        return self._placements[chosen]
+
+def _ready(tiers: Sequence[Tiers]) -> dict[Backend, frozenset[Version]]:
+    """What all candidates have that may get requests for their models."""
+    nothing = frozenset[Version]()
+    return {
+        each.backend: each.ready or nothing
+        for of_protocol in tiers
+        for each in (*of_protocol.for_models, *of_protocol.suspected)
+    }
+
+
+def _shape(tiers: Tiers) -> object:
+    """What placements follow from, but for what backends have."""
+    candidates = (*tiers.for_models, *tiers.suspected)
+    return (
+        _backends(tiers.for_models),
+        _backends(tiers.suspected),
+        _backends(tiers.general),
+        tuple(each.backend for each in candidates if each.ready is None),
+    )
+
+
+def _changed_facts(
+    before: Mapping[bytes, ModelFacts], now: Mapping[bytes, ModelFacts]
+) -> set[bytes]:
+    changed = {name for name, facts in now.items() if before.get(name) is not facts}
+    changed.update(before.keys() - now.keys())
+    return changed
 
 
 def _route(
-    name: bytes,
+    pattern: Pattern,
     facts: ModelFacts,
     views: Sequence[_View],
     general: Placements,
     no_regions: bool,
 ) -> ModelRoute:
-    placements = _special((views[0].of_model(name), views[1].of_model(name)), general)
-    ready = views[0].versions(name) | views[1].versions(name)
+    holders = 0
+    for _, each in pattern:
+        holders |= each
+    placements = _special((views[0].of(holders), views[1].of(holders)), general)
     usual = placements or general
     versions = {}
-    for version in ready:
-        key = (name, version)
-        special = _special((views[0].of_version(key), views[1].of_version(key)), usual)
+    for version, each in pattern:
+        special = _special((views[0].of(each), views[1].of(each)), usual)
         if special is not None:
             versions[version] = special
     return ModelRoute(
         facts=facts,
         placements=placements,
         versions=versions,
-        ready_versions=ready,
+        ready_versions=frozenset(version for version, _ in pattern),
         is_plain=(
             facts.is_stateful is False and placements is None and not versions and no_regions
         ),
@@ -236,6 +315,18 @@ def _special(
 
 def _backends(candidates: Sequence[Candidate]) -> tuple[Backend, ...]:
     return tuple(candidate.backend for candidate in candidates)
+
+
+def _special_regions(tiers: Sequence[Tiers]) -> _Owners:
+    """The regions that not all have, and who has them, by protocol."""
+    http, grpc = map(_by_region, tiers)
+    usual = tuple(_backends(each.general) for each in tiers)
+    special: _Owners = {}
+    for region in http.keys() | grpc.keys():
+        found = (tuple(http.get(region, ())), tuple(grpc.get(region, ())))
+        if found != usual:
+            special[region] = found
+    return special
 
 
 def _by_region(tiers: Tiers) -> dict[bytes, list[Backend]]:

@@ -95,14 +95,15 @@ class ModelTable:
         """Use the sets of another backend where they are the same.
 
         Most backends of a pool have the same models; sets that are one object need not be
-        compared each time that all backends are looked at. Returns whether they are the same.
+        compared each time that all backends are looked at. Returns whether all are the same now.
         """
-        if self.names != other.names or self._listed_ready != other._listed_ready:
-            return False
-        self.names = other.names
-        self._listed_ready = other._listed_ready
-        self._conclude()
-        return True
+        if self.names is not other.names and self.names == other.names:
+            self.names = other.names
+        ready = other._listed_ready
+        if self._listed_ready is not ready and self._listed_ready == ready:
+            self._listed_ready = ready
+            self._conclude()
+        return self.names is other.names and self._listed_ready is ready
 
     def age_s(self, now: float) -> float | None:
         """How old the list is; None where there is none."""

@@ -71,7 +71,12 @@ def resolve(models: Mapping[bytes, Sequence[Configured]]) -> dict[bytes, ModelFa
 
     A model is stateful or decoupled when any version of it, or of a step of it, is.
     """
-    return {name: _combined(_parts(name, models)) for name in models}
+    return {
+        name: versions[0].facts
+        if len(versions) == 1 and not versions[0].steps
+        else _combined(_parts(name, models))
+        for name, versions in models.items()
+    }
 
 
 def _parts(name: bytes, models: Mapping[bytes, Sequence[Configured]]) -> list[ModelFacts]:
@@ -107,13 +112,16 @@ def _any(values: Iterable[bool | None]) -> bool | None:
 def _configured(config: pb.ModelConfig) -> Configured:
     batching = config.sequence_batching if config.HasField("sequence_batching") else None
     is_stateful = batching is not None and not batching.iterative_sequence
-    idle_us = (batching.max_sequence_idle_microseconds if batching else 0) or _DEFAULT_IDLE_US
-    facts = ModelFacts(
-        is_stateful=is_stateful,
-        is_decoupled=config.model_transaction_policy.decoupled,
-        idle_s=idle_us / 1e6,
-        slots=_slots(config) if is_stateful else 0,
-    )
+    is_decoupled = config.model_transaction_policy.decoupled
+    if batching is not None and is_stateful:
+        facts = ModelFacts(
+            is_stateful=True,
+            is_decoupled=is_decoupled,
+            idle_s=(batching.max_sequence_idle_microseconds or _DEFAULT_IDLE_US) / 1e6,
+            slots=_slots(config),
+        )
+    else:
+        facts = ModelFacts(is_stateful=False, is_decoupled=is_decoupled)
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
     return Configured(facts, tuple(steps))
 

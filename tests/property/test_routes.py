@@ -1,4 +1,4 @@
-"""Routes made by groups of backends are those that looking at every backend gives."""
+"""Routes made for patterns of backends are those that looking at every backend gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.balancing.policies import make_policy
-from lb.control.routes import Candidate, RouteBuilder, Tiers
+from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import AppProtocol, Backend, BackendState
 from lb.domain.model import ModelFacts
 from lb.health.models import Version
@@ -29,6 +29,10 @@ BACKENDS = st.lists(
 """What each has ready, its state, and which of its two ports are in use."""
 
 Member = tuple[Backend, frozenset[Version] | None, BackendState]
+Step = tuple[
+    list[tuple[frozenset[Version] | None, BackendState, bool, bool]], bool | None, frozenset[bytes]
+]
+"""Backends, what is known of all models, and those that are listed."""
 
 
 def tiers_of(members: list[Member]) -> Tiers:
@@ -62,30 +66,57 @@ def generally(members: list[Member]) -> list[Backend]:
     return []
 
 
-@given(pool=BACKENDS, stateful=st.sampled_from((True, False, None)))
-def test_routes_are_those_of_a_plain_look(
-    pool: list[tuple[frozenset[Version] | None, BackendState, bool, bool]], stateful: bool | None
-) -> None:
-    backends = make_backends(*(0 for _ in pool))
-    members: list[list[Member]] = [[], []]
-    for backend, (ready, state, http, grpc) in zip(backends, pool, strict=True):
-        for protocol, is_used in ((AppProtocol.HTTP, http), (AppProtocol.GRPC, grpc)):
-            if is_used:
-                members[protocol].append((backend, ready, state))
+@given(
+    steps=st.lists(
+        st.tuples(
+            BACKENDS, st.sampled_from((True, False, None)), st.frozensets(st.sampled_from(NAMES))
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_routes_are_those_of_a_plain_look(steps: list[Step]) -> None:
+    """Also when they are made out of earlier ones, whatever has changed since."""
+    everybody = make_backends(*(0 for _ in range(7)))
     builder = RouteBuilder(make_policy("least_loaded", Random(1)))
-    facts = dict.fromkeys(NAMES, ModelFacts(is_stateful=stateful))
-    routing = builder.build([tiers_of(each) for each in members], NAMES, facts)
-    for protocol in AppProtocol:
-        mine = members[protocol]
-        assert list(routing.placements[protocol].eligible) == generally(mine)
-        for name in NAMES:
-            route = routing.routes[name]
-            usual = route.placements or routing.placements
-            assert list(usual[protocol].eligible) == plainly(mine, name)
-            for version in route.ready_versions:
-                chosen = route.versions.get(version, usual)[protocol]
-                assert list(chosen.eligible) == plainly(mine, name, version)
-                assert (chosen.picker is None) == (not chosen.eligible)
-            if route.is_plain:
-                assert stateful is False
-                assert list(usual[protocol].eligible) == generally(mine)
+    for pool, stateful, names in steps:
+        members: list[list[Member]] = [[], []]
+        for backend, (ready, state, http, grpc) in zip(everybody, pool, strict=False):
+            for protocol, is_used in ((AppProtocol.HTTP, http), (AppProtocol.GRPC, grpc)):
+                if is_used:
+                    members[protocol].append((backend, ready, state))
+        facts = dict.fromkeys(NAMES, ModelFacts(is_stateful=stateful))
+        routing = builder.build([tiers_of(each) for each in members], names, facts)
+        assert routing.routes.keys() == names
+        for protocol in AppProtocol:
+            check(routing, members, protocol, stateful)
+
+
+def check(
+    routing: Routing, members: list[list[Member]], protocol: AppProtocol, stateful: bool | None
+) -> None:
+    mine = members[protocol]
+    assert list(routing.placements[protocol].eligible) == generally(mine)
+    for name, route in routing.routes.items():
+        usual = route.placements or routing.placements
+        assert list(usual[protocol].eligible) == plainly(mine, name)
+        assert route.ready_versions == listed(members, name)
+        for version in route.ready_versions:
+            chosen = route.versions.get(version, usual)[protocol]
+            assert list(chosen.eligible) == plainly(mine, name, version)
+            assert (chosen.picker is None) == (not chosen.eligible)
+        assert route.facts.is_stateful is stateful
+        if route.is_plain:
+            assert stateful is False
+            assert list(usual[protocol].eligible) == generally(mine)
+
+
+def listed(members: list[list[Member]], name: bytes) -> set[bytes]:
+    """The versions of a model that somebody has ready who may get requests for it."""
+    return {
+        version
+        for mine in members
+        for _, ready, state in mine
+        for each, version in ready or ()
+        if each == name and state is not DOWN
+    }

@@ -39,7 +39,7 @@ def tiers(
 def build(http: Tiers, grpc: Tiers | None = None, *names: bytes) -> Routing:
     builder = RouteBuilder(make_policy("least_loaded", Random(1)))
     grpc = http if grpc is None else grpc
-    listed = names or (b"m", b"n")
+    listed = frozenset(names or (b"m", b"n"))
     return builder.build([http, grpc], listed, dict.fromkeys(listed, STATELESS))
 
 
@@ -139,11 +139,11 @@ def test_equal_sets_of_backends_share_their_picker() -> None:
 def test_pickers_live_on_until_weights_change() -> None:
     builder = RouteBuilder(make_policy("round_robin", Random(1)))
     both = [tiers(having(A, "m"), having(B, "m"))] * 2
-    first = builder.build(both, [b"m"], {})
-    again = builder.build(both, [b"m"], {})
+    first = builder.build(both, frozenset({b"m"}), {})
+    again = builder.build(both, frozenset({b"m"}), {})
     assert again.placements[HTTP].picker is first.placements[HTTP].picker
     builder.forget_pickers()
-    assert builder.build(both, [b"m"], {}).placements[HTTP].picker is not (
+    assert builder.build(both, frozenset({b"m"}), {}).placements[HTTP].picker is not (
         first.placements[HTTP].picker
     )
 
@@ -151,16 +151,16 @@ def test_pickers_live_on_until_weights_change() -> None:
 def test_pickers_of_sets_that_are_gone_are_not_kept() -> None:
     builder = RouteBuilder(make_policy("round_robin", Random(1)))
     both, one = [tiers(having(A), having(B))] * 2, [tiers(having(A))] * 2
-    first = builder.build(both, [], {}).placements[HTTP].picker
-    builder.build(one, [], {})
-    assert builder.build(both, [], {}).placements[HTTP].picker is not first
+    first = builder.build(both, frozenset(), {}).placements[HTTP].picker
+    builder.build(one, frozenset(), {})
+    assert builder.build(both, frozenset(), {}).placements[HTTP].picker is not first
 
 
 def test_a_model_is_plain_only_when_it_is_certainly_stateless() -> None:
     builder = RouteBuilder(make_policy("least_loaded", Random(1)))
     both = [tiers(having(A, "m", "n", "o"))] * 2
     facts = {b"m": STATELESS, b"n": ModelFacts(is_stateful=True)}
-    routes = builder.build(both, [b"m", b"n", b"o"], facts).routes
+    routes = builder.build(both, frozenset({b"m", b"n", b"o"}), facts).routes
     assert [routes[name].is_plain for name in (b"m", b"n", b"o")] == [True, False, False]
     assert routes[b"n"].facts.is_stateful
 
@@ -180,3 +180,58 @@ def test_regions_that_all_have_are_not() -> None:
     routing = build(tiers(having(A, "m", regions=(b"r",)), having(B, "m", regions=(b"r",))))
     assert routing.regions == {}
     assert routing.routes[b"m"].is_plain
+
+
+# Taking over what has not changed
+
+
+def test_only_the_routes_of_models_that_changed_are_others() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    names = frozenset({b"m", b"n"})
+    before = builder.build([tiers(having(A, "m", "n"), having(B, "m", "n"))] * 2, names, {})
+    after = builder.build([tiers(having(A, "m", "n"), having(B, "n"))] * 2, names, {})
+    assert after.routes[b"n"] is before.routes[b"n"]
+    assert where(after, b"m") == "a"
+    assert where(before, b"m") == "ab"  # it was given away: nobody may change it
+
+
+def test_routes_are_the_same_object_while_none_of_them_changes() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    names = frozenset({b"m"})
+    before = builder.build([tiers(having(A, "m"), having(B, "m"))] * 2, names, {b"m": STATELESS})
+    fewer = [tiers(having(A, "m"))] * 2
+    after = builder.build(fewer, names, {b"m": ModelFacts(is_stateful=False)})
+    assert after.routes is before.routes
+    assert backends(after.placements[HTTP]) == "a"
+
+
+def test_names_that_nobody_lists_any_more_are_gone() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    both = [tiers(having(A, "m"))] * 2
+    builder.build(both, frozenset({b"m", b"n"}), {})
+    assert builder.build(both, frozenset({b"m"}), {}).routes.keys() == {b"m"}
+
+
+def test_what_many_changes_leave_behind_is_forgotten() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    pool = [make_backend(f"b{number}") for number in range(10)]
+    for at in range(2**10):
+        members = [having(each, *("m" * (at >> n & 1))) for n, each in enumerate(pool)]
+        builder.build([tiers(*members)] * 2, frozenset({b"m"}), {})
+        assert len(builder._placements) < 100
+        assert len(builder._shared) < 100
+
+
+def test_a_set_that_becomes_the_general_one_is_picked_from_directly() -> None:
+    policy = make_policy("least_loaded", Random(1))
+    builder = RouteBuilder(policy)
+    names = frozenset({b"m"})
+    special = builder.build([tiers(having(A, "m"), having(B, "m"), having(C))] * 2, names, {})
+    placements = special.routes[b"m"].placements
+    assert placements is not None
+    general = builder.build([tiers(having(A, "m"), having(B, "m"))] * 2, names, {})
+    kind = type(policy.build((A, B)))
+    assert isinstance(general.placements[HTTP].picker, kind)
+    for placement in (placements[HTTP], general.placements[HTTP]):
+        assert placement.picker is not None
+        assert {placement.picker.pick() for _ in range(4)} == {A, B}
