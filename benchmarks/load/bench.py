@@ -28,9 +28,9 @@ _REST_S = 1.5
 class Plan:
     """What to run.
 
-    `rounds` are those of the core cells, `other_rounds` those of the rest; `seconds` is the length of one
-    measurement; `backends` the number of stand-in Tritons where a cell does not say; `against` the
-    name of an earlier commit of ours, if that is what is compared.
+    `rounds` are those of the core cells, `other_rounds` those of the rest; `seconds` is the length
+    of one measurement; `backends` the number of stand-in Tritons where a cell does not say;
+    `against` the name of an earlier commit of ours, if that is what is compared.
     """
 
     cells: Sequence[Cell]
