@@ -18,6 +18,7 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.server import ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
+EVENT = b"6e\r\n" + b"x" * 110 + b"\r\n"
 ROUNDS = 7
 CALLS = 10_000
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 149\r\n\r\n"
@@ -92,14 +93,23 @@ async def measure() -> None:
         server.data_received(small)
         connection.data_received(STREAM)
 
+    def event(_: int) -> None:
+        streaming.data_received(EVENT)
+
+    other_sides, asking, streaming = make_sides()
+    asking.data_received(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
+    streaming.data_received(STREAM.partition(b"a\r\n")[0])
+
     for name, exchange in (
         ("whole, head known", whole),
         ("head never repeats, 12 fields", never_repeating),
         ("both in two reads", in_two_reads),
         ("chunked answer", chunked_answer),
+        ("event of a stream, in one read", event),
     ):
         print(f"{name:35} {cost(exchange):8.2f} us")
     sides.timers.close()
+    other_sides.timers.close()
 
 
 if __name__ == "__main__":

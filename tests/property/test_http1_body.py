@@ -74,6 +74,45 @@ def test_broken_bodies_are_refused_where_the_reference_refuses_them(
     assert _decode([broken[at : at + 1] for at in range(len(broken))]) == expected
 
 
+_ONE_CHUNK = st.tuples(
+    st.binary(max_size=40), st.integers(-2, 2), st.sampled_from(["%x", "%X", "0%x"])
+).map(
+    lambda chunk: (
+        b"%b\r\n%b\r\n"
+        % (
+            (chunk[2] % max(0, len(chunk[0]) + (chunk[1] if chunk[1] % 2 else 0))).encode(),
+            chunk[0],
+        )
+    )
+)
+
+
+@settings(max_examples=800, deadline=None)
+@given(_BODIES, st.integers(0, 300), st.one_of(_ONE_CHUNK, _BODIES, st.binary(max_size=20)))
+def test_what_is_one_chunk_is_decoded_to_its_payload_and_leaves_nothing_begun(
+    before: bytes, at: int, data: bytes
+) -> None:
+    decoder, other = ChunkedDecoder(), ChunkedDecoder()
+    for each in (decoder, other):
+        each.decode(before[: at % (len(before) + 1)], 0, [])
+    start = decoder.start_of_only(data)
+    if not start:
+        return
+    out: list[Payload] = []
+    assert not decoder.ended
+    assert decoder.decode(data, 0, out) == len(data)
+    assert out == [data[start:-2]]
+    assert not decoder.ended
+    # The one that never saw it goes on as the one that did.
+    assert _rest_of(decoder) == _rest_of(other)
+
+
+def _rest_of(decoder: ChunkedDecoder) -> tuple[bytes, bytes, int]:
+    out: list[Payload] = []
+    used = decoder.decode(b"2\r\nok\r\n0\r\nA: b\r\n\r\n", 0, out)
+    return b"".join(out), decoder.trailers, used
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 60), _CUTS)
 def test_length_is_counted_at_every_pace(wire: bytes, length: int, cuts: list[int]) -> None:

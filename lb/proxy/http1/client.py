@@ -202,8 +202,9 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole answer with a head that is known,
-        # in one read, takes no decoder. Everything else takes `_read`, which is the plain form;
-        # backends repeat their heads, so what is not known is not looked at here.
+        # in one read, takes no decoder, nor does a read in the middle of a body, or one that is a
+        # chunk by itself. Everything else takes `_read`, which is the plain form; backends repeat
+        # their heads, so what is not known is not looked at here.
         exchange = self.exchange
         if exchange is None:
             # Nobody asked: it must not become the answer to the next request.
@@ -217,6 +218,16 @@ class ClientConnection(asyncio.Protocol):
                 head = self._known_head(data[:end])
                 if head is not None and head.length == len(data) - end:
                     exchange.on_whole_answer(head, data, end)
+                    return
+        else:
+            decoder = self._decoder
+            if type(decoder) is LengthDecoder:
+                if len(data) < decoder.remaining and exchange.on_middle(data):
+                    decoder.remaining -= len(data)
+                    return
+            elif type(decoder) is ChunkedDecoder:
+                start = decoder.start_of_only(data)
+                if start and exchange.on_whole_chunk(data, start):
                     return
         self._read(exchange, data)
 

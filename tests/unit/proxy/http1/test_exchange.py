@@ -6,6 +6,7 @@ import pytest
 
 from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.gate import RESERVED
 from tests.fakes.http1_sides import Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -43,6 +44,48 @@ async def test_each_read_is_one_chunk_and_one_write() -> None:
     assert client.take() == b"2\r\ncd\r\n0\r\nX-T: 1\r\n\r\n"
     assert client.writes == 2
     assert sides.finished.records[0].bytes_out == 4
+
+
+async def test_a_chunk_that_is_one_read_goes_on_as_it_is_and_counts() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_GET)
+    connection.data_received(_STREAM)
+    sides.now += 1
+    connection.data_received(b"0000002\r\nab\r\n")
+    assert client.take() == _STREAM + b"2\r\nab\r\n"
+    sides.now += 1
+    connection.data_received(b"3\r\ncde\r\n")
+    assert client.take() == b"3\r\ncde\r\n"
+    assert connection.port.last_byte_at == 1002.0
+    connection.data_received(b"0\r\n\r\n")
+    assert connection.port.bytes_received == sides.finished.records[0].bytes_out == 5
+    assert _clean(sides)
+
+
+async def test_reserved_names_are_masked_in_chunks_that_are_one_read() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST.replace(b"/infer", b"/generate_stream"))
+    connection.data_received(_STREAM)
+    client.take()
+    text = b"data: " + RESERVED[:-3]
+    connection.data_received(b"%x\r\n%b\r\n" % (len(text), text))
+    connection.data_received(b"b\r\non_abc data\r\n")
+    assert client.take().endswith(b"b\r\n****** data\r\n")
+
+
+async def test_chunks_for_a_client_without_them_lose_their_framing_however_they_come() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(b"GET /v2/models/m HTTP/1.0\r\n\r\n")
+    connection.data_received(_STREAM)
+    client.take()
+    connection.data_received(b"2\r\nab\r\n")
+    assert client.take() == b"ab"
 
 
 async def test_lost_race_is_repeated_once_on_a_new_connection() -> None:

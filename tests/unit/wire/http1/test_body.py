@@ -58,6 +58,24 @@ def test_chunks_lose_their_framing(step: int) -> None:
     assert decoder.trailers == b"A: b\r\nC: d\r\n"
 
 
+def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
+    decoder = ChunkedDecoder()
+    assert decoder.start_of_only(b"a\r\n0123456789\r\n") == 3
+    for other in (
+        b"a\r\n0123456789\r\n1",
+        b"a\r\n0123456789\r",
+        b"a\r\n0123456789xy",
+        b"a;x\r\n0123456789\r\n",
+        b"0a\r\n0123456789\r\n",
+        b"+a\r\n0123456789\r\n",
+        b"0\r\n\r\n",
+        b"",
+    ):
+        assert not decoder.start_of_only(other), other
+    decoder.decode(b"3\r\na", 0, [])
+    assert not decoder.start_of_only(b"1\r\n\r\n"), "it is the rest of the chunk before"
+
+
 def test_chunks_of_one_read_come_as_slices() -> None:
     out: list[Payload] = []
     ChunkedDecoder().decode(b"1\r\na\r\n2\r\nbc\r\n3\r\nd", 0, out)
