@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from time import monotonic
 from typing import Final, TypeVar
 
 from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
-from lb.control.questions import NotOffered, Questions, Reply, entries
+from lb.control.questions import NotOffered, Questions, entries
 from lb.control.record import LISTING_KINDS, BackendRecord, Setup
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
+from lb.domain.model import ModelEntry
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
@@ -252,7 +253,13 @@ class ModelWatch:
         watched.is_new = watched.is_new or record.models.lists is None
         try:
             index = await self._questions.index(record)
-            self._take_index(watched, index, asked_at)
+            came = (index.protocol, hash(index.body))
+            if watched.last == came and record.models.lists is True:
+                self._take_index(watched, None, came, asked_at)
+            else:
+                listed = entries(index)
+                await asyncio.sleep(0)  # a turn of the loop for reading, one for what follows
+                self._take_index(watched, listed, came, asked_at)
         except NotOffered as refused:
             self._take_none(record, str(refused))
         except ValueError as error:
@@ -262,19 +269,24 @@ class ModelWatch:
         if self._clock() >= watched.setup_due and record.member.spec.kind is BackendKind.TRITON:
             await self._look_at_setup(watched)
 
-    def _take_index(self, watched: _Watched, index: Reply, asked_at: float) -> None:
+    def _take_index(
+        self,
+        watched: _Watched,
+        listed: Sequence[ModelEntry] | None,
+        came: tuple[AppProtocol, int],
+        asked_at: float,
+    ) -> None:
+        """Take over a list; None: it is the one that came before."""
         record, models = watched.record, watched.record.models
         if not record.answers:
             return  # it has closed its ports meanwhile, and is forgotten
         # It may have been gone and come back while we waited: what was known is forgotten then.
         watched.is_new = watched.is_new or models.lists is None
         before = (models.lists, models.ready)
-        came = (index.protocol, hash(index.body))
-        is_same = watched.last == came and models.lists is True
-        if is_same:
+        if listed is None:
             models.confirmed(asked_at)
         else:
-            fresh = models.listed(entries(index), asked_at)
+            fresh = models.listed(listed, asked_at)
             watched.last = came
             if models.lists is False:
                 _log.warning("too many models to keep a list", extra=_about(record))
@@ -283,7 +295,7 @@ class ModelWatch:
             changed, watched.changed_models = watched.changed_models, set()
             self._facts.read(record, [key for key in models.ready if key[0] in changed])
         self._facts.read_missing(record)
-        if not is_same or (models.lists, models.ready) != before:
+        if listed is not None or (models.lists, models.ready) != before:
             self._facts.retain(self._names(), self._ready())
             self._directory.models_changed(record, self._clock())
         if watched.is_new:
