@@ -3,15 +3,19 @@
 A model that is not decoupled gives exactly one answer to each request, in the order of the
 requests. How many a decoupled one gives to a request nobody can tell from outside (Triton's
 documentation of decoupled models), so only its sequences are remembered.
+
+All of this is on the ledger: how much there is to remember is for the client to say, who may let
+answers wait as long as it likes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.stream_answers import answer_names
+from lb.wire.ledger import Ledger
 
 FREE_MODELS: Final = 256
 """Names that are remembered; they come from clients."""
@@ -20,6 +24,15 @@ _NAME_BYTES: Final = 1024
 OPEN_SEQUENCES: Final = 4096
 ENDED_S: Final = 30.0
 """How long after its END a sequence may still be owed an answer."""
+_ENTRY_BYTES: Final = 400
+"""That the objects of a remembered request take, without its texts."""
+_NAME_ENTRY_BYTES: Final = 100
+"""The same of a model's name."""
+_CHARGED_AT_ONCE: Final = 4096
+"""What is less is off the ledger: as much as the objects of the stream take."""
+_SLOT_BYTES: Final = 16
+"""Of a request that shares its entry with others: its places here and in the order of the
+stream."""
 
 
 class StreamMessage(NamedTuple):
@@ -32,6 +45,16 @@ class StreamMessage(NamedTuple):
     regions: tuple[bytes, ...] = ()
     has_one_answer: bool = False
     """Its model is known not to be decoupled."""
+
+
+class Due(NamedTuple):
+    """A request that has exactly one answer, which is still to come."""
+
+    model: bytes = b""
+    id: bytes = b""
+    step: SequenceStep | None = None
+    size: int = 0
+    """Bytes on the ledger for this entry alone; none for one that many requests share."""
 
 
 class SequenceDebt(NamedTuple):
@@ -48,13 +71,33 @@ class SequenceDebt(NamedTuple):
         return 0 < self.ended_at < now - ENDED_S
 
 
+class Debtor(Protocol):
+    """Whoever has the stream."""
+
+    def evict(self) -> None:
+        """End it, and close its debts: the ledger wants their bytes back."""
+        ...
+
+
 class Debts:
-    """What one backend owes on one stream."""
+    """What one backend owes on one stream. A holder of the ledger, until it is closed."""
 
-    __slots__ = ("counted", "free_models", "is_unknown", "sequences")
+    __slots__ = (
+        "_ledger", "_owner", "_reserved", "_size", "counted", "free_models", "held", "is_unknown",
+        "sequences",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.counted: deque[StreamMessage] = deque()
+    def __init__(self, owner: Debtor, ledger: Ledger) -> None:
+        self._owner: Debtor | None = owner
+        """None once they are closed."""
+        self._ledger = ledger
+        self.held = 0
+        """For the ledger, which writes it."""
+        self._size = 0
+        """Bytes that all of it takes."""
+        self._reserved = 0
+        """Those for requests that share an entry."""
+        self.counted: deque[Due] = deque()
         """Requests that have exactly one answer, still to come, in order."""
         self.free_models: set[bytes] = set()
         """Models of the other requests so far."""
@@ -68,40 +111,117 @@ class Debts:
         """Whether some answers are counted and others may come between them."""
         return bool(self.counted and self.free_models)
 
-    def note(self, message: StreamMessage, now: float) -> None:
-        """A request goes to the backend."""
+    # On the ledger
+
+    def evict(self) -> None:
+        """The ledger wants these bytes back: the stream ends."""
+        if self._owner is not None:
+            self._owner.evict()
+
+    def close(self) -> None:
+        """The stream is over."""
+        self._owner = None
+        self.counted.clear()
+        self.free_models.clear()
+        self.sequences.clear()
+        self._size = 0
+        if self.held:
+            self._ledger.release(self, self.held)
+
+    def _account(self, change: int) -> bool:
+        """So many more bytes are taken. False when the stream had to give way instead."""
+        size = self._size + change
+        owed = size - size % _CHARGED_AT_ONCE - self.held
+        if owed > 0:
+            if not self._ledger.take(self, owed):
+                return False
+            if self._owner is None:
+                # The largest holder was another part of the same stream.
+                self._ledger.release(self, owed)
+                return False
+        elif owed:
+            self._ledger.release(self, -owed)
+        self._size = size
+        return True
+
+    def reserve(self, count: int) -> bool:
+        """Account for so many requests that share one entry, appended to `counted` elsewhere.
+
+        Returns:
+            False when the ledger made the stream give way instead.
+        """
+        size = count * _SLOT_BYTES
+        if not self._account(size - self._reserved):
+            return False
+        self._reserved = size
+        return True
+
+    # Requests
+
+    def note(self, message: StreamMessage, now: float) -> bool:
+        """A request goes to the backend. False when the ledger made the stream give way instead."""
         if message.has_one_answer:
-            self.counted.append(message)
-            return
-        if len(self.free_models) < FREE_MODELS:
-            self.free_models.add(message.model[:_NAME_BYTES])
-        step = message.step
-        if step is None:
+            return self.expect(message)
+        model = message.model[:_NAME_BYTES]
+        models = self.free_models
+        if len(models) < FREE_MODELS and model not in models:
+            if not self._account(_NAME_ENTRY_BYTES + len(model)):
+                return False
+            models.add(model)
+        if message.step is None:
             self.is_unknown = True
-            return
+            return True
+        return self._note_step(message, message.step, now)
+
+    def _note_step(self, message: StreamMessage, step: SequenceStep, now: float) -> bool:
         sequences = self.sequences
+        change = _size(message.id, step.key)
         before = sequences.pop(step.key, None)
+        if before is not None:
+            change -= _size(before.id, step.key)
         while sequences:
             key = next(iter(sequences))
             if len(sequences) < OPEN_SEQUENCES and not sequences[key].is_over(now):
                 break
-            del sequences[key]
+            change -= _size(sequences.pop(key).id, key)
+        if not self._account(change):
+            return False
         sequences[step.key] = SequenceDebt(
             message.id,
             now if step.is_end else 0.0,
             step.is_start or (before is not None and before.began_here),
         )
+        return True
+
+    def expect(self, message: StreamMessage) -> bool:
+        """A request has one answer. False when the ledger made the stream give way instead."""
+        step = message.step
+        size = _size(message.id, None if step is None else step.key) + len(message.model)
+        if not self._account(size):
+            return False
+        self.counted.append(Due(message.model, message.id, step, size))
+        return True
 
     def begun(self) -> set[SequenceKey]:
         """The sequences whose first step is owed an answer, as far as is known."""
-        counted = (message.step for message in self.counted)
-        keys = {step.key for step in counted if step is not None and step.is_start}
+        steps = (due.step for due in self.counted)
+        keys = {step.key for step in steps if step is not None and step.is_start}
         return keys | {key for key, debt in self.sequences.items() if debt.began_here}
 
     def answered(self, count: int) -> None:
         """So many of the counted requests have their answers."""
+        counted = self.counted
+        size = 0
+        for _ in range(min(count, len(counted))):
+            size += counted.popleft().size
+        self._account(-size)
+
+    def forgive(self, count: int) -> None:
+        """The last so many of the counted requests have none to come."""
+        size = 0
         for _ in range(min(count, len(self.counted))):
-            self.counted.popleft()
+            size += self.counted.pop().size
+        self._account(-size)
 
     def is_counted(self, head: bytes) -> bool | None:
         """Whether the next answer is the one that the first counted request waits for.
@@ -126,3 +246,13 @@ class Debts:
             return names.model == first.model or names.model not in self.free_models
         # An error before the inference names no model.
         return not first.id or names.id == first.id
+
+
+def _size(name: bytes, key: SequenceKey | None) -> int:
+    """Bytes that a remembered request takes."""
+    size = _ENTRY_BYTES + len(name)
+    if key is not None:
+        size += len(key.model)
+        if isinstance(key.id, str):
+            size += 4 * len(key.id)  # of the widest characters
+    return size

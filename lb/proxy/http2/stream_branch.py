@@ -79,7 +79,7 @@ class Branch(Exchange):
         """The head of its response has come."""
         self.early_heads = 0
         self.opened_at = 0.0
-        self.debts = Debts()
+        self.debts = Debts(call, call.relay.ledger)
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
         options = call.relay.options
@@ -331,6 +331,7 @@ class Branch(Exchange):
         self.finished = True
         self.request.clear()
         self.response.clear()
+        self.debts.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.relay.no_pipe
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
 from lb.proxy.http2.stream_merge import MAX_UNANSWERED, StreamMerge
@@ -43,15 +43,15 @@ _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one read may bring 50,000 of them."""
-_NO_MESSAGE: Final = StreamMessage()
+_NOTHING_DUE: Final = Due()
 
 
 class StreamCall(RoutedStream):
     """A stream of inferences."""
 
     __slots__ = (
-        "_answers", "_between", "_counts", "_cutter", "_head", "_known", "_known_size",
-        "_known_stop", "_look_at", "_message", "_needs_no_look", "_pool", "_snapshot", "_target",
+        "_answers", "_between", "_count_at", "_counts", "_cutter", "_due", "_head", "_known",
+        "_known_size", "_known_stop", "_look_at", "_needs_no_look", "_pool", "_snapshot", "_target",
         "is_uncounted",
     )  # fmt: skip
 
@@ -63,6 +63,8 @@ class StreamCall(RoutedStream):
         """There were more requests without answers than are remembered."""
         self._answers = 0
         """Those that `debts` knows of."""
+        self._count_at = _COUNT_EVERY
+        """Requests without answers, as far as `debts` knows, until it is told again."""
         self._cutter = MessageCutter()
         self._between = True
         """No message is under way."""
@@ -85,7 +87,7 @@ class StreamCall(RoutedStream):
         """They are not even looked through for a sequence."""
         self._counts = False
         """They have one answer each."""
-        self._message = _NO_MESSAGE
+        self._due = _NOTHING_DUE
         """What is known of all of them."""
 
     # The client's side
@@ -115,9 +117,9 @@ class StreamCall(RoutedStream):
         ):
             if self._counts:
                 counted = self.debts.counted
-                counted.append(self._message)
-                if len(counted) > _COUNT_EVERY:
-                    self._count_answers()
+                counted.append(self._due)
+                if len(counted) > self._count_at and not self._count_answers():
+                    return
             sink.send_data(request, payload)
             return
         if self.messages is not None and not self._message_fits(payload):
@@ -236,7 +238,7 @@ class StreamCall(RoutedStream):
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._needs_no_look = is_plain(route)
-            self._message = StreamMessage(name, has_one_answer=message.has_one_answer)
+            self._due = Due(name)
             self._counts = message.has_one_answer and not self.is_uncounted
             self._snapshot = snapshot
 
@@ -270,15 +272,23 @@ class StreamCall(RoutedStream):
         else:
             request.push(piece)
 
-    def _count_answers(self) -> None:
-        """Take off what was answered since."""
+    def _count_answers(self) -> bool:
+        """Bring `debts` up to date. False when the call had to give way."""
+        self._take_off_answered()
+        debts = self.debts
+        waiting = len(debts.counted)
+        if waiting > MAX_UNANSWERED:
+            debts.forgive(waiting)
+            waiting = 0
+            self.is_uncounted = True
+            self._snapshot = None
+        self._count_at = min(waiting + _COUNT_EVERY, MAX_UNANSWERED)
+        return debts.reserve(waiting)
+
+    def _take_off_answered(self) -> None:
         completed = self.mask.completed
         self.debts.answered(completed - self._answers)
         self._answers = completed
-        if len(self.debts.counted) > MAX_UNANSWERED:
-            self.debts.counted.clear()
-            self.is_uncounted = True
-            self._snapshot = None
 
     # Where messages go
 
@@ -298,7 +308,8 @@ class StreamCall(RoutedStream):
             self._fan_out()
         merge = self.merge
         if merge is None:
-            self._note(message)
+            if not self._note(message):
+                return
             for piece in pieces:
                 self._send(piece)
             return
@@ -332,24 +343,27 @@ class StreamCall(RoutedStream):
         if step is not None:
             self.particulars = particulars = particulars or Particulars()
             particulars.step = step
-        self._note(message)
+        if not self._note(message):
+            return
         for piece in pieces:
             self._send(piece)
         if not (self.finished or self.request.ended):  # else `_place` does, when all is routed
             relay.pool(backend).start(self)
 
-    def _note(self, message: StreamMessage) -> None:
+    def _note(self, message: StreamMessage) -> bool:
+        """A message goes to the one backend. False when the call had to give way."""
         self._target = None
-        self.debts.note(message, self.relay.now)
-        if len(self.debts.counted) > _COUNT_EVERY:
-            self._count_answers()
+        debts = self.debts
+        if not debts.note(message, self.relay.now):
+            return False
+        return len(debts.counted) <= self._count_at or self._count_answers()
 
     def _mixes(self, message: StreamMessage) -> bool:
         """Whether answers that are counted and others would come over one upstream stream: they
         can only be told apart when they are looked at."""
         if message.has_one_answer:
             return bool(self.debts.free_models)
-        self._count_answers()
+        self._take_off_answered()
         return bool(self.debts.counted)
 
     def _refuse(
@@ -369,7 +383,7 @@ class StreamCall(RoutedStream):
 
     def _fan_out(self) -> StreamMerge:
         """More than one upstream stream from now on."""
-        self._count_answers()
+        self._take_off_answered()
         self._snapshot = None
         return StreamMerge(self)
 
@@ -388,7 +402,9 @@ class StreamCall(RoutedStream):
             self._head.clear()
         self.backend = self._target = self._snapshot = None
         self.particulars = None
-        self.debts = Debts()
+        self.debts.close()
+        self.debts = Debts(self, self.relay.ledger)
+        self._count_at = _COUNT_EVERY
         self._cutter = MessageCutter()
         self._between = True
         for piece in pieces:
@@ -429,4 +445,5 @@ class StreamCall(RoutedStream):
             self._head.owner = None
         if self.merge is not None:
             self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
+        self.debts.close()
         super()._leave(reason, now)

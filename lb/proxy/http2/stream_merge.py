@@ -132,8 +132,7 @@ class StreamMerge:
 
     def expect(self, branch: Branch, message: StreamMessage) -> None:
         """A request goes to a branch."""
-        branch.debts.note(message, self.call.relay.now)
-        if message.has_one_answer:
+        if branch.debts.note(message, self.call.relay.now) and message.has_one_answer:
             self._line_up(branch)
 
     def _line_up(self, branch: Branch) -> None:
@@ -148,8 +147,8 @@ class StreamMerge:
             local = self._local = Branch(self)
             local.finished = True
             self._sources.append(local)
-        local.debts.counted.append(message)
-        self._line_up(local)
+        if local.debts.expect(message):
+            self._line_up(local)
         if not self.call.finished and local.response.push(error_answer(message.id, text)):
             self.pump()
         return local
@@ -215,7 +214,7 @@ class StreamMerge:
             if counted and self._order and self._order[0] is not branch:
                 continue
             if counted:
-                branch.debts.counted.popleft()
+                branch.debts.answered(1)
                 if self._order:
                     self._order.popleft()
             # Who speaks goes to the end of the line.
@@ -361,8 +360,7 @@ class StreamMerge:
             if other is not branch or seen <= kept:
                 order.append(other)
         self._order = order
-        while len(counted) > kept:
-            counted.pop()
+        branch.debts.forgive(spare)
 
     def _split(self, branch: Branch) -> tuple[int, int]:
         """Of what waits in a branch: bytes of whole messages, and how many of these are counted."""

@@ -40,7 +40,7 @@ class RoutedStream(Call):
         self.mask = StreamMask()
         self.merge: StreamMerge | None = None
         """With several upstream streams."""
-        self.debts = Debts()
+        self.debts = Debts(self, relay.ledger)
         """Of the backend, while it is one."""
 
     def backend_for(self, message: StreamMessage) -> Backend | None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.stream_answers import error_answer
@@ -10,10 +15,27 @@ from lb.kserve.stream_debts import (
     FREE_MODELS,
     OPEN_SEQUENCES,
     Debts,
+    Due,
     SequenceDebt,
     StreamMessage,
 )
 from lb.wire.grpc.message import frame_message
+from lb.wire.ledger import Ledger
+
+
+class Stream:
+    """Has debts that it closes when it is told to end."""
+
+    def __init__(self, ceiling: int = 2**30) -> None:
+        self.ledger = Ledger(ceiling)
+        self.debts = Debts(self, self.ledger)
+
+    def evict(self) -> None:
+        self.debts.close()
+
+
+def make_debts() -> Debts:
+    return Stream().debts
 
 
 def counted(name: bytes = b"1", model: bytes = b"seq") -> StreamMessage:
@@ -31,7 +53,7 @@ def answer(model: str, name: str = "1") -> bytes:
 
 
 def test_with_one_kind_of_requests_nothing_is_looked_at() -> None:
-    debts = Debts()
+    debts = make_debts()
     assert debts.is_counted(b"") is False
     debts.note(counted(), 0.0)
     assert debts.is_counted(b"") is True
@@ -43,7 +65,7 @@ def test_with_one_kind_of_requests_nothing_is_looked_at() -> None:
 
 
 def test_of_two_kinds_the_model_tells() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(counted(b"a"), 0.0)
     debts.note(free(name=b"b"), 0.0)
     assert debts.is_mixed
@@ -53,17 +75,17 @@ def test_of_two_kinds_the_model_tells() -> None:
 
 
 def test_errors_without_a_model_are_told_apart_by_the_id() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(counted(b"a"), 0.0)
     debts.note(free(name=b"b"), 0.0)
     assert debts.is_counted(error_answer(b"a", "no")) is True
     assert debts.is_counted(error_answer(b"b", "no")) is False
-    debts.counted[0] = counted(b"")
+    debts.counted[0] = Due(b"seq")
     assert debts.is_counted(error_answer(b"b", "no")) is True
 
 
 def test_a_free_request_without_a_sequence_leaves_its_debts_unknown() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(free(1), 0.0)
     assert not debts.is_unknown
     debts.note(free(), 0.0)
@@ -71,7 +93,7 @@ def test_a_free_request_without_a_sequence_leaves_its_debts_unknown() -> None:
 
 
 def test_of_free_sequences_the_last_request_is_remembered() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(free(1, b"a", is_start=True), 1.0)
     debts.note(free(2, b"b"), 1.0)
     debts.note(free(1, b"c", is_end=True), 2.0)
@@ -82,7 +104,7 @@ def test_of_free_sequences_the_last_request_is_remembered() -> None:
 
 
 def test_sequences_that_ended_long_ago_are_forgotten() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(free(1, is_end=True), 1.0)
     debts.note(free(2), 1.0 + ENDED_S)
     assert len(debts.sequences) == 2
@@ -97,7 +119,7 @@ def test_a_sequence_is_over_some_time_after_its_end() -> None:
 
 
 def test_sequences_that_began_here_may_begin_elsewhere() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(free(1, is_start=True), 1.0)
     debts.note(free(2), 1.0)
     start = SequenceStep(SequenceKey(b"seq", 3), is_start=True)
@@ -107,7 +129,7 @@ def test_sequences_that_began_here_may_begin_elsewhere() -> None:
 
 
 def test_what_clients_name_is_bounded() -> None:
-    debts = Debts()
+    debts = make_debts()
     for number in range(OPEN_SEQUENCES + 10):
         debts.note(free(number + 1), 1.0)
         debts.note(StreamMessage(b"%d" % number), 1.0)
@@ -116,6 +138,111 @@ def test_what_clients_name_is_bounded() -> None:
 
 
 def test_of_long_names_of_models_little_is_kept() -> None:
-    debts = Debts()
+    debts = make_debts()
     debts.note(StreamMessage(b"x" * 30_000), 0.0)
     assert sum(map(len, debts.free_models)) <= 1024
+
+
+def traced(fill: Callable[[Debts], None]) -> tuple[int, int]:
+    """Bytes that debts take, and how many of them are on the ledger."""
+    stream = Stream()
+    tracemalloc.start()
+    try:
+        fill(stream.debts)
+        return tracemalloc.get_traced_memory()[0], stream.ledger.held
+    finally:
+        tracemalloc.stop()
+
+
+def ask_with_ids(debts: Debts) -> None:
+    for number in range(2000):
+        key = SequenceKey(b"seq%d" % number, f"\U0001f600{number}" + "x" * 100)
+        message = StreamMessage(
+            bytes(key.model),
+            version=b"%256d" % number,
+            id=b"%200d" % number,
+            step=SequenceStep(key),
+            regions=(b"%100d" % number,),
+            has_one_answer=True,
+        )
+        assert debts.note(message, 0.0)
+
+
+def ask_of_sequences(debts: Debts) -> None:
+    for number in range(2000):
+        key = SequenceKey(b"free%d" % number, number + 2**40)
+        assert debts.note(StreamMessage(key.model, id=b"%200d" % number, step=SequenceStep(key)), 1)
+
+
+def ask_of_models(debts: Debts) -> None:
+    for number in range(FREE_MODELS):
+        assert debts.note(StreamMessage(b"%1000d" % number), 0.0)
+
+
+def ask_alike(debts: Debts) -> None:
+    due = Due(b"plain")
+    for count in range(1, 201):
+        debts.counted.extend([due] * 64)
+        assert debts.reserve(64 * count)
+
+
+@pytest.mark.parametrize("fill", [ask_with_ids, ask_of_sequences, ask_of_models, ask_alike])
+def test_what_is_remembered_is_on_the_ledger(fill: Callable[[Debts], None]) -> None:
+    size, held = traced(fill)
+    assert size < held < 2 * size + 20_000
+
+
+def test_what_is_answered_or_forgiven_is_off_the_ledger() -> None:
+    stream = Stream()
+    debts = stream.debts
+    for number in range(10):
+        debts.note(counted(b"%5000d" % number), 0.0)
+    debts.reserve(5)
+    assert stream.ledger.held > 50_000
+    debts.answered(4)
+    debts.forgive(6)
+    debts.reserve(0)
+    assert not debts.counted
+    assert stream.ledger.held == 0
+    debts.forgive(1)
+    assert stream.ledger.held == 0
+
+
+def test_a_sequence_is_on_the_ledger_once() -> None:
+    stream = Stream()
+    stream.debts.note(free(1, b"long" * 2000), 0.0)
+    most = stream.ledger.held
+    for _ in range(3):
+        stream.debts.note(free(1, b"long" * 2000), 0.0)
+        assert stream.ledger.held == most
+    stream.debts.note(free(1, b"short"), 0.0)
+    assert stream.ledger.held < most
+    stream.debts.close()
+    assert stream.ledger.held == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda number: counted(b"%d" % number),
+        free,
+        lambda number: StreamMessage(b"%1000d" % number),
+    ],
+)
+def test_a_stream_that_owes_more_than_there_is_room_for_gives_way(
+    message: Callable[[int], StreamMessage],
+) -> None:
+    stream = Stream(ceiling=20_000)
+    assert not all(stream.debts.note(message(number), 0.0) for number in range(1, 100))
+    assert stream.ledger.evictions
+    assert not stream.debts.reserve(1000)
+    assert stream.ledger.held == 0
+    assert not stream.debts.counted
+
+
+def test_debts_that_were_closed_hold_nothing_any_more() -> None:
+    """Another part of their stream was the largest holder."""
+    stream = Stream()
+    stream.debts.close()
+    assert not stream.debts.note(counted(b"x" * 5000), 0.0)
+    assert stream.ledger.held == 0

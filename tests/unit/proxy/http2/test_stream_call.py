@@ -26,6 +26,7 @@ from tests.fakes.frames import (
     named,
     request_fields,
     rst,
+    window_update,
 )
 from tests.fakes.links import PaperRelay
 from tests.fakes.paper_streams import PaperStreams, request, result
@@ -251,3 +252,42 @@ async def test_a_message_over_the_limit_ends_the_stream() -> None:
     paper.send(request("plain", name="1"), request("plain", name="2", tensor=bytes(2000)))
     assert paper.status() == 8
     assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("model", ["seq", "free"])
+async def test_requests_that_wait_for_answers_are_on_the_ledger_until_they_have_them(
+    model: str,
+) -> None:
+    paper = PaperStreams()
+    paper.send(request(model, 1, "first", start=True))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result(model, "first")))
+    paper.backends[0].sends(window_update(1, 2**30))
+    for number in range(2, 400):
+        paper.send(request(model, number if model == "free" else 1, f"{number:200}", start=True))
+    if model == "free":
+        # Nobody can say when they are answered.
+        assert paper.bench.ledger.held > 200 * 400
+        paper.client.sends(rst(1))
+    else:
+        assert paper.bench.ledger.held > 600 * 390
+        answers = (result(model, str(number)) for number in range(2, 400))
+        paper.backends[0].sends(*(data(1, answer) for answer in answers))
+        paper.send(*(request(model, 1, "") for _ in range(65)))
+        assert paper.bench.ledger.held <= 500 * 66
+        paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("model", ["seq", "free", "plain"])
+async def test_a_client_whose_requests_nobody_answers_cannot_ask_for_ever(model: str) -> None:
+    paper = PaperStreams(ceiling=2**17)
+    paper.send(request(model, 1, "first", start=True))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result(model, "first")))
+    paper.backends[0].sends(window_update(1, 2**30))
+    body = request(model, 1, start=True)
+    for number in range(2, 10_000):
+        if not paper.bench.dispatcher.open_exchanges:
+            break
+        paper.send(request(model, number) if model == "free" else body)
+    assert paper.bench.is_clean()
+    assert paper.bench.finished.records[0].reason is Reason.MEMORY

@@ -350,3 +350,40 @@ async def test_an_early_good_end_of_one_backend_leaves_the_other() -> None:
     assert paper.ids() == ["b"]
     assert paper.status() == 0
     assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("model", ["seq", "free"])
+async def test_requests_over_several_backends_are_on_the_ledger_until_they_are_answered(
+    model: str,
+) -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    for number in range(300):
+        paper.send(
+            request(model, 10 + number if model == "free" else 1 + number % 2, f"{number:200}")
+        )
+    assert paper.bench.ledger.held > 600 * 290
+    if model == "seq":
+        for number in range(300):
+            paper.backends[number % 2].sends(data(1, result("seq", str(number))))
+        assert len(paper.ids()) == 300
+        assert paper.bench.ledger.held == 0
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_errors_that_wait_for_their_turn_are_on_the_ledger() -> None:
+    paper = PaperStreams(ceiling=2**17)
+    paper.begin_two()
+    paper.bench.backends[1].max_in_flight = 1
+    paper.backends[1].sends(headers(1, OK_TRAILERS, end=True))
+    paper.bench.backends[1].in_flight += 1
+    paper.send(request("seq", 1, "slow"))
+    sent = 0
+    while paper.bench.dispatcher.open_exchanges:
+        paper.send(request("seq", 2))
+        sent += 1
+    paper.bench.backends[1].in_flight -= 1
+    assert 100 < sent < 2**17 // 400
+    assert paper.bench.finished.records[0].reason is Reason.MEMORY
+    assert paper.bench.is_clean()

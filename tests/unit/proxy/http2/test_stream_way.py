@@ -10,7 +10,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import ModelRoute, Placement, Placements
 from lb.domain.sequence import SequenceKey, SequenceStep
-from lb.kserve.stream_debts import Debts, StreamMessage
+from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.http2.stream_way import RoutedStream
 from tests.fakes.frames import RESPONSE_FIELDS, data, headers
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
@@ -119,10 +119,10 @@ async def test_only_what_surely_did_not_run_is_forgotten() -> None:
     call, b0 = paper.call, paper.bench.backends[0]
     table = paper.bench.dispatcher.steps.table
     key = SequenceKey(b"seq", 1)
-    debts = Debts()
+    debts = Debts(call, paper.bench.ledger)
     paper.send(request("seq", 1, "again", start=True))
     paper.backends[0].sends(data(1, result("seq", "again")))
-    debts.counted.append(StreamMessage(b"seq", step=SequenceStep(key, is_start=True)))
+    debts.counted.append(Due(b"seq", step=SequenceStep(key, is_start=True)))
     call.forget_starts(debts, b0, Outcome.LOST)
     assert table.backend_of(key) is b0
     call.forget_starts(debts, paper.bench.backends[1], Outcome.REFUSED)
