@@ -31,10 +31,20 @@ class Timer:
         """The wheel's slot that holds this timer; None when it has fired or was cancelled."""
 
     def cancel(self) -> None:
-        """Forget the call; nothing is left behind."""
+        """Forget the call; nothing is left behind. The callback is often a method of whoever
+        holds this timer: kept, it would make a cycle of the two."""
+        self.leave()
+        self.callback = _nothing
+
+    def leave(self) -> None:
+        """Go out of the slot; for the wheel alone."""
         if self.slot is not None:
             del self.slot[self]
             self.slot = None
+
+
+def _nothing() -> None:
+    """In place of the callback of a timer that was cancelled."""
 
 
 class TimerWheel:
@@ -118,7 +128,7 @@ class TimerWheel:
         for timer in due:
             if timer.slot is not slot:
                 continue  # cancelled by a callback before it
-            timer.cancel()
+            timer.leave()
             if timer.due > now:
                 self._insert(timer)
             else:

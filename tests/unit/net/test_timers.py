@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -39,6 +41,25 @@ def test_a_cancelled_timer_never_fires_and_is_gone() -> None:
     assert len(wheel) == 0
     loop.advance(5.0)
     assert fired == []
+
+
+def test_a_cancelled_timer_keeps_nobody_alive() -> None:
+    wheel = FakeLoop().wheel()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.timer = wheel.after(1.0, self.expire)
+
+        def expire(self) -> None:
+            """Nothing."""
+
+    holder = Holder()
+    gone = weakref.ref(holder)
+    holder.timer.cancel()
+    gc.disable()
+    del holder
+    gc.enable()
+    assert gone() is None
 
 
 def test_cancelling_what_has_fired_does_nothing() -> None:
