@@ -21,6 +21,7 @@ from benchmarks.load import frames
 _RECEIVE_BYTES = 1 << 18
 _CONNECT_LIMIT_S = 10.0
 _DATA_BYTES = 16384
+_FRAME_HEAD = struct.Struct(">BHBBI").pack
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 TLS_CIPHER = "TLS_AES_128_GCM_SHA256"
@@ -74,6 +75,11 @@ class Link:
         """What to wait for."""
         return select.EPOLLIN | select.EPOLLOUT if self._unsent else select.EPOLLIN
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it waits for room in the socket."""
+        return bool(self._unsent)
+
     def receive(self) -> None:
         """Read what is there.
 
@@ -105,9 +111,15 @@ class Link:
                 self._unsent.popleft()
 
     def _send(self, data: bytes) -> None:
-        if data:
+        if self._unsent:
             self._unsent.append(memoryview(data))
-            self.flush()
+            return
+        try:
+            sent = self.socket.send(data)
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            sent = 0
+        if sent < len(data):
+            self._unsent.append(memoryview(data)[sent:])
 
 
 class Http1Link(Link):
@@ -125,7 +137,7 @@ class Http1Link(Link):
         if len(call.body) <= _DATA_BYTES:
             self._send(call.head + call.body)
             return
-        self._unsent.append(memoryview(call.head))
+        self._send(call.head)
         self._send(call.body)
 
     def _take(self, data: bytes, now: float) -> None:
@@ -165,10 +177,16 @@ class Http2Link(Link):
         stream = self._next_stream
         self._next_stream += 2
         self._due[stream] = due
+        head, size = call.head, len(call.body)
+        opening = _FRAME_HEAD(0, len(head), frames.HEADERS, frames.END_HEADERS, stream)
+        if size <= min(_DATA_BYTES, self._window, self._stream_window):
+            self._window -= size
+            data = _FRAME_HEAD(0, size, frames.DATA, frames.END_STREAM, stream)
+            self._send(b"".join((opening, head, data, call.body)))
+            return
         self._rooms[stream] = self._stream_window
         self._bodies[stream] = memoryview(call.body)
-        head = frames.frame(frames.HEADERS, frames.END_HEADERS, stream, call.head)
-        self._send(head + self._data(stream))
+        self._send(b"".join((opening, head, self._data(stream))))
 
     def _data(self, stream: int) -> bytes:
         """As much of a stream's body as the windows allow, in frames."""
@@ -181,12 +199,12 @@ class Http2Link(Link):
             position += len(piece)
             room -= len(piece)
             last = frames.END_STREAM if position == size else 0
-            parts += (struct.pack(">BHBBI", 0, len(piece), frames.DATA, last, stream), piece)
+            parts += (_FRAME_HEAD(0, len(piece), frames.DATA, last, stream), piece)
         self._window -= position
-        self._rooms[stream] -= position
         if position == size:
-            del self._bodies[stream]
+            del self._bodies[stream], self._rooms[stream]
         else:
+            self._rooms[stream] -= position
             self._bodies[stream] = body[position:]
         return b"".join(parts)
 
@@ -201,8 +219,8 @@ class Http2Link(Link):
             if flags & frames.END_STREAM:
                 is_good = stream in self._good and stream not in self._bodies
                 self._good.discard(stream)
-                self._bodies.pop(stream, None)
-                del self._rooms[stream]
+                if self._bodies.pop(stream, None) is not None:
+                    del self._rooms[stream]
                 self._answered(self, self._due.pop(stream), is_good, now)
 
     def _on_control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
@@ -213,7 +231,8 @@ class Http2Link(Link):
             elif stream in self._rooms:
                 self._rooms[stream] += credit
             for each in [stream] if stream in self._bodies else list(self._bodies):
-                self._send(self._data(each))
+                if data := self._data(each):
+                    self._send(data)
         elif kind == frames.SETTINGS and not flags & frames.ACK:
             settings = frames.settings_in(payload)
             window = settings.get(frames.INITIAL_WINDOW_SETTING, self._stream_window)
@@ -224,7 +243,7 @@ class Http2Link(Link):
             self._send(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
         elif kind == frames.PING and not flags & frames.ACK:
             self._send(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif kind == frames.RST_STREAM and stream in self._rooms:
+        elif kind == frames.RST_STREAM and stream in self._due:
             raise LoadError(f"stream {stream} was reset, code {payload.hex()}")
         elif kind == frames.GOAWAY:
             raise LoadError(f"GOAWAY {payload.hex()}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
 import select
 import sys
@@ -75,7 +76,7 @@ class Player:
         self._latencies: list[float] = []
         self._poll = select.epoll()
         self._links: dict[int, Link] = {}
-        self._watched: dict[int, int] = {}
+        self._stuck: set[int] = set()
         self._free: dict[bool, deque[Link]] = {False: deque(), True: deque()}
 
     def open_http(self, port: int, connections: int, *, tls: bool) -> None:
@@ -130,7 +131,7 @@ class Player:
             due = min(self._requests, int(passed * rate))
             while self._sent < due and self._start_next(self._begun + (self._sent + 1) / rate):
                 pass
-            self._turn(timer)
+            self._turn()
         timer.close()
         return self._result()
 
@@ -143,7 +144,8 @@ class Player:
         link = free.popleft()
         self._sent += 1
         link.ask(call, due)
-        self._watch(link)
+        if link.is_stuck:
+            self._watch_stuck(link)
         return True
 
     def _answered(self, link: Link, due: float, is_good: bool, now: float) -> None:
@@ -153,30 +155,34 @@ class Player:
             self._errors += 1
         self._free[isinstance(link, Http2Link)].append(link)
 
-    def _turn(self, timer: Timer | None = None) -> None:
+    def _turn(self) -> None:
         events = self._poll.poll(_IDLE_LIMIT_S)
         if not events:
             raise LoadError(f"no byte for {_IDLE_LIMIT_S:g} s")
         for fd, mask in events:
-            if timer is not None and fd == timer.fd:
-                timer.expired()
+            link = self._links.get(fd)
+            if link is None:
+                os.read(fd, 8)  # the timer, which goes on only once it was read
                 continue
-            link = self._links[fd]
             if mask & select.EPOLLOUT:
                 link.flush()
             if mask & ~select.EPOLLOUT:
                 link.receive()
-            self._watch(link)
+            if self._stuck or link.is_stuck:
+                self._watch_stuck(link)
 
     def _watch(self, link: Link) -> None:
-        wanted = link.events
-        watched = self._watched.get(link.fd)
-        if watched is None:
-            self._poll.register(link.fd, wanted)
-            self._links[link.fd] = link
-        elif watched != wanted:
-            self._poll.modify(link.fd, wanted)
-        self._watched[link.fd] = wanted
+        self._poll.register(link.fd, select.EPOLLIN)
+        self._links[link.fd] = link
+        self._watch_stuck(link)
+
+    def _watch_stuck(self, link: Link) -> None:
+        if link.is_stuck and link.fd not in self._stuck:
+            self._stuck.add(link.fd)
+            self._poll.modify(link.fd, select.EPOLLIN | select.EPOLLOUT)
+        elif not link.is_stuck and link.fd in self._stuck:
+            self._stuck.remove(link.fd)
+            self._poll.modify(link.fd, select.EPOLLIN)
 
     def _result(self) -> dict[str, float]:
         seconds = time.perf_counter() - self._begun
