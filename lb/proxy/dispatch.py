@@ -233,6 +233,36 @@ class Dispatcher:
         exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
 
+    def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
+        """The attempt is answered, and the client has the answer: both at once.
+
+        Args:
+            exchange: whose attempt it is; it is under way, without particulars and permit.
+            status: gRPC status of the answer.
+            now: the time.
+        """
+        # HOT PATH (benchmarks/bench_http2_relay.py). `attempt_ended` and `finish` in one for the
+        # common unary call; those are the reference.
+        port = exchange.port
+        backend = exchange.backend
+        assert port is not None
+        assert backend is not None
+        exchange.port = None
+        backend.in_flight -= 1
+        port.in_flight -= 1
+        port.bytes_sent += exchange.bytes_in
+        port.bytes_received += exchange.bytes_out
+        codes = port.codes
+        codes[status] = codes.get(status, 0) + 1
+        took = now - exchange.attempt_at
+        latency = port.latency
+        latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
+        latency.sum += took
+        exchange.finished = True
+        self.open_exchanges -= 1
+        exchange.ended_at = now
+        self._requests.finished(exchange)
+
     def _may_be_a_race(self, exchange: Exchange) -> bool:
         """Whether a connection that closed as it was reused may have crossed the request.
 

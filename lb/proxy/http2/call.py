@@ -32,6 +32,8 @@ _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
 _SEQUENCE_ID: Final = b"sequence_id"
+_NAME_AT: Final = PREFIX_SIZE + 2
+"""Where the name of a model stands in a message, behind its length."""
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
@@ -89,7 +91,7 @@ class Call(JoinedStreams):
         # HOT PATH (benchmarks/bench_http2_relay.py). `begin` and `request_data` in one for the
         # common unary call; those are the reference.
         relay = self.relay
-        relay.dispatcher.begin(self)
+        relay.dispatcher.open_exchanges += 1
         timeout_s = self.head.timeout_s or relay.options.request_timeout_s
         if timeout_s:
             self.timer = relay.timers.after(timeout_s, self._expire)
@@ -97,27 +99,25 @@ class Call(JoinedStreams):
 
     def _place_whole(self, payload: bytes, size: int) -> None:
         """Place a call whose request is one small message, and send both in one piece."""
-        # HOT PATH (benchmarks/bench_http2_relay.py).
+        # HOT PATH (benchmarks/bench_http2_relay.py). What such a message says is looked up by how
+        # it begins; the reference is `_find_model`.
         relay = self.relay
         self.bytes_in = size
         request = self.request
         request.ended = True
         request.retained = [payload]
         request.retained_size = size
-        self.model = name = model_name(payload) or b""
         dispatcher = relay.dispatcher
-        snapshot = dispatcher.pool.current
-        route = snapshot.routes.get(name)
+        models = relay.models
         if (
-            snapshot.regions
-            or (route is not None and not route.is_plain)
-            or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
+            models.snapshot is dispatcher.pool.current
+            and size > _NAME_AT
+            and (known := models.by_start(payload[: payload[_NAME_AT - 1] + _NAME_AT])) is not None
+            and (known.is_plain or _SEQUENCE_ID not in payload)
         ):
-            look_closer(self, payload, route, is_all=True)
-            if self.particulars is not None and self.particulars.step is not None:
-                if request.push(payload):
-                    self._place()
-                return
+            self.model = known.name
+        elif not self._find_model(payload):
+            return
         try:
             backend = dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
@@ -126,7 +126,31 @@ class Call(JoinedStreams):
         pool = relay.pools.get(backend)
         if pool is None:
             pool = relay.pool(backend)
-        pool.start_whole(self, payload, size)
+        links = pool.links
+        if links and len((link := links[0]).streams) < link.stream_limit:
+            link.open_whole(self, payload, size)
+        else:
+            pool.start_whole(self, payload, size)
+
+    def _find_model(self, payload: bytes) -> bool:
+        """Look for what a whole small message says. False when the call has gone its way."""
+        self.model = name = model_name(payload) or b""
+        snapshot = self.relay.dispatcher.pool.current
+        route = snapshot.routes.get(name)
+        is_plain = route is not None and route.is_plain
+        if not snapshot.regions and name and (is_plain or route is None):
+            self.relay.models.learn(snapshot, payload, name, is_plain=is_plain)
+        if (
+            snapshot.regions
+            or (route is not None and not is_plain)
+            or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
+        ):
+            look_closer(self, payload, route, is_all=True)
+            if self.particulars is not None and self.particulars.step is not None:
+                if self.request.push(payload):
+                    self._place()
+                return False
+        return True
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
@@ -400,17 +424,14 @@ class Call(JoinedStreams):
             or server.fresh
         ):
             return False
-        self.begun = True
-        self.status = head.status
-        self.first_byte_at = self.relay.now
-        self.bytes_out = size
-        response.ended = response.finished = True
+        relay = self.relay
+        now = relay.now
+        self.begun = response.ended = response.finished = True
+        self.status, self.first_byte_at, self.bytes_out = head.status, now, size
         server.credit -= size
         if not server.dirty:
             server.mark()
-        stream_id = self.client_id
-        block = head.block
-        last = trailers.block
+        stream_id, block, last = self.client_id, head.block, trailers.block
         server.out += (
             pack_header(len(block) << 8 | 1, 4, stream_id),
             block,
@@ -419,14 +440,31 @@ class Call(JoinedStreams):
             pack_header(len(last) << 8 | 1, 5, stream_id),
             last,
         )
-        self._answered(trailers.grpc_status)
         request = self.request
-        if not request.held:
-            request.retained = None
-        if request.ended:
-            self._leave(None, self.first_byte_at)
-        else:
+        upstream = self.upstream
+        status = trailers.grpc_status
+        if (
+            upstream is None
+            or not request.finished
+            or status < 0
+            or request.held
+            or self.particulars is not None
+            or self.permit is not None
+        ):
+            self._answered(status)
             self.pipe_finished(response)
+            return True
+        self.grpc_status = status
+        upstream.close_stream(request.sink_id)
+        self.upstream = request.sink = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        request.retained = None
+        server.close_stream(stream_id)
+        request.owner = response.owner = None
+        response.opposite = relay.no_pipe
+        relay.dispatcher.answered_whole(self, status, now)
         return True
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:

@@ -248,18 +248,10 @@ class ClientLink(Link):
         # HOT PATH (benchmarks/bench_http2_relay.py). Head and trailers that are known around one
         # small DATA frame; everything else takes `on_head` and `on_data`, the reference.
         end = len(data)
-        if end - pos < 18:
-            return 0
         length, flags, next_id = unpack_header(data, pos)
         size = length >> 8
         middle = pos + 9 + size
-        if (
-            length & 0xFF
-            or flags & 9
-            or next_id != stream_id
-            or size >= COPY_BELOW
-            or end - middle < 9
-        ):
+        if flags & 9 or next_id != stream_id or size >= COPY_BELOW or end - middle < 9:
             return 0
         length, flags, next_id = unpack_header(data, middle)
         stop = middle + 9 + (length >> 8)

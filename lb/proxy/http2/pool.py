@@ -96,8 +96,8 @@ class UpstreamPool:
         return next((link for link in self.links if link is pin.way and link.stream_limit), None)
 
     def start_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
-        """As `start`, for a request that is complete and small."""
-        # HOT PATH (benchmarks/bench_http2_relay.py).
+        """As `start`, for a request that is complete and small; the call itself has looked at the
+        first connection."""
         for link in self.links:
             if len(link.streams) < link.stream_limit:
                 link.open_whole(call, payload, size)

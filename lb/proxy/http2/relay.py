@@ -20,6 +20,7 @@ from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.decisions import Decisions
+from lb.proxy.http2.models import KnownModels
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
 from lb.telemetry.meter import Traffic
@@ -142,6 +143,7 @@ class Http2Relay:
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
         """What trusted proxies claim of their clients is passed on."""
         self.decide = Decisions(self).decide
+        self.models = KnownModels()
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
         self.pools: dict[Backend, UpstreamPool] = {}

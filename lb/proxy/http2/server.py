@@ -201,14 +201,11 @@ class ServerLink(Link):
         """A unary request that came in one read: see `Http2Codec.take_whole`."""
         # HOT PATH (benchmarks/bench_http2_relay.py). A head that is known and one small DATA frame
         # that ends the stream; everything else takes `on_head` and `on_data`, the reference.
-        if len(data) - pos < 9:
-            return 0
         length, flags, next_id = unpack_header(data, pos)
         size = length >> 8
         stop = pos + 9 + size
         if (
-            length & 0xFF
-            or flags & 9 != 1
+            flags & 9 != 1
             or next_id != stream_id
             or stop > len(data)
             or size >= COPY_BELOW

@@ -35,6 +35,7 @@ _LAST_IDS: Final = 2**31 - 2**20
 """From here on a peer is running out of stream ids (RFC 9113 5.1.1)."""
 _HEAD_UNIT: Final = 9
 """Binary logarithm: 512 bytes of a header block cost as much as a frame, or more."""
+_HEAD_UNIT_BYTES: Final = (1 << _HEAD_UNIT) - 1
 _PRIORITY_UPDATE: Final = 0x10
 """RFC 9218; unknown to us but no fault."""
 
@@ -126,7 +127,8 @@ class Http2Codec(Endpoint):
         head_limit = self._header_limit << 8 | 1
         view: memoryview | None = None
         left = self.frames_at_once
-        while pos + 9 <= size:
+        last = size - 9
+        while pos <= last:
             if left <= 0:
                 break
             left -= 1
@@ -160,8 +162,9 @@ class Http2Codec(Endpoint):
                     and 0 < stream_id < _LAST_IDS
                 ):
                     block = data[start:stop]
-                    left -= len(block) >> _HEAD_UNIT
-                    if not flags & 1 and stop + 9 <= size and data[stop + 3] == 0:
+                    if stop - start > _HEAD_UNIT_BYTES:
+                        left -= (stop - start) >> _HEAD_UNIT
+                    if stop <= last and not flags & 1 and not data[stop + 3]:
                         pos = self.take_whole(data, stop, stream_id, block)
                         if pos:
                             continue

@@ -57,7 +57,8 @@ class Endpoint:
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         """Handle a whole small message at once: `block` and the frames behind it, from `pos` on.
 
-        What it saves is calls: it must do exactly what `on_head` and `on_data` would.
+        What it saves is calls: it must do exactly what `on_head` and `on_data` would. At least the
+        head of another frame is there, and it is DATA.
 
         Returns:
             The position after it; 0 when it is not that simple.

@@ -75,6 +75,38 @@ def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
     assert parts.outcomes.seen == []
 
 
+def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None:
+    seen = []
+    for is_whole in (True, False):
+        parts = make(1)
+        port = parts.backends[0].port(GRPC)
+        one = exchange()
+        parts.dispatcher.begin(one)
+        parts.dispatcher.place(one)
+        one.bytes_in, one.bytes_out = 7, 9
+        parts.loop.advance(0.003)
+        now = parts.loop.time()
+        if is_whole:
+            parts.dispatcher.answered_whole(one, 5, now)
+        else:
+            port.bytes_sent += 7  # the relay's part
+            port.bytes_received += 9
+            parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 5, now)
+            parts.dispatcher.finish(one, None, now)
+        assert parts.finished.records == [one]
+        names = ("in_flight", "attempts", "codes", "bytes_sent", "bytes_received", "failures")
+        seen.append(
+            (
+                parts.backends[0].in_flight,
+                [getattr(port, name) for name in names],
+                (port.latency.sum, port.latency.counts),
+                (one.finished, one.ended_at, one.reason, one.port),
+                parts.dispatcher.open_exchanges,
+            )
+        )
+    assert seen[0] == seen[1]
+
+
 def test_a_failed_attempt_is_reported_and_its_backend_avoided() -> None:
     parts = make(2)
     one = exchange()
