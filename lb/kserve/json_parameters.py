@@ -22,6 +22,9 @@ _MAX_CANDIDATES: Final = 4096
 _MAX_TRIALS: Final = 64
 """Times that incomplete parameters are parsed in vain, whatever pieces they come in."""
 _SPACE: Final = b" \t\r\n"
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'"{}[]'))
+_MANY_MARKS: Final = 64
+"""Quotation marks in a piece, from which on it is not taken apart as it is."""
 
 Parameters = dict[str, Any]
 
@@ -109,6 +112,10 @@ class ParametersScan:
         """Count what opens and closes in `text`, which cuts no escape sequence."""
         if b"\\" in text:
             text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+        if text.count(b'"') > _MANY_MARKS:
+            # Two marks with nothing between them change nothing, wherever they stand. Most texts
+            # hold no bracket, so next to nothing is left to be taken apart.
+            text = text.translate(None, _NO_STRUCTURE).replace(b'""', b"")
         parts = text.split(b'"')
         outside = b"".join(parts[self._in_string :: 2])
         if len(parts) % 2 == 0:

@@ -7,6 +7,7 @@ side that was ended; once a byte of an answer came there is no other attempt.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.backend import Backend, BackendKind, Port
@@ -19,7 +20,7 @@ from lb.net.dial import dial
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http1.look import BodyLook, begin_look, look_at_whole, note
+from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.upload import Upload
 from lb.wire.http1.body import (
     LAST_CHUNK,
@@ -45,8 +46,8 @@ class Http1Exchange(Upload):
     """A request between a client's connection and a backend's."""
 
     __slots__ = (
-        "_backend_keeps", "_client_keeps", "_look", "_mask", "_sends_chunks", "_was_continued",
-        "response_begun",
+        "_backend_keeps", "_client_keeps", "_look", "_mask", "_sends_chunks", "_unseen",
+        "_was_continued", "response_begun",
     )  # fmt: skip
 
     # The request
@@ -61,38 +62,74 @@ class Http1Exchange(Upload):
             snapshot = self.relay.dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
-                look_at_whole(self, route, message[len(message) - size :])
+                body = message[len(message) - size :]
+                if size > LITTLE and self.plan.is_compressed:
+                    self._expect_parts()
+                    self._look_and_place([body])
+                    return
+                look_at_whole(self, route, body)
             self._place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request whose head is complete, with what there is of its body."""
         self.response_begun = False
-        self._was_continued = False
-        self._look: BodyLook | None = None
+        self._expect_parts()
         self.relay.dispatcher.begin(self)
         if not self._is_too_large(pieces) and self.keep_first(head, pieces, ended=ended):
-            self._look_and_place(pieces, ended=ended)
+            self._look_and_place(pieces)
 
-    def _look_and_place(self, pieces: list[Payload], *, ended: bool) -> None:
+    def _expect_parts(self) -> None:
+        """Set what only a request has that may be held back."""
+        self._was_continued = False
+        self._look: BodyLook | None = None
+        self._unseen: deque[Payload] = deque()
+        """Parts of its body that were not looked at yet."""
+
+    def _look_and_place(self, pieces: list[Payload]) -> None:
         """Begin with a request that comes in parts: at once, or when enough of it has come."""
         snapshot = self.relay.dispatcher.pool.current
         route = snapshot.routes.get(self.model)
         if route is None or not route.is_plain or snapshot.regions:
             look = begin_look(self.plan, route, has_regions=bool(snapshot.regions))
-            if look is not None and not any(map(look.feed, pieces)) and not ended:
+            if look is not None:
                 self._look = look
-                if self.server is not None:
-                    self._invite_body(self.server)
+                self._look_later(look, pieces)
                 return
             note(self, route, look)
         self._place()
 
-    def _look_on(self, look: BodyLook, pieces: list[Payload], *, ended: bool) -> None:
-        """More has come of a request that is held back."""
-        if self.server is not None and (any(map(look.feed, pieces)) or ended):
+    def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
+        """More has come of a request that is held back. Looking at much of it takes a while: each
+        part then has a turn of the loop to itself, and no more is read meanwhile."""
+        is_under_way = bool(self._unseen)
+        for piece in pieces:
+            self._unseen += look.slices(piece)
+        if is_under_way:
+            return
+        if sum(map(len, pieces)) <= LITTLE:
+            self._look_on()
+        else:
+            self.relay.loop.call_soon(self._look_on)
+
+    def _look_on(self) -> None:
+        """Look at the next part of a request that is held back."""
+        look, unseen = self._look, self._unseen
+        if look is None or self.server is None:
+            return
+        is_decided = False
+        size = 0
+        while unseen and not is_decided and size < ENOUGH:
+            size += len(unseen[0])
+            is_decided = look.feed(unseen.popleft())
+        if is_decided or (self.request_ended and not unseen):
             self._look = None
+            unseen.clear()
             note(self, self.relay.dispatcher.pool.current.routes.get(self.model), look)
             self._place()
+        elif unseen:
+            self.relay.loop.call_soon(self._look_on)
+        else:
+            self._invite_body(self.server)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
@@ -105,16 +142,16 @@ class Http1Exchange(Upload):
         """Relay a further part of the body."""
         if not self._is_too_large(pieces):
             self.add_body(pieces, ended=ended)
-            if self._look is not None:
-                self._look_on(self._look, pieces, ended=ended)
+            if self._look is not None and (pieces or ended):
+                self._look_later(self._look, pieces)
 
     @property
     def wants_body(self) -> bool:
         """Whether the client should send more now: to a backend, or to be looked at first."""
         upstream = self.upstream
         if upstream is None:
-            return not self.request_ended and self._look is not None
-        return not upstream.is_full
+            return not self.request_ended and self._look is not None and not self._unseen
+        return not upstream.is_full and self._unsent is None
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
@@ -411,11 +448,6 @@ class Http1Exchange(Upload):
         """The client has caught up."""
         if self.upstream is not None:
             self.upstream.set_reading(True)
-
-    def upload_changed(self) -> None:
-        """The backend takes the request more slowly than it comes, or has caught up."""
-        if self.server is not None:
-            self.server.update_reading()
 
     # Ends before the answer is complete
 

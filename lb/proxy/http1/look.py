@@ -11,6 +11,7 @@ at, and goes on as it came.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.pool import ModelRoute
@@ -20,6 +21,7 @@ from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
 from lb.proxy.exchange import Particulars
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
+from lb.wire.http1.body import Payload
 
 if TYPE_CHECKING:
     from lb.proxy.http1.exchange import Http1Exchange
@@ -29,8 +31,14 @@ SMALL_BODY: Final = 64 * 1024
 """Bytes of JSON that are looked at whatever the model."""
 LARGE_BODY: Final = 64 * 2**20
 """Of a model that is known to be stateful; as much as Triton takes unless told otherwise."""
-_INFLATED_AT_ONCE: Final = 2 * 2**20
-"""From one read, which then takes about 10 ms. JSON is rarely compressed to a tenth."""
+LITTLE: Final = 64 * 1024
+"""Bytes of a body that take no time to be looked at."""
+LOOKED_AT_ONCE: Final = 128 * 1024
+"""Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
+ENOUGH: Final = 32 * 1024
+"""Bytes of small parts that are looked at in one turn, and of a compressed body."""
+_INFLATED_AT_ONCE: Final = 512 * 1024
+"""From so much, which takes about as long. JSON is rarely compressed to a tenth."""
 
 
 class BodyLook:
@@ -55,7 +63,7 @@ class BodyLook:
         self._text = bytearray()
         """The JSON so far, where regions are of interest; small bodies only."""
 
-    def feed(self, piece: bytes | memoryview) -> bool:
+    def feed(self, piece: Payload) -> bool:
         """Take the next part of the body. True once more would change nothing."""
         inflater = self._inflater
         if inflater is None:
@@ -66,6 +74,12 @@ class BodyLook:
         except zlib.error:
             return True
         return self._read(text) or inflater.eof or bool(inflater.unconsumed_tail)
+
+    def slices(self, piece: Payload) -> Iterator[memoryview]:
+        """Cut a part of the body into what is fed in one turn of the loop."""
+        step = LOOKED_AT_ONCE if self._inflater is None else ENOUGH
+        view = memoryview(piece)
+        return (view[at : at + step] for at in range(0, len(view), step))
 
     def _read(self, text: bytes) -> bool:
         text = text[: self._left]
@@ -111,7 +125,7 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
     if plan.is_compressed or len(body) > SMALL_BODY:
         look = begin_look(plan, route, has_regions=bool(regions))
         if look is not None:
-            look.feed(body)
+            any(map(look.feed, look.slices(body)))
         note(exchange, route, look)
         return
     step = None

@@ -6,6 +6,7 @@ die of very many, so what a client sends in crumbs arrives in slices of 16 KiB.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.backend import AppProtocol
@@ -15,6 +16,7 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.heads import RequestPlan
 from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload, few
 from lb.wire.http1.grammar import CRLF
+from lb.wire.pieces import join_short
 
 if TYPE_CHECKING:
     from lb.proxy.http1.relay import Http1Relay
@@ -25,7 +27,8 @@ EAGER_CHUNKS: Final = 32
 GATHERED_CHUNK: Final = 16 * 1024
 """Size of later chunks at least, unless nothing came for a while."""
 GATHER_S: Final = 0.1
-_COMPACT_PIECES: Final = 64
+PORTION: Final = 1 << 20
+"""Bytes of a request that was held back which are sent at once: more would stop everybody else."""
 UNCOUNTED: Final = 4096
 """Bytes that a connection may keep without asking the ledger: as much as its objects take."""
 
@@ -34,8 +37,8 @@ class Upload(Exchange):
     """The request side of an exchange."""
 
     __slots__ = (
-        "_charged", "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "plan", "relay",
-        "request_ended", "server", "upstream",
+        "_charged", "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "_unsent",
+        "plan", "relay", "request_ended", "server", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +59,10 @@ class Upload(Exchange):
         """All of the request has come from the client."""
         self._kept: list[Payload] | None = None
         """Everything that goes to a backend so far; None once it is too much to keep."""
+        self._unsent: deque[Payload] | None = None
+        """What was kept and goes to the backend bit by bit, if it is much; never little."""
         self._kept_size = 0
+        """Bytes of what is kept, or not sent yet."""
         self._charged = 0
         """Bytes on the ledger for what is kept and gathered."""
         self._chunks = 0
@@ -105,10 +111,44 @@ class Upload(Exchange):
         upstream.port.bytes_sent += self.bytes_in
         if kept is None:
             raise RuntimeError("an attempt was made without the request")
-        upstream.write(kept)
         limit = self.relay.options.retained_size
+        if self._kept_size > limit and self._kept_size > PORTION:
+            self._kept = None
+            self._unsent = deque(kept)
+            self._send_on()
+            return
+        upstream.write(kept)
         if self._kept_size > limit or self.plan.length > limit:
             self.forget()
+
+    def _send_on(self) -> None:
+        """Send the next part of what was kept, and the rest in later turns of the loop."""
+        unsent, upstream = self._unsent, self.upstream
+        if unsent is None or upstream is None or upstream.is_full:
+            return
+        portion: list[Payload] = []
+        size = 0
+        # The ledger counts no crumbs, and whatever is unsent is to be on it: they go along.
+        while unsent and (size < PORTION or self._kept_size - size <= UNCOUNTED):
+            piece = unsent.popleft()
+            portion.append(piece)
+            size += len(piece)
+        self._kept_size -= size
+        if not unsent:
+            self._unsent = None
+        self._settle()
+        upstream.write(portion)
+        if not unsent:
+            self.upload_changed()
+        elif not upstream.is_full:
+            self.relay.loop.call_soon(self._send_on)
+
+    def upload_changed(self) -> None:
+        """The backend takes the request more slowly than it comes, or has caught up."""
+        if self._unsent is not None:
+            self._send_on()
+        elif self.server is not None:
+            self.server.update_reading()
 
     def add_body(self, pieces: list[Payload], *, ended: bool) -> None:
         """Pass on a part of the body as it was read."""
@@ -125,6 +165,9 @@ class Upload(Exchange):
 
     def forget(self) -> None:
         """Give back what was kept: there will be no other attempt."""
+        if self._unsent is not None:
+            self._unsent = None
+            self.request_ended = False  # nor will this one see the end of the request
         self._kept = None
         self._kept_size = 0
         if self._charged:
@@ -193,6 +236,11 @@ class Upload(Exchange):
         upstream = self.upstream
         if upstream is not None:
             upstream.port.bytes_sent += size
+            if self._unsent is not None:
+                self._unsent += message
+                self._kept_size += sum(map(len, message))
+                self._settle()
+                return
             upstream.write(message)
         if self._kept is not None:
             self._keep(self._kept, message, may_drop=upstream is not None)
@@ -204,9 +252,8 @@ class Upload(Exchange):
             self.forget()
             return
         kept += message
-        if len(kept) > _COMPACT_PIECES:
-            # A body that comes in crumbs would otherwise cost many times its size.
-            _compact(kept)
+        # A body that comes in crumbs would otherwise cost many times its size.
+        join_short(kept)
         self._settle()
 
     def _settle(self) -> bool:
@@ -220,14 +267,3 @@ class Upload(Exchange):
                 return False
             self._charged = owed
         return True
-
-
-def _compact(pieces: list[Payload]) -> None:
-    """Join the last pieces, up to one of twice the size of all behind it: a body of many megabytes
-    that waits must not be copied anew for every few pieces of it."""
-    at = len(pieces) - 1
-    size = len(pieces[at])
-    while at and len(pieces[at - 1]) <= 2 * size:
-        at -= 1
-        size += len(pieces[at])
-    pieces[at:] = [b"".join(pieces[at:])]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.upload import EAGER_CHUNKS, GATHERED_CHUNK, _compact
-from lb.wire.http1.body import Payload
+from lb.proxy.http1.upload import EAGER_CHUNKS, GATHERED_CHUNK
 from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_sides import Sides
 
@@ -54,21 +51,6 @@ async def test_gathered_bytes_do_not_wait_for_long() -> None:
     connection.data_received(_OK)
     assert sides.ledger.held == 0
     sides.timers.close()
-
-
-@pytest.mark.parametrize("sizes", [[1], [1000], [100, 1], range(1000, 0, -1), [1] * 37 + [1000]])
-def test_pieces_that_wait_are_few_and_are_not_copied_again_and_again(sizes: Sequence[int]) -> None:
-    pieces: list[Payload] = [b"head"]
-    sent = [bytes((number % 256,)) * sizes[number % len(sizes)] for number in range(10_000)]
-    copied = 0
-    for piece in sent:
-        pieces.append(piece)
-        if len(pieces) > 64:
-            _compact(pieces)
-            copied += len(pieces[-1])
-            assert len(pieces) < 100
-    assert b"".join(pieces) == b"head" + b"".join(sent)
-    assert copied < 10 * sum(map(len, sent))
 
 
 async def test_large_chunks_are_not_gathered() -> None:

@@ -1,0 +1,188 @@
+"""Large bodies that are held back: looked at and sent on in many turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from dataclasses import replace
+
+import pytest
+
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute
+from lb.proxy.http1.look import LOOKED_AT_ONCE
+from lb.proxy.http1.upload import PORTION
+from tests.fakes.http1_sides import Sides
+from tests.fakes.relay import snapshot_of
+
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_READ = 256_000
+_SIZE = 5 * PORTION
+_PARAMETERS = b'"parameters":{"sequence_id":7,"sequence_start":true}}'
+
+
+def _body(size: int = _SIZE) -> bytes:
+    head, tail = b'{"inputs":[{"data":[', b"1]}]," + _PARAMETERS
+    return head + b"1," * ((size - len(head) - len(tail)) // 2) + tail
+
+
+class Bench:
+    """A relay before one backend, a client, and a body that arrives as fast as it is read."""
+
+    def __init__(self) -> None:
+        self.sides = Sides(ceiling=64 << 20)
+        snapshot = snapshot_of(self.sides.backends)
+        route = ModelRoute(facts=ModelFacts(is_stateful=True))
+        self.sides.pool.publish(replace(snapshot, routes={b"s": route}))
+        self.upstream, self.backend = self.sides.upstream()
+        self.server, self.client = self.sides.client()
+
+    def begin(self, size: int, *fields: bytes) -> None:
+        lines = b"".join(field + b"\r\n" for field in (b"Content-Length: %d" % size, *fields))
+        self.server.data_received(b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\n%b\r\n" % lines)
+
+    async def receive(self, body: bytes) -> int:
+        """Hand the body over whenever it is read; how many turns of the loop that took."""
+        turns = 0
+        for at in range(0, len(body), _READ):
+            while not self.client.reading:
+                await asyncio.sleep(0)
+                turns += 1
+            self.server.data_received(body[at : at + _READ])
+        return turns
+
+    async def begins(self) -> int:
+        """Wait until the backend is sent something; how many turns of the loop that took."""
+        turns = 0
+        while not self.backend.written:
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    async def sent(self, size: int) -> list[int]:
+        """Wait until the backend was sent so much; the bytes of every write."""
+        writes: list[int] = []
+        while sum(writes) < size:
+            if self.backend.written:
+                writes.append(len(self.backend.take()))
+            await asyncio.sleep(0)
+        return writes
+
+    @property
+    def is_clean(self) -> bool:
+        sides = self.sides
+        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+
+
+async def test_no_more_is_read_while_a_part_is_looked_at() -> None:
+    bench = Bench()
+    bench.begin(_SIZE)
+    bench.server.data_received(_body()[:_READ])
+    assert not bench.client.reading
+    for _ in range(-(-_READ // LOOKED_AT_ONCE)):
+        assert not bench.client.reading
+        await asyncio.sleep(0)
+    assert bench.client.reading
+    bench.client.lose()
+    assert bench.is_clean
+
+
+async def test_what_was_held_back_is_sent_in_portions() -> None:
+    bench = Bench()
+    body = _body()
+    bench.begin(len(body))
+    assert await bench.receive(body) >= len(body) // LOOKED_AT_ONCE
+    assert bench.sides.ledger.held > len(body) - _READ
+    writes = await bench.sent(len(body))
+    assert max(writes) < 2 * PORTION
+    assert len(writes) >= _SIZE // PORTION
+    assert bench.sides.ledger.held == 0
+    bench.upstream.data_received(_OK)
+    assert bench.client.take() == _OK
+    assert bench.sides.finished.records[-1].sequence == 7
+    assert bench.is_clean
+    assert not bench.backend.ended
+
+
+async def test_a_backend_that_is_full_gets_the_rest_when_it_has_caught_up() -> None:
+    bench = Bench()
+    body = _body()
+    bench.begin(len(body))
+    await bench.receive(body)
+    await bench.begins()
+    bench.upstream.pause_writing()
+    got = len(bench.backend.take())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.backend.take() == b""
+    assert bench.sides.ledger.held > len(body) - got - _READ
+    bench.upstream.resume_writing()
+    await bench.sent(len(body) - got)
+    bench.upstream.data_received(_OK)
+    assert bench.client.take() == _OK
+    assert bench.is_clean
+
+
+async def test_the_rest_of_a_body_stays_behind_what_was_held_back() -> None:
+    bench = Bench()
+    body = _body()
+    late = b" " * _SIZE
+    bench.begin(len(body) + len(late))
+    await bench.receive(body)
+    await bench.begins()
+    assert not bench.client.reading
+    await bench.receive(late)
+    await bench.sent(len(body) + len(late))
+    bench.upstream.data_received(_OK)
+    assert bench.client.take() == _OK
+    assert bench.is_clean
+
+
+@pytest.mark.parametrize("answer", [_OK, b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"])
+async def test_an_answer_before_all_was_sent_ends_the_connection_to_the_backend(
+    answer: bytes,
+) -> None:
+    bench = Bench()
+    body = _body()
+    bench.begin(len(body))
+    await bench.receive(body)
+    await bench.begins()
+    bench.upstream.data_received(answer)
+    assert bench.client.take().startswith(answer[:20])
+    assert bench.backend.ended == "abort"
+    assert bench.is_clean
+
+
+async def test_a_client_that_leaves_before_all_was_sent_leaves_nothing() -> None:
+    bench = Bench()
+    body = _body()
+    bench.begin(len(body))
+    await bench.receive(body)
+    await bench.begins()
+    bench.client.lose()
+    assert bench.backend.ended == "abort"
+    assert bench.is_clean
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_compressed_bodies_are_looked_at_in_several_turns(whole: bool) -> None:
+    bench = Bench()
+    numbers = random.Random(3)
+    data = b",".join(b"%d" % numbers.randrange(10**6) for _ in range(60_000))
+    body = zlib.compress(b'{"inputs":[{"data":[' + data + b"]}]," + _PARAMETERS)
+    head = (
+        b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\nContent-Encoding: deflate\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body)
+    )
+    if whole:
+        bench.server.data_received(head + body)
+    else:
+        bench.server.data_received(head + body[:1000])
+        bench.server.data_received(body[1000:])
+    assert bench.backend.written == b""
+    assert await bench.begins() > 2
+    assert bench.backend.take().endswith(body)
+    bench.upstream.data_received(_OK)
+    assert bench.sides.finished.records[-1].sequence == 7
+    assert bench.is_clean
