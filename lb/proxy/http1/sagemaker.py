@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from lb.kserve.errors import ERROR_BYTES
 from lb.kserve.fronts import Forward, FrontRequest, Own
 from lb.kserve.gate import masked
 from lb.kserve.operations import REPOSITORY_INDEX
@@ -138,7 +139,10 @@ class InvocationExchange(WatchedExchange):
 class ModelInvocationExchange(InvocationExchange):
     """An inference of one of many models, whose errors have SageMaker's status, too."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_error", "_held_head")
+
+    _held_head: ResponseHead | None
+    """Of an error whose text has not come yet."""
 
     def on_answer(
         self,
@@ -148,10 +152,26 @@ class ModelInvocationExchange(InvocationExchange):
         *,
         reusable: bool,
     ) -> None:
-        """Relay a part of the answer. Errors are short: they come in one read."""
+        """Relay a part of the answer. Of an error the text comes first: the status is in it."""
         if head is not None:
-            self._error = b"".join(pieces) if head.is_error else b""
+            self._error = b""
+            self._held_head = head if head.is_error else None
+        held_head = self._held_head
+        if held_head is not None:
+            self._error += b"".join(pieces)
+            if not decoder.ended and len(self._error) < ERROR_BYTES:
+                return
+            self._held_head = None
+            head, pieces = held_head, [self._error]
         super().on_answer(head, pieces, decoder, reusable=reusable)
+
+    def on_middle(self, data: bytes) -> bool:
+        """See `Http1Exchange`."""
+        return self._held_head is None and super().on_middle(data)
+
+    def on_whole_chunk(self, data: bytes, start: int) -> bool:
+        """See `Http1Exchange`."""
+        return self._held_head is None and super().on_whole_chunk(data, start)
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
         super()._begin_answer(head, now, message)

@@ -107,6 +107,59 @@ async def test_failed_inferences_of_many_models_have_codes_of_the_front(
     assert record.status == int(status[:3])
 
 
+MULTI = INVOKE.replace(b"/invocations", b"/models/H/invoke")
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 90])
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_the_status_of_an_error_waits_for_its_text(size: int, is_chunked: bool) -> None:
+    body = b'{"error":"CUDA out of memory"}'
+    bench = Bench()
+    bench.shelve()
+    framing = b"Content-Length: %d" % len(body)
+    answer = body
+    if is_chunked:
+        framing = b"Transfer-Encoding: chunked"
+        answer = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    answer = b"HTTP/1.1 500 Internal Server Error\r\n%b\r\n\r\n%b" % (framing, answer)
+    got = bench.invoke(answer[:size], MULTI)
+    for at in range(size, len(answer), size):
+        bench.backend.data_received(answer[at : at + size])
+        got += bench.sent.take()
+    head, _, rest = got.partition(b"\r\n\r\n")
+    assert head == b"HTTP/1.1 507 Insufficient Storage\r\n" + framing
+    assert body in rest
+    (record,) = bench.finished.records
+    assert record.status == 507
+    assert record.bytes_out == len(body)
+
+
+async def test_of_a_long_error_only_the_beginning_is_awaited() -> None:
+    bench = Bench()
+    bench.shelve()
+    start = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5010\r\n\r\n"
+    assert bench.invoke(start, MULTI) == b""
+    bench.backend.data_received(b"x" * 4000)
+    assert bench.sent.take() == b""
+    bench.backend.data_received(b"x" * 1000)
+    assert bench.sent.take() == start.replace(b"500 Internal Server Error", b"400 Bad Request") + (
+        b"x" * 5000
+    )
+    bench.backend.data_received(b"0123456789")
+    assert bench.sent.take() == b"0123456789"
+    assert bench.ledger.held == 0
+
+
+async def test_an_error_that_never_comes_is_an_answer_of_our_own() -> None:
+    bench = Bench()
+    bench.shelve()
+    start = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 10\r\n\r\n{"
+    assert bench.invoke(start, MULTI) == b""
+    bench.backend.connection_lost(None)
+    assert bench.sent.take().startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+    assert bench.in_flight == 0
+
+
 async def test_failed_invocations_keep_their_code() -> None:
     error = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}"
     assert Bench().invoke(error) == error
