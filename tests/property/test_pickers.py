@@ -177,9 +177,14 @@ def test_the_runner_up_is_the_second_best_in_sight(
         seen = {picker._runner_up}
         seen.update(order[(start + step) % len(order)] for step in range(WINDOW))
         second = sorted(score(backend) for backend in seen)[1]
+        before = picker._runner_up
+        is_quick = picking.is_unbeatable(order[start], order)
         picked = picker.pick()
-        assert picker._runner_up is not picked
-        assert score(picker._runner_up) == second
+        if is_quick:
+            assert picker._runner_up is before
+        else:
+            assert picker._runner_up is not picked
+            assert score(picker._runner_up) == second
         take(picked)
 
 

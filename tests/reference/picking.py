@@ -45,15 +45,22 @@ def weighted_random(backends: Sequence[Backend], rng: Random) -> Backend | None:
 def window(order: Sequence[Backend], runner_up: Backend, start: int, size: int) -> Backend | None:
     """The best of `size` backends from `start` on, around the end, and of the last runner-up.
 
-    Ties go to the runner-up, then to the first in the window. When all these are full, the best
-    of all.
+    Ties go to the first in the window if it is idle and none has a larger weight, then to the
+    runner-up, then to whoever comes first. When all these are full, the best of all.
     """
+    if is_unbeatable(order[start], order):
+        return order[start]
     seen = [runner_up, *(order[(start + step) % len(order)] for step in range(size))]
     for pool in (seen, order):
         free = [backend for backend in pool if backend.has_room]
         if free:
             return min(free, key=score)
     return None
+
+
+def is_unbeatable(backend: Backend, others: Sequence[Backend]) -> bool:
+    """Whether it is idle, and of the largest weight."""
+    return not backend.in_flight and score(backend) == min(each.inverse_weight for each in others)
 
 
 class RoundRobin:

@@ -78,3 +78,20 @@ def test_the_only_free_one_of_a_large_set_is_found() -> None:
         backend.max_in_flight = 1
     backends[137].in_flight = 0
     assert LeastLoaded(Random(1)).build(backends).pick() is backends[137]
+
+
+def test_the_idle_ones_of_a_large_set_get_even_shares() -> None:
+    backends = make_backends(*[1] * 50, *[0] * 150)
+    picker = LeastLoaded(Random(1)).build(backends)
+    picks = [picker.pick() for _ in range(3000)]
+    shares = [picks.count(backend) for backend in backends]
+    assert shares[:50] == [0] * 50
+    assert all(5 <= share <= 100 for share in shares[50:])
+
+
+def test_an_idle_one_of_little_weight_is_not_taken_for_the_best() -> None:
+    heavy = make_backend("heavy", weight=7.0, in_flight=1)
+    light = [make_backend(f"light-{at}") for at in range(30)]
+    picker = LeastLoaded(Random(1)).build([heavy, *light])
+    picks = {picker.pick() for _ in range(200)}
+    assert heavy in picks
