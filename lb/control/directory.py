@@ -25,6 +25,7 @@ from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
+from lb.health.configurations import ConfigurationBook
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
 
@@ -53,6 +54,8 @@ class BackendDirectory:
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
         self._routes = RouteBuilder(policy)
+        self.configurations = ConfigurationBook()
+        """How backends configure their models, as far as it was read."""
         nobody = Placement((), None, policy)
         self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
         """What the data plane reads."""
@@ -319,6 +322,7 @@ class BackendDirectory:
     def _forget_models(self, record: BackendRecord) -> None:
         if record.models.lists is not False:
             record.models.forget()
+        self.configurations.forget(record.backend, lambda _: True)
         record.learn(NO_SETUP)
         for port in record.ports:
             port.health.has_models = False

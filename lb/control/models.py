@@ -13,6 +13,7 @@ from random import Random
 from time import monotonic
 from typing import Final, TypeVar
 
+from lb.control.configurations import ConfigurationReader
 from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
 from lb.control.questions import NotOffered, Questions, entries
@@ -97,6 +98,12 @@ class ModelWatch:
         self._clock = clock
         self._tasks = TaskOwner()
         self._facts = FactsKeeper(questions, self._tasks, directory.facts_changed, clock)
+        self.configurations = ConfigurationReader(
+            questions,
+            directory.configurations,
+            lambda record, version: self._facts.read(record, [version]),
+            clock,
+        )
         self._watched: dict[BackendRecord, _Watched] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_settled = False
@@ -108,6 +115,7 @@ class ModelWatch:
         """Begin to ask, and follow the pool from now on."""
         self._unsubscribe = self._directory.ref.subscribe(self._follow)
         self._follow(self._directory.ref.current)
+        self._tasks.spawn(self.configurations.run(), name="models: compare configurations")
 
     async def first_round(self, timeout_s: float) -> None:
         """Return when everybody who answers has been asked, or that time has passed."""
@@ -134,6 +142,9 @@ class ModelWatch:
     ) -> None:
         """Look at servers that a call may have changed."""
         is_setup = any(part in operation.name for part in _SETUP)
+        if not is_setup:
+            # Those that are asked first must not be compared with how others were before.
+            self.configurations.forget(model, backends)
         for watched in self._of(backends):
             if is_setup:
                 watched.setup_due = 0.0
@@ -194,6 +205,7 @@ class ModelWatch:
             return
         for record in self._watched.keys() - records:
             watched = self._watched.pop(record)
+            self.configurations.leave(record)
             if watched.task is not None:
                 watched.task.cancel()
             for _, event in watched.waiting:
@@ -294,10 +306,12 @@ class ModelWatch:
         if watched.changed_models:
             changed, watched.changed_models = watched.changed_models, set()
             self._facts.read(record, [key for key in models.ready if key[0] in changed])
+            self.configurations.read(record)
         self._facts.read_missing(record)
         if listed is not None or (models.lists, models.ready) != before:
             self._facts.retain(self._names(), self._ready())
             self._directory.models_changed(record, self._clock())
+            self.configurations.read(record)
         if watched.is_new:
             watched.is_new = False
             if self._is_settled:

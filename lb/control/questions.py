@@ -21,6 +21,7 @@ from lb.domain.outcome import Outcome
 from lb.health.models import Version
 from lb.kserve import inference_pb2 as pb
 from lb.kserve import messages
+from lb.kserve.configuration import Configuration, configuration_from_json
 from lb.kserve.errors import http_error_text
 from lb.kserve.facts import Configured, configured_from_json, configured_from_message
 from lb.kserve.messages import Method, Request, Response
@@ -149,6 +150,24 @@ class Questions:
         reply = await self._ask(record, b"GET", path, b"", messages.MODEL_CONFIG, request)
         return _read(reply.checked(), configured_from_json, configured_from_message)
 
+    async def configuration(self, record: BackendRecord, version: Version) -> Configuration:
+        """All of the configuration of one version of a model.
+
+        Over HTTP only: the messages that are known here have a part of it.
+        """
+        if not record.is_open(AppProtocol.HTTP):
+            raise NotOffered("it has no HTTP port that answers")
+        name, number = version
+        if not (_PLAIN.fullmatch(name) and number.isdigit()):
+            raise NotOffered("no path can hold its name")
+        path = b"/v2/models/%b/versions/%b/config" % version
+        async with self._turn:
+            reply = await self._over_http(record, b"GET", path, b"", self._timeout_s)
+        body = reply.checked().body
+        if len(body) > READ_BYTES:
+            raise ValueError("the answer is too long")
+        return configuration_from_json(body)
+
     async def regions(self, record: BackendRecord) -> tuple[Region, ...]:
         """Its regions of system shared memory."""
         reply = await self._ask(
@@ -189,13 +208,17 @@ class Questions:
 
     # What it is to have. All return its answer, and raise UpstreamError when there is none.
 
-    async def load(self, record: BackendRecord, model: bytes, timeout_s: float) -> Reply:
-        """Load a model from its repository.
+    async def load(
+        self, record: BackendRecord, model: bytes, timeout_s: float, config: str = ""
+    ) -> Reply:
+        """Load a model from its repository, `config` instead of its configuration there.
 
         Over gRPC where that answers: a load over HTTP stops all other connections on the same
         thread of Triton's for as long as it takes (docs/decisions/0017-model-tables.md).
         """
         request = pb.RepositoryModelLoadRequest(model_name=model.decode("utf-8", "replace"))
+        if config:
+            request.parameters["config"].string_param = config
         method = messages.REPOSITORY_MODEL_LOAD
         # Out of turn: it may take minutes.
         if record.is_open(AppProtocol.GRPC):
@@ -204,7 +227,8 @@ class Questions:
         path = b"/v2/repository/models/%b/load" % model
         if not _PLAIN.fullmatch(model):
             raise UpstreamError(Outcome.CONNECT_REFUSED, "no path can hold its name")
-        return await self._over_http(record, b"POST", path, b"{}", timeout_s)
+        body = json.dumps({"parameters": {"config": config}} if config else {}).encode()
+        return await self._over_http(record, b"POST", path, body, timeout_s)
 
     async def register(self, record: BackendRecord, region: Region) -> Reply:
         """Register a region of system shared memory."""

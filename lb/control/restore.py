@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import monotonic
 from typing import Final
 
 from lb.control.directory import BackendDirectory
+from lb.control.model_views import text
 from lb.control.models import ModelWatch
-from lb.control.questions import Questions, Reply
+from lb.control.questions import NotOffered, Questions, Reply
 from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
+from lb.health.models import Version
+from lb.kserve.configuration import Configuration
 from lb.kserve.messages import SYSTEM_SHARED_MEMORY_REGISTER
 from lb.kserve.operations import grpc_operation
 from lb.kserve.repository import Region
@@ -47,6 +51,8 @@ class Kind(StrEnum):
 
     MODEL = "model"
     REGION = "region"
+    CONFIGURATION = "configuration"
+    """Of a model that was restored."""
     TRACE = "trace"
     LOG = "log"
 
@@ -109,6 +115,16 @@ def _missing_regions(joined: BackendRecord, others: Sequence[BackendRecord]) -> 
     )
 
 
+def _newest(record: BackendRecord, model: bytes) -> Version | None:
+    """The highest version of a model that a backend says is ready; None: there is none."""
+    numbers = [
+        int(each.version)
+        for each in record.models.entries
+        if each.name == model and each.state is ModelState.READY and each.version.isdigit()
+    ]
+    return (model, b"%d" % max(numbers)) if numbers else None
+
+
 class Restorer:
     """Brings backends that join in line with the others."""
 
@@ -139,20 +155,28 @@ class Restorer:
         self._joining[record] = self._tasks.spawn(self._restore(record), name=name)
 
     async def _restore(self, record: BackendRecord) -> None:
+        unchecked: set[bytes] = set()
         try:
             for pause_s in _PAUSES_S:
                 await asyncio.sleep(pause_s)
-                if not record.answers or await self._bring_in_line(record):
+                if not record.answers or await self._bring_in_line(record, unchecked):
                     return
             fields = {"backend": record.backend.name}
             _log.warning("backend could not be brought in line with the others", extra=fields)
         finally:
             if self._joining.get(record) is asyncio.current_task():
                 del self._joining[record]
+                self._withhold(record, frozenset())
             self._watch.look_at(record)
 
-    async def _bring_in_line(self, record: BackendRecord) -> bool:
-        """Try once. Returns whether all calls were answered, whatever the answers were."""
+    async def _bring_in_line(self, record: BackendRecord, unchecked: set[bytes]) -> bool:
+        """Try once. Returns whether all calls were answered, whatever the answers were.
+
+        Args:
+            record: who has joined.
+            unchecked: models that were restored, and not compared with those of the others yet;
+                kept from one time to the next.
+        """
         others = self._others()
         if not others:
             return True
@@ -163,7 +187,11 @@ class Restorer:
             asked = self._questions.register(record, region)
             reply = await self._told(record, Kind.REGION, region.name, asked, fine=_ALREADY)
             is_done &= reply is not None
-        return await self._restore_models(record, lacking.models) and is_done
+        for model in sorted(unchecked.difference(lacking.models)):
+            await self._check(record, model, unchecked)
+        unchecked.update(lacking.models)
+        is_done &= await self._restore_models(record, lacking.models, unchecked)
+        return is_done and not unchecked
 
     def _others(self) -> list[BackendRecord]:
         return [each for each in self._directory.records if self._is_settled(each)]
@@ -191,21 +219,98 @@ class Restorer:
             replies.append(await self._told(record, Kind.LOG, ", ".join(lacking.log), asked))
         return None not in replies
 
-    async def _restore_models(self, record: BackendRecord, models: Sequence[bytes]) -> bool:
-        """Load one after the other: each serves as soon as it is there."""
+    async def _restore_models(
+        self, record: BackendRecord, models: Sequence[bytes], unchecked: set[bytes]
+    ) -> bool:
+        """Load one after the other: each serves as soon as it is there, and like the others."""
         is_done = True
-        for model in models:
-            if model not in _missing_models(record, self._others()):
-                # Another balancer, or an ensemble that it belongs to, has loaded it; or it was
-                # unloaded on others while those before it were loaded.
-                continue
-            asked = self._questions.load(record, model, LOAD_TIMEOUT_S)
-            reply = await self._told(record, Kind.MODEL, model.decode(errors="replace"), asked)
-            if reply is not None and reply.detail.startswith(_NOT_EXPLICIT):
-                break  # it loads what it finds by itself
-            is_done &= reply is not None
-            await self._watch.refreshed([record])
+        for at, model in enumerate(models):
+            self._withhold(record, frozenset(models[at:]))
+            # Another balancer, or an ensemble that it belongs to, may have loaded it; or it was
+            # unloaded on others while those before it were loaded.
+            if model in _missing_models(record, self._others()):
+                asked = self._questions.load(record, model, LOAD_TIMEOUT_S)
+                reply = await self._told(record, Kind.MODEL, text(model), asked)
+                if reply is None:
+                    is_done = False
+                    continue
+                if reply.detail.startswith(_NOT_EXPLICIT):
+                    unchecked.difference_update(models[at:])
+                    break  # it loads what it finds by itself
+                await self._watch.refreshed([record])
+            await self._check(record, model, unchecked)
+        self._withhold(record, frozenset())
         return is_done
+
+    def _withhold(self, record: BackendRecord, models: frozenset[bytes]) -> None:
+        """Let a backend get no requests for these models, even if it has them ready."""
+        if record.models.withhold(models):
+            self._directory.models_changed(record, monotonic())
+            self._watch.configurations.read(record)
+
+    async def _check(self, record: BackendRecord, model: bytes, unchecked: set[bytes]) -> None:
+        """See that a model that was restored runs as on the others."""
+        try:
+            await self._configure(record, model)
+        except UpstreamError as error:
+            self._count(record, Kind.CONFIGURATION, text(model), error.detail)
+            return
+        except (NotOffered, ValueError) as error:
+            fields = {"backend": record.backend.name, "model": text(model), "why": str(error)}
+            _log.info("configuration of a restored model not compared", extra=fields)
+        unchecked.discard(model)
+
+    async def _configure(self, record: BackendRecord, model: bytes) -> None:
+        """Load a model again the way that the others run it, where it is not so already.
+
+        Raises:
+            NotOffered, UpstreamError, ValueError: a configuration could not be read, or there was
+                no answer.
+        """
+        mine = _newest(record, model)
+        others = {each: newest for each in self._others() if (newest := _newest(each, model))}
+        if mine is None or not others:
+            return  # it could not be loaded, which is counted, or is unloaded everywhere
+        found = await self._questions.configuration(record, mine)
+        wanted = await self._agreed(others)
+        if wanted is None:
+            why = "the others do not agree on a configuration"
+        elif wanted.digest == found.digest:
+            return
+        else:
+            why = await self._load_as(record, model, wanted)
+        self._count(record, Kind.CONFIGURATION, text(model), why)
+
+    async def _load_as(self, record: BackendRecord, model: bytes, wanted: Configuration) -> str:
+        """Load a model with a configuration. Returns why it does not have it; empty when it has."""
+        reply = await self._questions.load(record, model, LOAD_TIMEOUT_S, wanted.text)
+        self._watch.configurations.forget(model, [record.backend])
+        if not reply.is_ok:
+            return reply.detail or f"status {reply.status}"
+        await self._watch.refreshed([record])
+        now = _newest(record, model)
+        if now is None:
+            return "it is not ready any more"
+        found = await self._questions.configuration(record, now)
+        return "" if found.digest == wanted.digest else "it is configured otherwise all the same"
+
+    async def _agreed(self, newest: Mapping[BackendRecord, Version]) -> Configuration | None:
+        """The configuration that others have of their newest versions; None: they differ.
+
+        Raises:
+            NotOffered, UpstreamError, ValueError: one could not be read.
+        """
+        agreed: Configuration | None = None
+        for other, version in newest.items():
+            if agreed is None:
+                agreed = await self._watch.configurations.look(other, version)
+                continue
+            digest = self._directory.configurations.digest(other.backend, version)
+            if digest is None:
+                digest = (await self._watch.configurations.look(other, version)).digest
+            if digest != agreed.digest:
+                return None
+        return agreed
 
     async def _told(
         self,

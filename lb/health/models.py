@@ -23,7 +23,9 @@ _NONE: Final[frozenset[Version]] = frozenset()
 class ModelTable:
     """The models of one backend. Times are monotonic seconds."""
 
-    __slots__ = ("_absent", "_listed_ready", "asked_at", "entries", "lists", "names", "ready")
+    __slots__ = (
+        "_absent", "_listed_ready", "_withheld", "asked_at", "entries", "lists", "names", "ready",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.forget()
@@ -36,12 +38,14 @@ class ModelTable:
         self.names: frozenset[bytes] = frozenset()
         """Of all models listed, ready or not."""
         self.ready: frozenset[Version] = _NONE
-        """What may be asked of it, contradictions taken off."""
+        """What may be asked of it, contradictions and what is withheld taken off."""
         self.asked_at: float | None = None
         """When the newest list was asked for."""
         self._listed_ready: frozenset[Version] = _NONE
         self._absent: dict[Version, float] = {}
         """Ready by the list, and when an answer said otherwise."""
+        self._withheld: frozenset[bytes] = frozenset()
+        """Models that get no requests yet, whatever the list says."""
 
     @property
     def has_ready_models(self) -> bool:
@@ -70,7 +74,7 @@ class ModelTable:
             (entry.name, entry.version) for entry in entries if entry.state is ModelState.READY
         )
         self.confirmed(asked_at)
-        return self._listed_ready - before
+        return (self._listed_ready - before) & self.ready
 
     def confirmed(self, asked_at: float) -> None:
         """A list that was asked for at `asked_at` says the same as the one before."""
@@ -90,6 +94,16 @@ class ModelTable:
         self._absent[version] = now
         self._conclude()
         return True
+
+    def withhold(self, names: frozenset[bytes]) -> bool:
+        """Count these models as not ready, and no others, until told otherwise.
+
+        Returns whether that changes what is ready.
+        """
+        before = self.ready
+        self._withheld = names
+        self._conclude()
+        return self.ready != before
 
     def share(self, other: ModelTable) -> bool:
         """Use the sets of another backend where they are the same.
@@ -111,11 +125,19 @@ class ModelTable:
 
     def state_of(self, entry: ModelEntry) -> ModelState:
         """The state of a line of the list, contradictions taken into account."""
-        if (entry.name, entry.version) in self._absent and entry.state is ModelState.READY:
+        if entry.state is not ModelState.READY:
+            return entry.state
+        if (entry.name, entry.version) in self._absent:
             return ModelState.UNAVAILABLE
+        if entry.name in self._withheld:
+            return ModelState.LOADING
         return entry.state
 
     def _conclude(self) -> None:
         # The same object as long as nothing contradicts: equal sets are then found by identity.
         ready = self._listed_ready
-        self.ready = ready.difference(self._absent) if self._absent else ready
+        if self._absent:
+            ready = ready.difference(self._absent)
+        if self._withheld:
+            ready = frozenset(each for each in ready if each[0] not in self._withheld)
+        self.ready = ready
