@@ -63,8 +63,9 @@ class Bench:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        measured = plan.proxies if plan.quick else (DIRECT, *plan.proxies)
         self.results: Results = {
-            cell.name: {name: Result() for name in (DIRECT, *plan.proxies)} for cell in plan.cells
+            cell.name: {name: Result() for name in measured} for cell in plan.cells
         }
         self.resting: dict[int, dict[str, float]] = {}
         """Number of backends, proxy name: share of a core that it uses without any load."""
@@ -112,7 +113,7 @@ class Bench:
         say(f"{cell.title}:")
         row = self.results[cell.name]
         rates: dict[str, float] = {}
-        if cell.tls:
+        if cell.tls and DIRECT in row:
             row[DIRECT].left_out = "backends have no TLS"
         if cell.half_of:
             median = self.results[cell.half_of][self._plan.baseline].median()
@@ -125,7 +126,7 @@ class Bench:
             # Direct once; the others take turns at being first.
             turn = number % max(1, len(proxies))
             order = [*proxies[turn:], *proxies[:turn]]
-            for proxy in [direct, *order] if number == 0 else order:
+            for proxy in [direct, *order] if number == 0 and DIRECT in row else order:
                 if not row[proxy.name].error and not row[proxy.name].left_out:
                     self._measure(cell, load, proxy, rates, is_first=number == 0)
 

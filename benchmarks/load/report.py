@@ -27,9 +27,10 @@ used; well under 100 % the load core was the limit (generator and backends share
 was given: the CPU figure holds, the rate says little about the proxy. `others`: share of the
 proxy's core that went to other programs; well above a few percent, repeat the run on a quiet
 machine.
-`direct`: the same load on one backend without a proxy. Cells at half of the rate offer {baseline}'s
-requests per second of the cell above, halved, to every proxy; latencies there count from when a
-request was due. A request counts only if it was answered without an error."""
+`direct`: the same load on one backend without a proxy (not in a quick run). Cells at half of the
+rate offer {baseline}'s requests per second of the cell above, halved, to every proxy; latencies
+there count from when a request was due. A request counts only if it was answered without an error.
+"""
 _DETAIL_HEAD = (
     *("cell", "proxy", "CPU us", "ratio", "req/s", "p50 ms", "p99 ms", "p99.9 ms"),
     *("RSS MiB", "busy", "others", "load core"),
@@ -160,7 +161,7 @@ def _heading(plan: Plan) -> str:
 
 
 def _details(plan: Plan) -> str:
-    return _DETAILS.format(baseline=plan.baseline)
+    return _DETAILS.format(baseline=plan.baseline).strip()
 
 
 def _lines(heading: str, lines: list[str]) -> list[str]:
@@ -203,7 +204,8 @@ def _detail_rows(report: Report) -> Rows:
     rows: list[Sequence[str]] = [_DETAIL_HEAD]
     for cell in report.plan.cells:
         row = report.results[cell.name]
-        rows += [_detail_row(cell, row, name) for name in (DIRECT, *report.plan.proxies)]
+        names = [name for name in (DIRECT, *report.plan.proxies) if name in row]
+        rows += [_detail_row(cell, row, name) for name in names]
     return rows
 
 
