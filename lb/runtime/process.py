@@ -33,8 +33,10 @@ _log = logging.getLogger(__name__)
 _LAG_TICK_S: Final = 0.1
 _OWN_CONNECTIONS: Final = 16
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
-_YOUNG_OBJECTS: Final = 50_000
-"""New objects that start a collection: more than requests in flight ordinarily make."""
+_COLLECT_AFTER: Final = (10_000, 2, 100)
+"""New objects that start a collection, collections until the middle generation is looked at as
+well, and those until all is: pauses of 1 ms and 4 ms, and for all one that may never come
+(docs/decisions/0022-garbage-collection.md)."""
 _IDLE_CLOSED: Final = 32
 """Idle connections to backends that are closed at once when descriptors get short."""
 _STEP_S: Final = 0.02
@@ -75,15 +77,15 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _quiet_the_collector() -> None:
+def quiet_the_collector() -> None:
     """Keep the cyclic collector from walking the whole program between requests.
 
-    Calls leave no cycles behind, so there is little to collect; with the defaults each few hundred
-    requests in flight start a walk over everything that was ever imported: 20 ms.
+    Neither requests nor connections leave cycles behind, so there is little to collect; with the
+    defaults each few hundred requests in flight start a walk over what was ever imported: 20 ms.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS)
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 class Process:
@@ -199,7 +201,7 @@ class Process:
             acceptor = Acceptor(endpoint.name, bound, door.factory, room, product.tasks)
             self._acceptors.append(acceptor)
             await acceptor.open()
-        _quiet_the_collector()
+        quiet_the_collector()
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
         facts = {"backends": len(settings.backends), "connections": budget.clients}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from lb.net.listeners import ListenError
 from lb.runtime.endpoints import Listeners
+from lb.runtime.process import quiet_the_collector
 from lb.settings.flags import settings_from_flags
 from lb.settings.model import Settings
 
@@ -62,3 +64,15 @@ def test_closing_removes_the_file_of_a_unix_socket(tmp_path: Path) -> None:
     assert path.exists()
     listeners.close()
     assert not path.exists()
+
+
+def test_what_was_made_before_the_start_is_never_looked_at_again() -> None:
+    before = gc.get_threshold()
+    made: list[object] = [[]]
+    try:
+        quiet_the_collector()
+        assert not any(each is made for each in gc.get_objects())
+        assert gc.get_threshold() > before
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
