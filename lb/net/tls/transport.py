@@ -151,11 +151,11 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
         failure: ssl.SSLError | None = None
         ended = False
         try:
-            for at in range(0, len(data) or 1, _SLICE):
-                self._incoming.write(data[at : at + _SLICE])
+            if len(data) <= _SLICE:
+                self._incoming.write(data)
                 ended = self._decrypt(self._object, pieces)
-                if ended:
-                    break
+            else:
+                ended = self._decrypt_slices(self._object, data, pieces)
         except ssl.SSLError as error:
             failure = error
         if self._outgoing.pending:
@@ -166,6 +166,15 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport, ABC):
             self.give_up(failure)
         elif ended:
             self._end_reading()
+
+    def _decrypt_slices(self, secure: ssl.SSLObject, data: bytes, pieces: list[bytes]) -> bool:
+        """As `_decrypt`, after taking what came slice by slice."""
+        view = memoryview(data)
+        for at in range(0, len(data), _SLICE):
+            self._incoming.write(view[at : at + _SLICE])
+            if self._decrypt(secure, pieces):
+                return True
+        return False
 
     def _decrypt(self, secure: ssl.SSLObject, pieces: list[bytes]) -> bool:
         """Take out what is complete. Returns whether the peer has said goodbye."""
