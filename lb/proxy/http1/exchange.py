@@ -63,7 +63,7 @@ class Http1Exchange(Upload):
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
                 body = message[len(message) - size :]
-                if size > LITTLE and self.plan.is_compressed:
+                if self.plan.is_compressed:
                     self._expect_parts()
                     self._look_and_place([body])
                     return
@@ -102,7 +102,7 @@ class Http1Exchange(Upload):
         """More has come of a request that is held back. Looking at much of it takes a while: each
         part then has a turn of the loop to itself, and no more is read meanwhile."""
         is_under_way = bool(self._unseen)
-        for piece in pieces:
+        for piece in few(pieces):
             self._unseen += look.slices(piece)
         if is_under_way:
             return
@@ -117,10 +117,11 @@ class Http1Exchange(Upload):
         if look is None or self.server is None:
             return
         is_decided = False
-        size = 0
-        while unseen and not is_decided and size < ENOUGH:
-            size += len(unseen[0])
+        stop = look.size + ENOUGH
+        while unseen and not is_decided and look.size < stop:
             is_decided = look.feed(unseen.popleft())
+            if look.rest:
+                unseen.appendleft(look.rest)
         if is_decided or (self.request_ended and not unseen):
             self._look = None
             unseen.clear()

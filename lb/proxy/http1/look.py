@@ -5,7 +5,7 @@ Only models that may be stateful, or that not all backends have ready, need it. 
 binary tensors only its JSON head is read. In one that is all JSON the parameters stand behind the
 tensors, so such a request is held back until they have come; bodies of more than `SMALL_BODY` are
 only when their model is known to be stateful. A compressed body is inflated as far as it is looked
-at, and goes on as it came.
+at, a little at a time however short it is, and goes on as it came.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ LOOKED_AT_ONCE: Final = 128 * 1024
 """Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
 ENOUGH: Final = 32 * 1024
 """Bytes of small parts that are looked at in one turn, and of a compressed body."""
-_INFLATED_AT_ONCE: Final = 512 * 1024
-"""From so much, which takes about as long. JSON is rarely compressed to a tenth."""
 
 
 class BodyLook:
     """Reads the body of an inference as it comes, as far as need be."""
 
-    __slots__ = ("_inflater", "_left", "_names_regions", "_scan", "_text")
+    __slots__ = ("_inflater", "_left", "_names_regions", "_scan", "_text", "rest", "size")
 
     def __init__(
         self, json_size: int, limit: int, *, is_compressed: bool, names_regions: bool
@@ -60,6 +58,11 @@ class BodyLook:
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
         self._scan = ParametersScan()
         self._names_regions = names_regions
+        self.rest = b""
+        """The end of the last part, if it is to be fed again: it inflates to more than is read at
+        once."""
+        self.size = 0
+        """Bytes of JSON that were read."""
         self._text = bytearray()
         """The JSON so far, where regions are of interest; small bodies only."""
 
@@ -70,10 +73,11 @@ class BodyLook:
             return self._read(bytes(piece))
         try:
             # Not more than is looked at; and never 0, which is no limit at all.
-            text = inflater.decompress(piece, max(1, min(_INFLATED_AT_ONCE, self._left)))
+            text = inflater.decompress(piece, max(1, min(LOOKED_AT_ONCE, self._left)))
         except zlib.error:
             return True
-        return self._read(text) or inflater.eof or bool(inflater.unconsumed_tail)
+        self.rest = inflater.unconsumed_tail
+        return self._read(text) or inflater.eof
 
     def slices(self, piece: Payload) -> Iterator[memoryview]:
         """Cut a part of the body into what is fed in one turn of the loop."""
@@ -84,6 +88,7 @@ class BodyLook:
     def _read(self, text: bytes) -> bool:
         text = text[: self._left]
         self._left -= len(text)
+        self.size += len(text)
         is_decided = self._scan.feed(text)
         if self._names_regions:
             self._text += text
@@ -119,10 +124,10 @@ def begin_look(
 
 
 def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes) -> None:
-    """Note what decides where a request goes that came in one read."""
+    """Note what decides where a request goes that came in one read, not compressed."""
     plan = exchange.plan
     regions = exchange.relay.dispatcher.pool.current.regions
-    if plan.is_compressed or len(body) > SMALL_BODY:
+    if len(body) > SMALL_BODY:
         look = begin_look(plan, route, has_regions=bool(regions))
         if look is not None:
             any(map(look.feed, look.slices(body)))

@@ -186,3 +186,46 @@ async def test_compressed_bodies_are_looked_at_in_several_turns(whole: bool) -> 
     bench.upstream.data_received(_OK)
     assert bench.sides.finished.records[-1].sequence == 7
     assert bench.is_clean
+
+
+@pytest.mark.parametrize("number", [b"0.0,", b"1,2,0,"])
+@pytest.mark.parametrize("framing", ["whole", "cut", "chunked"])
+async def test_however_short_it_is_a_compressed_body_is_inflated_to_its_parameters(
+    number: bytes, framing: str
+) -> None:
+    bench = Bench()
+    body = b'{"inputs":[{"data":[' + number * 1_000_000 + b"1]}]," + _PARAMETERS
+    packed = zlib.compress(body)
+    if framing == "chunked":
+        head = b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\nContent-Encoding: deflate\r\n"
+        crumbs = (packed[at : at + 50] for at in range(0, len(packed), 50))
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(crumb), crumb) for crumb in crumbs)
+        bench.server.data_received(
+            head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+        )
+    elif framing == "cut":
+        bench.begin(len(packed), b"Content-Encoding: deflate")
+        bench.server.data_received(packed[:1000])
+        bench.server.data_received(packed[1000:])
+    else:
+        bench.server.data_received(
+            b"POST /v2/models/s/infer HTTP/1.1\r\nHost: a\r\n"
+            b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n%b" % (len(packed), packed)
+        )
+    assert await bench.begins() >= len(body) // (2 * LOOKED_AT_ONCE)
+    bench.upstream.data_received(_OK)
+    assert bench.sides.finished.records[-1].sequence == 7
+    assert bench.sides.backends[0].open_sequences == 1
+    assert bench.is_clean
+
+
+async def test_a_client_that_leaves_while_much_is_inflated_leaves_nothing() -> None:
+    bench = Bench()
+    packed = zlib.compress(b'{"inputs":[{"data":[' + b"0," * 1_000_000)
+    bench.begin(len(packed), b"Content-Encoding: deflate")
+    bench.server.data_received(packed)
+    bench.client.lose()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert bench.is_clean
+    assert not bench.backend.written
