@@ -22,5 +22,9 @@ def render_models(view: ModelsView) -> dict[str, Any]:
             for line in view.models
         ],
         "regions": list(view.regions),
-        "drift": {"models": list(view.drift.models), "settings": list(view.drift.settings)},
+        "drift": {
+            "models": list(view.drift.models),
+            "configurations": list(view.drift.configurations),
+            "settings": list(view.drift.settings),
+        },
     }

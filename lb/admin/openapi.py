@@ -104,6 +104,11 @@ _SCHEMAS: Final = {
     "Drift": _object(
         {
             "models": _NAMES | {"description": "Ready on another backend and not on this one."},
+            "configurations": _NAMES
+            | {
+                "description": "Models that it does not configure as most backends that have the "
+                "same version. At most 200 such models are looked at in all."
+            },
             "settings": _NAMES
             | {"description": "Trace and log settings in which it differs from most."},
         },

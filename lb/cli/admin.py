@@ -93,6 +93,7 @@ def list_models(admin: AdminTarget, name: str) -> int:
         lines = _table(rows, _MODEL_HEADINGS) if answer["listed"] else [_unlisted(name, answer)]
         drift = answer["drift"]
         lacking = ", ".join(map(_printable, drift["models"]))
+        reconfigured = ", ".join(map(_printable, drift["configurations"]))
         differing = ", ".join(drift["settings"])
     except AdminError as error:
         return _fail(error)
@@ -100,6 +101,8 @@ def list_models(admin: AdminTarget, name: str) -> int:
         return _fail(_foreign(admin))
     if lacking:
         lines.append(f"not ready here, but on another backend: {lacking}")
+    if reconfigured:
+        lines.append(f"not configured as on most backends: {reconfigured}")
     if differing:
         lines.append(f"settings that differ from most backends: {differing}")
     print(*lines, sep="\n")

@@ -1,22 +1,28 @@
 """What is known of models, backend by backend, for the admin API and metrics.
 
 *Drift* is what one backend lacks that another one has: it may be meant so, or be what restoring
-could not mend, such as a model whose files came with the call that loaded it.
+could not mend, such as a model whose files came with the call that loaded it. Configurations are
+compared as they are read, which is slow; see `lb.control.configurations`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord
-from lb.domain.backend import AdminState
+from lb.domain.backend import AdminState, Backend
+from lb.health.configurations import deviating
 from lb.health.models import Version
 from lb.kserve.server_settings import Settings, Value, differing
 from lb.telemetry.collector import ModelTableStatus
+
+_COMPARED: Final = 200
+"""Models with different configurations that are named: it is done at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Drift:
 
     models: tuple[str, ...] = ()
     """Ready on another backend and not on this one."""
+    configurations: tuple[str, ...] = ()
+    """Models that are not configured as on most backends that have the same version."""
     settings: tuple[str, ...] = ()
     """Trace and log settings that are otherwise on most."""
 
@@ -84,18 +92,20 @@ def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTab
             drift = comparison.drift(record)
             yield ModelTableStatus(
                 backend=record.backend.name,
-                ready=len({name for name, _ in record.models.ready}),
+                ready=comparison.ready(record),
                 age_s=age_s,
                 missing=len(drift.models),
                 differing=len(drift.settings),
+                reconfigured=len(drift.configurations),
             )
 
 
 def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, int]]:
     """How many backends have each model ready, for `most` models at most."""
     counts: Counter[bytes] = Counter()
-    for record in directory.records:
-        counts.update({name for name, _ in record.models.ready})
+    for ready, backends in Counter(record.models.ready for record in directory.records).items():
+        for name in {name for name, _ in ready}:
+            counts[name] += backends
     return [(text(name), count) for name, count in islice(sorted(counts.items()), most)]
 
 
@@ -114,7 +124,17 @@ class _Comparison:
             self._models.update(name for name, _ in ready)
         self._missing: dict[frozenset[Version], tuple[str, ...]] = {}
         """By what a backend has ready, which is mostly the same."""
+        self._count: dict[frozenset[Version], int] = {}
+        """Of models, likewise."""
+        self._reconfigured = _reconfigured(directory, [each.backend for each in records])
         self._usual = _usual([record.setup.trace | record.setup.log for record in records])
+
+    def ready(self, record: BackendRecord) -> int:
+        """How many models a backend has ready."""
+        ready = record.models.ready
+        if ready not in self._count:
+            self._count[ready] = len({name for name, _ in ready})
+        return self._count[ready]
 
     def drift(self, record: BackendRecord) -> Drift:
         if record not in self._records:
@@ -126,12 +146,24 @@ class _Comparison:
         settings = record.setup.trace | record.setup.log
         return Drift(
             self._missing[ready],
+            tuple(sorted(map(text, self._reconfigured.get(record.backend, ())))),
             tuple(
                 name
                 for name, value in self._usual.items()
                 if name in settings and settings[name] != value
             ),
         )
+
+
+def _reconfigured(
+    directory: BackendDirectory, backends: Sequence[Backend]
+) -> dict[Backend, set[bytes]]:
+    """The models of each backend that are not configured as on most."""
+    found: dict[Backend, set[bytes]] = {}
+    for (name, _), digests in islice(directory.configurations.differing.items(), _COMPARED):
+        for backend in deviating(digests, backends):
+            found.setdefault(backend, set()).add(name)
+    return found
 
 
 def _usual(settings: list[Settings]) -> Settings:

@@ -258,6 +258,12 @@ MODELS: Final = (
         ("backend",),
     ),
     MetricSpec(
+        "triton_lb_backend_configurations_differing",
+        _GAUGE,
+        "Models that the backend does not configure as most that have the same version ready.",
+        ("backend",),
+    ),
+    MetricSpec(
         "triton_lb_model_ready_backends",
         _GAUGE,
         "Backends that have a model ready, for as many models as `metrics.model_labels` says.",
@@ -267,7 +273,8 @@ MODELS: Final = (
         "triton_lb_restored_total",
         _COUNTER,
         "What a backend that joined lacked and the others had, and was given (restored) or could "
-        "not be given (failed), by kind: model, region, trace or log.",
+        "not be given (failed), by kind: model, configuration (of a restored model), region, trace "
+        "or log.",
         ("kind", "result"),
     ),
     MetricSpec(

@@ -69,6 +69,8 @@ class ModelTableStatus:
     """Models that are ready on others and not here."""
     differing: int
     """Settings that are otherwise on most others."""
+    reconfigured: int = 0
+    """Models that are configured otherwise on most others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,7 @@ class LoadBalancerCollector:
             "triton_lb_backend_model_table_age_seconds": self._tables("age_s"),
             "triton_lb_backend_models_missing": self._tables("missing"),
             "triton_lb_backend_settings_differing": self._tables("differing"),
+            "triton_lb_backend_configurations_differing": self._tables("reconfigured"),
             "triton_lb_model_ready_backends": lambda: (
                 ((model,), count) for model, count in sources.ready_backends()
             ),

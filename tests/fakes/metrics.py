@@ -63,7 +63,9 @@ class Counters:
                 token_requests={"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
                 model_tables=lambda: [
-                    ModelTableStatus(backend="b0", ready=3, age_s=1.5, missing=1, differing=2)
+                    ModelTableStatus(
+                        backend="b0", ready=3, age_s=1.5, missing=1, differing=2, reconfigured=3
+                    )
                 ],
                 ready_backends=lambda: [("simple", 2)],
                 restored={("model", "restored"): 4},

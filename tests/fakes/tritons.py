@@ -30,6 +30,7 @@ class FakeTriton:
     models: dict[str, str] = field(default_factory=dict)
     """State by name; all have version 1."""
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of models that are loaded, or how the repository has those that are not."""
     is_explicit: bool = True
     lists: int = 200
     """Status of its answer to the index."""
@@ -37,6 +38,8 @@ class FakeTriton:
     frozen: asyncio.Event | None = None
     """Set, it goes on; until then it answers nothing over HTTP."""
     unloadable: frozenset[str] = frozenset()
+    unconfigurable: frozenset[str] = frozenset()
+    """Models that are loaded as the repository has them only."""
     slow: dict[str, asyncio.Event] = field(default_factory=dict)
     """Models that are loaded once that is set."""
     deaf: set[str] = field(default_factory=set)
@@ -89,10 +92,11 @@ class FakeTritons(Asker):
         triton.asked.append(path.decode())
         if triton.is_silent or not path.endswith(b"/RepositoryModelLoad"):
             raise UpstreamError(Outcome.DEADLINE, "no answer")
-        model = pb.RepositoryModelLoadRequest.FromString(message).model_name
+        request = pb.RepositoryModelLoadRequest.FromString(message)
+        model = request.model_name
         if model in triton.slow:
             await triton.slow[model].wait()
-        status, content = _load(triton, model)
+        status, content = _load(triton, model, request.parameters["config"].string_param)
         return GrpcAnswer({200: 0, 503: 14}.get(status, 13), (content or {}).get("error", ""), b"")
 
 
@@ -125,10 +129,12 @@ def _index(triton: FakeTriton) -> Content:
     ]
 
 
-def _load(triton: FakeTriton, model: str) -> Content:
+def _load(triton: FakeTriton, model: str, config: str) -> Content:
     if not triton.is_explicit:
         return 503, {"error": NOT_EXPLICIT}
-    if model in triton.unloadable:
+    if model in triton.unloadable or (config and model in triton.unconfigurable):
         return 500, {"error": f"failed to load '{model}'"}
+    if config:
+        triton.configs[model] = json.loads(config)
     triton.models[model] = "READY"
     return 200, None

@@ -32,7 +32,7 @@ def test_the_models_of_a_backend_are_as_documented() -> None:
             {"name": "other", "version": "", "state": "unavailable", "reason": "unloaded"},
         ],
         "regions": [],
-        "drift": {"models": [], "settings": []},
+        "drift": {"models": [], "configurations": [], "settings": []},
     }
     document = openapi_document("1")
     assert problems(rendered, document["components"]["schemas"]["Models"], document) == []

@@ -203,7 +203,8 @@ def models(**changed: Any) -> bytes:
         {"name": "simple", "version": "1", "state": "ready", "reason": ""},
         {"name": "other", "version": "", "state": "unavailable", "reason": "unloaded"},
     ]
-    state = {"listed": True, "models": table, "drift": {"models": [], "settings": []}}
+    drift = {"models": [], "configurations": [], "settings": []}
+    state = {"listed": True, "models": table, "drift": drift}
     return json.dumps({**state, **changed}).encode()
 
 
@@ -226,11 +227,12 @@ def test_names_of_backends_are_harmless_to_terminals(capsys: pytest.CaptureFixtu
 
 
 def test_drift_is_said_below(capsys: pytest.CaptureFixture[str]) -> None:
-    drift = {"models": ["a", "b"], "settings": ["log_info"]}
+    drift = {"models": ["a", "b"], "configurations": ["c", "d"], "settings": ["log_info"]}
     with answering(models(drift=drift)) as (address, _):
         assert list_models(AdminTarget(address), "gpu-0") == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         "not ready here, but on another backend: a, b",
+        "not configured as on most backends: c, d",
         "settings that differ from most backends: log_info",
     ]
 

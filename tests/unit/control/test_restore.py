@@ -10,12 +10,14 @@ import pytest
 from lb.balancing.policies import make_policy
 from lb.control import restore
 from lb.control.directory import BackendDirectory
+from lb.control.model_views import models_view
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
 from lb.control.restore import Missing, Restorer, missing
 from lb.domain.backend import AdminState
 from lb.domain.model import ModelEntry, ModelState
+from lb.domain.pool import PoolSnapshot
 from lb.health.port import Finding
 from lb.kserve.messages import REPOSITORY_MODEL_UNLOAD
 from lb.kserve.operations import grpc_operation
@@ -252,3 +254,114 @@ async def test_without_others_nothing_is_done(other_is: str) -> None:
         await eventually(lambda: bool(bench.directory.find("b").models.lists))
         await soon(bench.watch.refreshed([bench.directory.find("b")]))
         assert bench.tritons["b"].models == empty().models
+
+
+# Running it as the others do
+
+
+def configured(size: int, triton: FakeTriton | None = None, **options: object) -> FakeTriton:
+    """With a batch size for `m`."""
+    triton = triton or full()
+    triton.configs["m"] = {"max_batch_size": size}
+    triton.__dict__.update(options)
+    return triton
+
+
+def loads(triton: FakeTriton) -> int:
+    return sum("ModelLoad" in path for path in triton.asked)
+
+
+async def rejoined(bench: Bench, name: str, triton: FakeTriton) -> None:
+    """A Triton takes the place of another, and is given what it lacks."""
+    await bench.restart(name, triton)
+    await eventually(lambda: ("model", "restored") in bench.restored())
+    await eventually(lambda: not bench.restorer._joining)
+
+
+async def test_a_restored_model_is_configured_as_on_the_others() -> None:
+    async with restoring(a=configured(8), b=configured(8), c=configured(8)) as bench:
+        await rejoined(bench, "c", configured(0, empty()))
+        assert bench.tritons["c"].configs["m"]["max_batch_size"] == 8
+        assert bench.restored()["configuration", "restored"] == 1
+        assert loads(bench.tritons["c"]) == 3
+        await eventually(lambda: bench.directory.ref.current.routes[b"m"].placements is None)
+        assert not bench.directory.configurations.differing
+
+
+async def test_a_restored_model_that_is_alike_is_loaded_once() -> None:
+    async with restoring(a=configured(8), b=configured(8)) as bench:
+        await rejoined(bench, "b", configured(8, empty()))
+        assert loads(bench.tritons["b"]) == 2
+        assert ("configuration", "restored") not in bench.restored()
+
+
+async def test_a_restored_model_gets_no_requests_until_it_is_alike() -> None:
+    async with restoring(a=configured(8), b=configured(8)) as bench:
+        seen: set[int] = set()
+
+        def look(snapshot: PoolSnapshot) -> None:
+            route, b = snapshot.routes.get(b"m"), bench.tritons["b"]
+            placements = (route and route.placements) or snapshot.placements
+            if any(backend.name == "b" for backend in placements[0].eligible):
+                seen.add(b.configs["m"]["max_batch_size"])
+
+        bench.find("b", Finding.REFUSED)
+        bench.directory.ref.subscribe(look)
+        await rejoined(bench, "b", configured(0, empty()))
+        await eventually(lambda: bool(seen))
+        assert bench.directory.find("b").models.ready == bench.directory.find("a").models.ready
+        # The first snapshot is of a backend that has listed nothing yet: it gets what nobody has.
+        assert seen == {8}
+
+
+async def test_what_the_others_do_not_agree_on_is_not_loaded_again() -> None:
+    async with restoring(a=configured(8), b=configured(4), c=configured(8)) as bench:
+        await rejoined(bench, "c", configured(0, empty()))
+        assert bench.tritons["c"].configs["m"]["max_batch_size"] == 0
+        assert bench.restored()["configuration", "failed"] == 1
+        assert loads(bench.tritons["c"]) == 2
+
+
+async def test_a_configuration_that_is_refused_is_drift(caplog: pytest.LogCaptureFixture) -> None:
+    async with restoring(a=configured(8), b=configured(8), c=configured(8)) as bench:
+        stubborn = configured(0, empty(), unconfigurable=frozenset({"m"}))
+        await rejoined(bench, "c", stubborn)
+        assert bench.restored()["configuration", "failed"] == 1
+        assert bench.tritons["c"].models["m"] == "READY"
+        c = bench.directory.find("c")
+        await eventually(
+            lambda: models_view(bench.directory, c, 100.0).drift.configurations == ("m",)
+        )
+        assert not models_view(
+            bench.directory, bench.directory.find("a"), 100.0
+        ).drift.configurations
+        said = [line for line in caplog.messages if "configure a model alike" in line]
+        assert len(said) == 1
+
+
+async def test_steps_that_an_ensemble_brings_are_configured_as_on_the_others() -> None:
+    async with restoring(a=configured(8), b=configured(8)) as bench:
+        again = configured(0, empty())
+        again.models = models = _Told(again.models)
+        again.configs["a_ensemble"] = {}
+        for triton in bench.tritons.values():
+            triton.models["a_ensemble"] = "READY"
+        dict.__setitem__(models, "a_ensemble", "UNAVAILABLE")
+        models.then = lambda: dict.__setitem__(models, "m", "READY")
+        await bench.watch.refreshed(bench.directory.records)
+        await rejoined(bench, "b", again)
+        assert bench.tritons["b"].configs["m"]["max_batch_size"] == 8
+
+
+async def test_another_way_of_loading_is_noticed_on_all_at_once() -> None:
+    async with restoring(a=configured(8), b=configured(8)) as bench:
+        book = bench.directory.configurations
+        version = (b"m", b"1")
+        a, b = (bench.directory.find(name).backend for name in "ab")
+        await eventually(lambda: None not in (book.digest(a, version), book.digest(b, version)))
+        before = book.digest(a, version)
+        for triton in bench.tritons.values():
+            configured(4, triton)
+        bench.watch.control_done(UNLOAD, b"m", (a, b))
+        await eventually(lambda: None not in (book.digest(a, version), book.digest(b, version)))
+        assert book.digest(a, version) == book.digest(b, version) != before

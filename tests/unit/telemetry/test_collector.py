@@ -127,6 +127,7 @@ def test_what_is_known_of_models_is_rendered() -> None:
         ("backend_model_table_age_seconds", {"backend": "b0"}, 1.5),
         ("backend_models_missing", {"backend": "b0"}, 1),
         ("backend_settings_differing", {"backend": "b0"}, 2),
+        ("backend_configurations_differing", {"backend": "b0"}, 3),
         ("model_ready_backends", {"model": "simple"}, 2),
         ("restored_total", {"kind": "model", "result": "restored"}, 4),
         ("open_sequences", {"backend": "a", "model": "m"}, 3),
