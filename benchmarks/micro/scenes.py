@@ -85,11 +85,14 @@ def _exchange(sides: Http1Sides) -> Callable[[tuple[bytes, bytes]], None]:
     return exchange
 
 
-def http1_small(backends: int) -> Make:
+def http1_small(backends: int, having_model: int | None = None) -> Make:
     """A request whose head is known, and its answer, one read each."""
-    return lambda clock: _same(
-        _exchange(Http1Sides(clock, backends=backends)), (SMALL + b"x" * 130, _ANSWER)
-    )
+
+    def make(clock: Clock) -> Scene:
+        sides = Http1Sides(clock, backends=backends, having_model=having_model)
+        return _same(_exchange(sides), (SMALL + b"x" * 130, _ANSWER))
+
+    return make
 
 
 def http1_new_heads(clock: Clock) -> Scene:
@@ -338,6 +341,8 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request": http1_small(1),
     "HTTP/1.1 request, 2 backends": http1_small(2),
     "HTTP/1.1 request, 200 backends": http1_small(200),
+    "HTTP/1.1 request, model on 1 of 2": http1_small(2, 1),
+    "HTTP/1.1 request, model on 100 of 200": http1_small(200, 100),
     "HTTP/1.1 request, new head of 12 fields": http1_new_heads,
     "HTTP/1.1 upload, 256 KiB": http1_upload,
     "HTTP/1.1 download, 256 KiB": http1_download,

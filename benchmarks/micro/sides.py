@@ -99,9 +99,9 @@ class StillLoop:
 
 
 class Wiring:
-    """What both relays need, over so many backends that know a stateless model."""
+    """What both relays need, over so many backends, of which so many have a stateless model."""
 
-    def __init__(self, backends: int, clock: Clock) -> None:
+    def __init__(self, backends: int, clock: Clock, having_model: int | None = None) -> None:
         self.backends = tuple(
             Backend(
                 BackendSpec(
@@ -115,7 +115,12 @@ class Wiring:
         policy = LeastLoaded(Random(1))
         placement = Placement(self.backends, policy.build(self.backends), policy)
         facts = ModelFacts(is_stateful=False, is_decoupled=False)
-        route = ModelRoute(facts=facts, ready_versions=frozenset({b"1"}), is_plain=True)
+        ready = frozenset({b"1"})
+        route = ModelRoute(facts=facts, ready_versions=ready, is_plain=True)
+        if having_model is not None:
+            some = self.backends[:having_model]
+            special = Placement(some, policy.build(some), policy)
+            route = ModelRoute(facts=facts, ready_versions=ready, placements=(special, special))
         snapshot = PoolSnapshot(1, self.backends, (placement, placement), {MODEL: route})
         self.ledger = Ledger(_CEILING)
         self.meter = Meter()
@@ -135,8 +140,8 @@ class Wiring:
 class Http1Sides:
     """A client's connection and one idle connection to each backend. Needs a running loop."""
 
-    def __init__(self, clock: Clock, *, backends: int = 1) -> None:
-        wiring = Wiring(backends, clock)
+    def __init__(self, clock: Clock, *, backends: int = 1, having_model: int | None = None) -> None:
+        wiring = Wiring(backends, clock, having_model)
         self.relay = Http1Relay(
             wiring.dispatcher,
             wiring.timers,
