@@ -102,6 +102,11 @@ class StreamMask:
         self._error: NameMask | None = None
         """Of the message under way, if it is an error."""
 
+    @property
+    def is_between(self) -> bool:
+        """Whether no message is under way."""
+        return not self._rest and not self._prefix
+
     def cutter(self) -> MessageCutter:
         """What cuts the rest of the stream into messages."""
         return MessageCutter(self._prefix, self._rest)

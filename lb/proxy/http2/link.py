@@ -44,6 +44,10 @@ _BURST: Final = 64 * 1024
 _FRAMES_AT_ONCE: Final = 256
 """Frames of one connection that are handled before others have their turn: a read may bring 29,000
 of nine bytes, which take a tenth of a second."""
+_LARGE_READ: Final = 128 * 1024
+"""Bytes. libuv reads from a connection that sends so fast up to 32 times in a row, 8 MB."""
+_READS_IN_A_ROW: Final = 4
+"""Large reads before others have their turn."""
 _MAX_UNREAD_CONTROL: Final = 1000
 """Control answers written while the peer does not read; then it is a flood."""
 
@@ -52,8 +56,8 @@ class Link(Http2Codec, asyncio.Protocol):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "parted", "relay",
-        "transport", "unread", "waiting",
+        "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "large_reads",
+        "parted", "relay", "transport", "unread", "waiting",
     )  # fmt: skip
 
     most_unread: float = inf
@@ -80,6 +84,8 @@ class Link(Http2Codec, asyncio.Protocol):
         """Bytes written while it was."""
         self.fresh = True
         """No header block went out yet."""
+        self.large_reads = 0
+        """In a row."""
         self.parted = False
         """We have said all."""
         self.waiting: dict[Pipe[Any], None] = {}
@@ -109,12 +115,19 @@ class Link(Http2Codec, asyncio.Protocol):
         if self.out and not self.dirty:
             self.mark()
         transport = self.transport
-        if self.has_more and transport is not None and not (self.parted or transport.is_closing()):
+        if len(data) > _LARGE_READ:
+            self.large_reads += 1
+        if (
+            (self.has_more or self.large_reads == _READS_IN_A_ROW)
+            and transport is not None
+            and not (self.parted or transport.is_closing())
+        ):
             transport.pause_reading()
             self.relay.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """Go on with a read that brought very many frames, after the others had their turn."""
+        """Go on with what brings very many frames or bytes, after the others had their turn."""
+        self.large_reads = 0
         transport = self.transport
         if transport is None or self.parted or transport.is_closing():
             return
@@ -217,10 +230,12 @@ class Link(Http2Codec, asyncio.Protocol):
                 )
             )
 
-    def send_data(self, pipe: Pipe[Any], payload: Payload) -> None:
+    def send_data(  # noqa: C901, PLR0912  # the fence
+        self, pipe: Pipe[Any], payload: Payload
+    ) -> None:
         """Send payload that just arrived on `pipe`, whose sink is this connection."""
-        # HOT PATH (benchmarks/load). The window arithmetic of Pipe.went_out is repeated in line
-        # for the payload that goes out at once; the reference is `drain`.
+        # HOT PATH (benchmarks/bench_stream_relay.py). The window arithmetic of Pipe.went_out is
+        # repeated in line for the payload that goes out at once; the reference is `drain`.
         size = len(payload)
         if (
             pipe.queue
@@ -231,6 +246,17 @@ class Link(Http2Codec, asyncio.Protocol):
         ):
             if not size or pipe.push(payload):
                 self.drain(pipe, _BURST)
+            return
+        if 0 < size < COPY_BELOW and not pipe.ended:
+            pipe.credit -= size
+            self.credit -= size
+            self.data_sent += 1
+            if not self.dirty:
+                self.mark()
+            self.out.append(pack_header(size << 8, 0, pipe.sink_id) + payload)
+            pipe.owed = owed = pipe.owed + size
+            if owed + owed >= pipe.window_size:
+                self._credit_source(pipe, 0)
             return
         ended = pipe.ended and not pipe.trailers
         if not size and not ended:

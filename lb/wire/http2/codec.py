@@ -134,26 +134,26 @@ class Http2Codec(Endpoint):
             left -= 1
             head, flags, stream_id = unpack_header(data, pos)
             start = pos + 9
-            stop = start + (head >> 8)
+            length = head >> 8
+            stop = start + length
             if stop <= size and not self._block_id:
                 kind = head & 0xFF
-                if kind == 0:
+                if not kind:
                     pipe = find(stream_id)
-                    if pipe is not None and not pipe.ended and not flags & 8 and head <= data_limit:
+                    if pipe is not None and not pipe.ended and flags < 2 and head <= data_limit:
                         pos = stop
-                        length = stop - start
                         self.owed += length
                         pipe.window = window = pipe.window - length
                         if window < 0:
                             self._overrun(stream_id)
                         elif length < COPY_BELOW:
-                            if length < TINY and not flags & 1:
+                            if length < TINY and not flags:
                                 self.spend(Spending.CRUMB if length else Spending.EMPTY)
-                            self.on_data(pipe, data[start:stop], flags & 1)
+                            self.on_data(pipe, data[start:stop], flags)
                         else:
                             if view is None:
                                 view = memoryview(data)
-                            self.on_data(pipe, view[start:stop], flags & 1)
+                            self.on_data(pipe, view[start:stop], flags)
                         continue
                 elif (
                     kind == 1
@@ -162,8 +162,8 @@ class Http2Codec(Endpoint):
                     and 0 < stream_id < _LAST_IDS
                 ):
                     block = data[start:stop]
-                    if stop - start > _HEAD_UNIT_BYTES:
-                        left -= (stop - start) >> _HEAD_UNIT
+                    if length > _HEAD_UNIT_BYTES:
+                        left -= length >> _HEAD_UNIT
                     if stop <= last and not flags & 1 and not data[stop + 3]:
                         pos = self.take_whole(data, stop, stream_id, block)
                         if pos:

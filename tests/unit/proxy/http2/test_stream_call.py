@@ -65,6 +65,38 @@ async def test_errors_in_a_stream_are_masked_and_results_pass(whole: bool) -> No
     assert relay.is_clean()
 
 
+async def test_an_error_among_answers_of_its_size_is_masked() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    error = RESERVED + b"secret"
+    failure = message(b"\x0a" + bytes((len(error),)) + error)
+    result = message(b"\x12" + bytes((len(error),)) + error)
+    client.sends(headers(1, request_fields(path=_STREAM)) + data(1, named(b"m")))
+    backend.sends(headers(1, RESPONSE_FIELDS))
+    for answer in (result, result, failure, result, result[:9], result[9:], failure, result):
+        backend.sends(data(1, answer))
+    masked = failure.replace(error, b"*" * len(error))
+    got = b"".join(found.payload for found in client.gets() if found.kind == DATA)
+    assert got == 2 * result + masked + 2 * result + masked + result
+
+
+async def test_a_piece_of_an_answer_is_not_taken_for_one_that_looks_like_it() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    error = RESERVED + b"secret"
+    failure = message(b"\x0a" + bytes((len(error),)) + error)
+    result = message(b"\x12" + bytes(len(failure) - 6))
+    around = (2 * len(result)).to_bytes(4, "big")
+    client.sends(headers(1, request_fields(path=_STREAM)) + data(1, named(b"m")))
+    backend.sends(headers(1, RESPONSE_FIELDS))
+    for piece in (result, result, b"\0" + around, result, result, failure):
+        backend.sends(data(1, piece))
+    got = b"".join(found.payload for found in client.gets() if found.kind == DATA)
+    assert got == 2 * result + b"\0" + around + 2 * result + failure.replace(
+        error, b"*" * len(error)
+    )
+
+
 async def test_messages_like_the_last_one_go_on_with_one_backend_unseen() -> None:
     paper = PaperStreams()
     paper.send(request("plain", name="0"))
