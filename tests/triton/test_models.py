@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from multiprocessing import shared_memory
 from typing import Any
@@ -182,3 +183,49 @@ async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
             triton.ask("POST", "/v2/trace/setting", {"trace_rate": "1000"})
         memory.close()
         memory.unlink()
+
+
+async def test_a_triton_that_restarts_empty_runs_models_as_the_others_do(
+    balancer: RunningBalancer, replica: RunningBalancer, tritons: tuple[ExplicitTriton, ...]
+) -> None:
+    """Configurations that came with a load are not in the repository."""
+    victim = tritons[0]
+    path, model = "/v2/models/simple_sequence/config", "simple_sequence"
+    usual = victim.ask("GET", path)
+    batching = {**usual["sequence_batching"], "max_sequence_idle_microseconds": 7_000_000}
+    other = {**usual, "sequence_batching": batching}
+
+    def load(config: dict[str, Any]) -> None:
+        with grpcclient.InferenceServerClient(balancer.target.grpc) as client:
+            client.load_model(model, config=json.dumps(config))
+
+    def drift(of: RunningBalancer, triton: ExplicitTriton) -> list[str]:
+        found: list[str] = table(of, triton)["drift"]["configurations"]
+        return found
+
+    try:
+        await asyncio.to_thread(load, other)
+        assert [each.ask("GET", path) for each in tritons] == [other] * len(tritons)
+        victim.kill9()
+        await until(lambda: not victim.is_running, "it is dead")
+        await until(lambda: not ready(balancer, victim), "its models are forgotten")
+        await until(lambda: not ready(replica, victim), "the other one knows")
+        victim.restart_with()
+        await until(
+            lambda: all(ready(each, victim) == set(MODELS) for each in (balancer, replica)),
+            "it is restored",
+        )
+        assert victim.ask("GET", path) == other
+        restored = balancer.metrics_text() + replica.metrics_text()
+        assert 'triton_lb_restored_total{kind="configuration",result="restored"} 1.0' in restored
+        assert 'result="failed"' not in restored
+        # What only one is told is shown.
+        config = {"parameters": {"config": json.dumps(usual)}}
+        await asyncio.to_thread(victim.ask, "POST", f"/v2/repository/models/{model}/unload", {})
+        await until(lambda: model not in ready(balancer, victim), "the table knows", 10.0)
+        await asyncio.to_thread(victim.ask, "POST", f"/v2/repository/models/{model}/load", config)
+        await until(lambda: drift(balancer, victim) == [model], "it is shown", 20.0)
+        assert drift(balancer, tritons[1]) == []
+    finally:
+        await asyncio.to_thread(load, usual)
+    await until(lambda: drift(balancer, victim) == [], "all are alike again", 20.0)

@@ -60,6 +60,18 @@ def test_settings_that_are_otherwise_on_most_are_drift() -> None:
     assert drift(directory, "c") == Drift(settings=("log_verbose_level",))
 
 
+def test_models_that_are_configured_otherwise_on_most_are_drift() -> None:
+    directory = make_directory("a", "b", "c", "off")
+    for name, digest in (("a", 1), ("b", 1), ("c", 2), ("off", 3)):
+        lists(directory, name, "m")
+        backend = directory.find(name).backend
+        directory.configurations.note(backend, (b"m", b"1"), digest)
+    directory.set_admin("off", AdminState.DISABLED, NOW)
+    assert drift(directory, "a") == Drift()
+    assert drift(directory, "c") == Drift(configurations=("m",))
+    assert [each.reconfigured for each in table_statuses(directory, NOW)] == [0, 0, 1, 0]
+
+
 def test_metrics_count_what_views_name() -> None:
     directory = make_directory("a", "b", "c")
     lists(directory, "a", "m", "n", now=108.0)

@@ -219,3 +219,35 @@ async def test_errors_come_in_the_words_of_the_backend() -> None:
     questions = Questions(asker)
     assert (await questions.load(record(grpc=None), b"m", 1.0)).detail == "not now"
     assert (await questions.load(record(http=None), b"m", 1.0)).detail == "not there"
+
+
+# Configurations
+
+
+async def test_a_load_takes_a_configuration_in_both_protocols() -> None:
+    asker = Scripted()
+    for backend in (record(grpc=None), record(http=None)):
+        await Questions(asker).load(backend, b"m", 600.0, '{"name": "m"}')
+    request = pb.RepositoryModelLoadRequest(model_name="m")
+    request.parameters["config"].string_param = '{"name": "m"}'
+    assert asker.asked == [
+        (
+            b"POST",
+            b"/v2/repository/models/m/load",
+            b'{"parameters": {"config": "{\\"name\\": \\"m\\"}"}}',
+        ),
+        (b"", SERVICE + b"RepositoryModelLoad", request.SerializeToString()),
+    ]
+
+
+async def test_a_configuration_is_read_whole_and_over_http_only() -> None:
+    asker = Scripted(http_answer=HttpAnswer(200, (), b'{"name": "m"}'))
+    questions = Questions(asker)
+    assert (await questions.configuration(record(), (b"m", b"1"))).text == '{"name": "m"}'
+    assert asker.asked == [(b"GET", b"/v2/models/m/versions/1/config", b"")]
+    for backend, version in ((record(http=None), (b"m", b"1")), (record(), (b"a b", b"1"))):
+        with pytest.raises(NotOffered):
+            await questions.configuration(backend, version)
+    asker.http_answer = HttpAnswer(200, (), b" " * (READ_BYTES + 1))
+    with pytest.raises(ValueError, match="too long"):
+        await questions.configuration(record(), (b"m", b"1"))

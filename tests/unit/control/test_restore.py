@@ -310,7 +310,6 @@ async def test_a_restored_model_gets_no_requests_until_it_is_alike() -> None:
         await rejoined(bench, "b", configured(0, empty()))
         await eventually(lambda: bool(seen))
         assert bench.directory.find("b").models.ready == bench.directory.find("a").models.ready
-        # The first snapshot is of a backend that has listed nothing yet: it gets what nobody has.
         assert seen == {8}
 
 

@@ -124,3 +124,15 @@ def test_a_contradiction_outlives_sharing() -> None:
     assert same.share(one)
     assert same.ready == frozenset()
     assert one.has_ready_models
+
+
+def test_what_is_withheld_is_not_ready_until_it_is_let_go() -> None:
+    table = ModelTable()
+    entries = [ModelEntry(name, b"1", ModelState.READY) for name in (b"m", b"n")]
+    assert not table.withhold(frozenset({b"m"}))
+    assert table.listed(entries, 1.0) == {(b"n", b"1")}
+    assert table.ready == {(b"n", b"1")}
+    assert table.state_of(entries[0]) is ModelState.LOADING
+    assert table.state_of(entries[1]) is ModelState.READY
+    assert table.withhold(frozenset())
+    assert table.ready == {(b"m", b"1"), (b"n", b"1")}
