@@ -61,6 +61,11 @@ class Sink(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def pause_reading(self) -> None:
+        """What comes is given by hand."""
+
+    resume_reading = pause_reading
+
     def is_closing(self) -> bool:
         return False
 
