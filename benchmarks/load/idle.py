@@ -29,14 +29,13 @@ LIMIT = 1.0
 """Of the memory per connection, to Envoy."""
 
 _HOLD_LIMIT_S = 120.0
-_SPARE_FILES = 600
+_SPARE_FILES = 1000
 """Descriptors of a proxy beside its connections: ours keeps one to a backend for each client in
-reserve."""
+reserve, and nginx closes idle ones when a sixteenth of all connections is left."""
 _ROUNDS = 3
 _NOTES = f"""\
 `KiB each`: what the proxy's resident memory grew by when that many connections were opened and
-kept idle, divided by their number. Each has made one call; Envoy, HAProxy and nginx keep less of
-one that has made none. `CPU`: microseconds per request of {ACTIVE} connections that work meanwhile;
+kept idle, divided by their number; each has made one call. `CPU`: microseconds per request of {ACTIVE} connections that work meanwhile;
 `to none`: the same in proportion to that without idle ones. Memory of the kernel is not in it."""
 
 
