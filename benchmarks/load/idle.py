@@ -35,8 +35,9 @@ reserve, and nginx closes idle ones when a sixteenth of all connections is left.
 _ROUNDS = 3
 _NOTES = f"""\
 `KiB each`: what the proxy's resident memory grew by when that many connections were opened and
-kept idle, divided by their number; each has made one call. `CPU`: microseconds per request of {ACTIVE} connections that work meanwhile;
-`to none`: the same in proportion to that without idle ones. Memory of the kernel is not in it."""
+kept idle, divided by their number; each has made one call. `CPU`: microseconds per request of
+{ACTIVE} connections that work meanwhile; `to none`: the same in proportion to that without idle
+ones. Memory of the kernel is not in it."""
 
 
 @dataclass
