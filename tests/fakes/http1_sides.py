@@ -22,8 +22,8 @@ from tests.fakes.relay import Finished, Outcomes, snapshot_of
 class FakeTransport(asyncio.Transport):
     """Takes what is written. `waiting` is what a test says has not been sent yet."""
 
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        super().__init__({"peername": ("10.1.2.3", 4711)})
+    def __init__(self, protocol: asyncio.Protocol, host: str = "10.1.2.3") -> None:
+        super().__init__({"peername": (host, 4711), "sockname": (host, 8000)})
         self.protocol = protocol
         self.written = b""
         self.writes = 0
@@ -116,10 +116,10 @@ class Sides:
             options or Http1Options(),
         )
 
-    def client(self) -> tuple[ServerConnection, FakeTransport]:
-        """A client that has connected."""
+    def client(self, host: str = "10.1.2.3") -> tuple[ServerConnection, FakeTransport]:
+        """A client that has connected, to an address of its own machine."""
         server = self.relay.server_protocol()
-        transport = FakeTransport(server)
+        transport = FakeTransport(server, host)
         server.connection_made(transport)
         return server, transport
 

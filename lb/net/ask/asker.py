@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from ssl import SSLError
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Final, Generic, TypeAlias, TypeVar, cast
 
 from lb.domain.backend import Address, AppProtocol, BackendPort, BackendSpec, BackendTls
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.http import HttpAnswer, HttpTalk
-from lb.net.ask.talk import ANSWER_BYTES, Fields, Payload, Talk, authority, with_operator_fields
+from lb.net.ask.talk import (
+    ANSWER_BYTES,
+    PIECE_BYTES,
+    Fields,
+    Payload,
+    Talk,
+    authority,
+    with_operator_fields,
+)
 from lb.net.dial import dial
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
@@ -21,6 +30,9 @@ AnswerT = TypeVar("AnswerT")
 
 Keep: TypeAlias = Callable[[int], bool]
 """Told how many bytes more are kept of an answer; False ends the call."""
+
+_TURN_BYTES: Final = 2**20
+"""What all uploads together send in one turn of the loop: half a millisecond."""
 
 _PORTS = (BackendPort.HTTP, BackendPort.GRPC)
 
@@ -48,6 +60,7 @@ class Asker:
         self._connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._answer_bytes = answer_bytes
+        self._turns = _Turns()
 
     async def http(
         self,
@@ -124,7 +137,7 @@ class Asker:
                 transport, _ = await dial(
                     loop,
                     address,
-                    lambda: _Connection(talk, outcome, keep),
+                    lambda: _Connection(talk, outcome, keep, self._turns),
                     self._connect_timeout_s,
                     tls=self._tls.find(tls, protocol),
                     handshake_s=self._handshake_timeout_s,
@@ -145,18 +158,56 @@ def _port(spec: BackendSpec, protocol: AppProtocol) -> tuple[Address, BackendTls
     return address, spec.tls_of(_PORTS[protocol])
 
 
+class _Turns:
+    """Lets uploads take turns: so much is sent in one turn of the loop, to however many backends.
+
+    What 200 of them are told at the same time would otherwise stop everybody else for as long as
+    it takes to hand it to the kernel.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Callable[[], int]] = deque()
+        self._is_due = False
+
+    def wait(self, send: Callable[[], int]) -> None:
+        """Call `send` soon, once; it returns how many bytes it has sent."""
+        self._waiting.append(send)
+        self._see_to_it()
+
+    def _see_to_it(self) -> None:
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        size = 0
+        for _ in range(len(self._waiting)):
+            size += self._waiting.popleft()()
+            if size >= _TURN_BYTES:
+                break
+        self._see_to_it()
+
+
 class _Connection(asyncio.Protocol, Generic[AnswerT]):
     """Carries bytes between a transport and a talk until that has its answer."""
 
     def __init__(
-        self, talk: Talk[AnswerT], outcome: asyncio.Future[AnswerT], keep: Keep | None
+        self,
+        talk: Talk[AnswerT],
+        outcome: asyncio.Future[AnswerT],
+        keep: Keep | None,
+        turns: _Turns,
     ) -> None:
         self._talk = talk
+        self._turns = turns
         self._outcome = outcome
         self._keep = keep
         self._transport: asyncio.Transport | None = None
         self._heard = False
         self._is_paused = False
+        self._has_turn = False
+        """It will go on with the upload when its turn comes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the opening."""
@@ -175,12 +226,25 @@ class _Connection(asyncio.Protocol, Generic[AnswerT]):
         self._upload()
 
     def _upload(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
+            self._turns.wait(self.send_some)
+
+    def send_some(self) -> int:
+        """Its turn has come. How many bytes it has sent."""
+        self._has_turn = False
         transport = self._transport
-        while not (self._is_paused or transport is None or self._outcome.done()):
-            pieces = self._talk.upload()
-            if not pieces:
-                return
+        if self._is_paused or transport is None or self._outcome.done():
+            return 0
+        pieces: list[Payload] = []
+        size = 0
+        while size < PIECE_BYTES and (more := self._talk.upload()):
+            pieces += more
+            size += sum(map(len, more))
+        if pieces:
+            self._upload()
             transport.writelines(pieces)
+        return size
 
     def data_received(self, data: bytes) -> None:
         """Feed the talk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +27,16 @@ _HOP_BY_HOP: Final = frozenset({
 """Fields that each of our own requests has anew."""
 QUESTION_BYTES: Final = 64 * 1024
 """A question that changes nothing needs hardly a body, and everybody may ask it."""
+_LARGE_READ: Final = 128 * 1024
+"""Bytes in one read. libuv reads up to 32 times in a row from who sends fast: 8 MB in one turn."""
+_LARGE_JOIN: Final = 2**20
+"""Bytes from which on CPython joins without holding the interpreter."""
 
 
 class AskedExchange(Http1Exchange):
     """A request that goes to no backend of its own."""
 
-    __slots__ = ("_fan_out", "_head", "_watch")
+    __slots__ = ("_fan_out", "_head", "_is_resting", "_watch")
 
     def __init__(
         self,
@@ -44,6 +49,8 @@ class AskedExchange(Http1Exchange):
         super().__init__(relay, server, plan, now)
         self._fan_out = fan_out
         self._head = b""
+        self._is_resting = False
+        """Much of the body came just now: what comes next has to wait for a turn of the loop."""
         self._watch = RegistrationWatch() if plan.route.is_registration else None
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
@@ -61,12 +68,19 @@ class AskedExchange(Http1Exchange):
 
     def add(self, pieces: list[Payload], *, ended: bool) -> None:
         """Take a further part of the body."""
-        self._collect(pieces, ended=ended)
+        if self._collect(pieces, ended=ended) and sum(map(len, pieces)) > _LARGE_READ:
+            self._is_resting = True
+            self.relay.loop.call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        if self.server is not None:
+            self.server.update_reading()
 
     @property
     def wants_body(self) -> bool:
         """Whether the client should send more now."""
-        return True
+        return not self._is_resting
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes a limit with `pieces`; the exchange is over then."""
@@ -96,11 +110,16 @@ class AskedExchange(Http1Exchange):
         if not self._settle():
             return False
         if ended:
-            body = b"".join(kept)
-            kept.clear()  # a body of hundreds of megabytes is held once
-            self.relay.tasks.spawn(self._ask(body), name=f"ask:{self.operation.name}")
+            self.relay.tasks.spawn(self._join_and_ask(kept), name=f"ask:{self.operation.name}")
             return False
         return True
+
+    async def _join_and_ask(self, kept: list[Payload]) -> None:
+        # Elsewhere, where it takes milliseconds: the joining of bytes lets others run meanwhile.
+        is_long = self.bytes_in > _LARGE_JOIN
+        body = await asyncio.to_thread(b"".join, kept) if is_long else b"".join(kept)
+        kept.clear()  # a body of hundreds of megabytes is held once
+        await self._ask(body)
 
     async def _ask(self, body: bytes) -> None:
         plan = self.plan

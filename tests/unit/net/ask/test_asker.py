@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from lb.domain.backend import AppProtocol, BackendSpec, parse_address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.net.ask.asker import Asker
+from lb.net.ask.asker import Asker, _Turns
 from tests.fakes.grpc_server import grpc_server, path
 from tests.fakes.http1_backend import Peer, reply, scripted_backend
 
@@ -153,3 +155,27 @@ async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
             await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=5)
         answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=5)
         assert len(answer.body) == 70_000
+
+
+async def test_uploads_to_many_backends_take_turns() -> None:
+    turns, piece, pieces = _Turns(), 256 * 1024, 8
+    sent = [0] * 20
+
+    def sender(number: int) -> Callable[[], int]:
+        def send() -> int:
+            sent[number] += 1
+            if sent[number] < pieces:
+                turns.wait(send)
+            return piece
+
+        return send
+
+    for number in range(len(sent)):
+        turns.wait(sender(number))
+    counts = [0]
+    while counts[-1] < len(sent) * pieces:
+        await asyncio.sleep(0)
+        counts.append(sum(sent))
+        assert max(sent) - min(sent) <= 1
+    steps = [after - before for before, after in pairwise(counts)]
+    assert max(steps) == 2**20 // piece

@@ -153,3 +153,35 @@ async def test_questions_that_change_nothing_are_short() -> None:
     assert not bench.fan_out.questions
     assert bench.sent.take().startswith(b"HTTP/1.1 413 ")
     bench.sent.lose()
+
+
+async def test_a_client_that_sends_fast_does_not_keep_others_from_their_turn() -> None:
+    bench = Bench(Reply(status=200, body=b"", backends=("b0",)))
+    bench.server, bench.sent = bench.client("127.0.0.1")
+    size = 600_000
+    bench.server.data_received(
+        b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+        % size
+    )
+    for _ in range(2):
+        bench.server.data_received(bytes(200_000))
+        assert not bench.sent.reading
+        await asyncio.sleep(0)
+        assert bench.sent.reading
+    bench.server.data_received(bytes(200_000))
+    while not bench.fan_out.questions:
+        await bench.settle()
+    assert bench.fan_out.questions[0].body == bytes(size)
+    assert bench.is_clean
+
+
+async def test_a_client_that_leaves_while_others_have_their_turn_leaves_nothing() -> None:
+    bench = Bench(Reply(status=200, body=b"", backends=("b0",)))
+    bench.server, bench.sent = bench.client("127.0.0.1")
+    bench.server.data_received(
+        b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n"
+    )
+    bench.server.data_received(bytes(200_000))
+    bench.sent.lose()
+    await asyncio.sleep(0)
+    assert bench.is_clean

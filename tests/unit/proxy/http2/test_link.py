@@ -254,6 +254,21 @@ async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
     assert client.transport.reading
 
 
+async def test_large_reads_in_a_row_leave_others_their_turn() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    client.sends(headers(1, request_fields()), data(1, named()))
+    backend.gets()
+    for _ in range(2):
+        for _ in range(3):
+            client.link.data_received(data(1, bytes(200_000)))
+            assert client.transport.reading
+        client.link.data_received(data(1, bytes(200_000)))
+        assert not client.transport.reading
+        await asyncio.sleep(0)
+        assert client.transport.reading
+
+
 @pytest.mark.parametrize("pad", [None, 0], ids=["plain", "padded"])
 async def test_a_read_of_a_few_large_heads_does_so_too(pad: int | None) -> None:
     """Each takes as long as a hundred frames."""
