@@ -107,7 +107,7 @@ class ConfigurationReader:
         if changes != self._changes:
             self.read(record)
             return found
-        if version not in record.models.ready:
+        if version not in record.models.ready or record not in self._due:
             return found  # it has gone meanwhile, or nobody uses it yet
         before = self._book.digest(record.backend, version)
         if self._book.note(record.backend, version, found.digest):

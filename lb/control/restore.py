@@ -225,7 +225,7 @@ class Restorer:
         """Load one after the other: each serves as soon as it is there, and like the others."""
         is_done = True
         for at, model in enumerate(models):
-            self._withhold(record, frozenset(models[at:]))
+            self._withhold(record, frozenset(unchecked))
             # Another balancer, or an ensemble that it belongs to, may have loaded it; or it was
             # unloaded on others while those before it were loaded.
             if model in _missing_models(record, self._others()):
@@ -239,7 +239,7 @@ class Restorer:
                     break  # it loads what it finds by itself
                 await self._watch.refreshed([record])
             await self._check(record, model, unchecked)
-        self._withhold(record, frozenset())
+        self._withhold(record, frozenset(unchecked))
         return is_done
 
     def _withhold(self, record: BackendRecord, models: frozenset[bytes]) -> None:

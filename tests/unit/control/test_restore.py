@@ -16,9 +16,13 @@ from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member, Setup
 from lb.control.restore import Missing, Restorer, missing
 from lb.domain.backend import AdminState
+from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelEntry, ModelState
+from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
+from lb.health.models import Version
 from lb.health.port import Finding
+from lb.kserve.configuration import Configuration
 from lb.kserve.messages import REPOSITORY_MODEL_UNLOAD
 from lb.kserve.operations import grpc_operation
 from lb.kserve.repository import Region
@@ -364,3 +368,29 @@ async def test_another_way_of_loading_is_noticed_on_all_at_once() -> None:
         bench.watch.control_done(UNLOAD, b"m", (a, b))
         await eventually(lambda: None not in (book.digest(a, version), book.digest(b, version)))
         assert book.digest(a, version) == book.digest(b, version) != before
+
+
+async def test_what_could_not_be_compared_is_withheld_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restore, "_PAUSES_S", (0.0, 0.05))
+    async with restoring(a=configured(8), b=configured(8)) as bench:
+        asked = Questions.configuration
+        failures = [UpstreamError(Outcome.DEADLINE, "no answer")]
+        ready_meanwhile: list[bool] = []
+
+        async def configuration(
+            self: Questions, record: BackendRecord, version: Version
+        ) -> Configuration:
+            if record.backend.name == "b" and version[0] == b"m":
+                ready_meanwhile.append(version in record.models.ready)
+                if failures:
+                    raise failures.pop()
+            return await asked(self, record, version)
+
+        monkeypatch.setattr(Questions, "configuration", configuration)
+        await rejoined(bench, "b", configured(0, empty()))
+        assert bench.tritons["b"].configs["m"]["max_batch_size"] == 8
+        assert ready_meanwhile[:3] == [False] * 3
+        assert bench.restored()["configuration", "failed"] == 1
+        assert bench.restored()["configuration", "restored"] == 1
