@@ -28,7 +28,7 @@ fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix -q lb tests benchmarks tools
 	$(BIN)/ruff format -q lb tests benchmarks tools
 
-# Side by side with Envoy, HAProxy and nginx, about 20 minutes; BENCH=--keep writes to benchmarks/ itself.
+# Side by side with Envoy, HAProxy and nginx, under 30 minutes; BENCH=--keep writes to benchmarks/ itself.
 bench: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load $(BENCH)
