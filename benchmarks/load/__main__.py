@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.load import idle, plots, report, stalls
+from benchmarks.load import idle, plots, real_clients, report, stalls
 from benchmarks.load.bench import Bench, Plan, say
 from benchmarks.load.cells import CELLS, select
 from benchmarks.load.machine import describe
@@ -23,7 +23,11 @@ _HERE = Path(__file__).resolve().parents[1]
 _OUT = _HERE / "out"
 _AGAINST = _OUT / "against"
 
-SECTIONS: dict[str, Callable[[Plan], Section]] = {"stalls": stalls.run, "idle": idle.run}
+SECTIONS: dict[str, Callable[[Plan], Section]] = {
+    "stalls": stalls.run,
+    "idle": idle.run,
+    "real-clients": real_clients.run,
+}
 """What a whole run does after the cells, by name."""
 
 
