@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -19,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.flow import Payload, Pipe
 from tests.fakes.codec import NotingCodec
 from tests.fakes.frames import frame as raw_frame
 from tests.reference.http2_receive import receive_plainly
@@ -84,8 +89,20 @@ class PlainCodec(NotingCodec):
         receive_plainly(self, data)
 
 
+class RunningCodec(NotingCodec):
+    """Lets most payload pass unseen."""
+
+    def run_room(self, pipe: Pipe[Any], length: int) -> int:
+        return 0 if pipe.ended else 3 * length + 5
+
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        assert all(len(piece) == length for piece in pieces)
+        for piece in pieces:
+            self.on_data(pipe, piece, 0)
+
+
 def outcome(
-    data: bytes, cuts: list[int], make: type[NotingCodec] = NotingCodec
+    data: bytes, cuts: list[int], make: Callable[[], NotingCodec] = NotingCodec
 ) -> tuple[object, ...]:
     """Everything that shows of a codec which received `data`."""
     codec = make()
@@ -105,6 +122,31 @@ def test_frames_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int])
 @given(TRAFFIC | MANGLED, CUTS)
 def test_common_frames_are_judged_as_the_tables_say(data: bytes, cuts: list[int]) -> None:
     assert outcome(data, cuts) == outcome(data, cuts, PlainCodec)
+
+
+LARGE = st.builds(
+    lambda stream, size, count, ends: [
+        DataFrame(
+            stream, bytes([number]) * size, flags=["END_STREAM"] * (ends and number == count - 1)
+        )
+        for number in range(count)
+    ],
+    STREAM,
+    st.sampled_from([4095, 4096, 5000]),
+    st.integers(1, 12),
+    st.booleans(),
+)
+LARGE_TRAFFIC = st.lists(st.one_of(LARGE, LARGE, data_frames(), header_frames()), max_size=6).map(
+    lambda groups: b"".join(frame.serialize() for group in groups for frame in group)
+)
+
+
+@given(LARGE_TRAFFIC, st.lists(st.integers(0, 200_000), max_size=5))
+def test_runs_of_large_frames_are_what_their_frames_are(data: bytes, cuts: list[int]) -> None:
+    for window in (2000, 9000, 100_000):
+        assert outcome(data, cuts, partial(RunningCodec, window=window)) == outcome(
+            data, cuts, partial(PlainCodec, window=window)
+        )
 
 
 @given(MANGLED, CUTS)

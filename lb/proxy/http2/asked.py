@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -16,7 +16,7 @@ from lb.wire.grpc.compression import inflated
 from lb.wire.grpc.message import PREFIX_SIZE, frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
-from lb.wire.http2.flow import Payload
+from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.pieces import join_short
 
 _MESSAGE_LIMIT: Final = 2**31 - 1
@@ -48,6 +48,10 @@ class AskedCall(Call):
         """The head may pass."""
         if end_stream:
             self._ask()
+
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """See `Call`: all of it is looked at."""
+        return False
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""

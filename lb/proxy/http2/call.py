@@ -190,6 +190,12 @@ class Call(JoinedStreams):
         else:
             self._keep(payload)
 
+    def passes(self, pipe: Pipe[Any]) -> bool:
+        """Whether payload of a direction goes on as it comes, but for being counted."""
+        if pipe is self.request:
+            return not self.held_back and self.messages is None
+        return self.begun
+
     def _retain(self, payload: Payload) -> bool:
         """Keep payload for another attempt. False when the call had to give way."""
         request = self.request

@@ -278,6 +278,13 @@ class ClientLink(Link):
         """Payload of a response."""
         pipe.owner.response_data(payload, end_stream)
 
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        """Payload of a response that nobody looks at."""
+        sink = pipe.sink
+        if sink is not None:
+            pipe.owner.bytes_out += length * len(pieces)
+            sink.send_run(pipe, pieces, length)
+
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The backend ended a call without an answer, or stopped an upload."""
         self.close_stream(pipe.source_id)

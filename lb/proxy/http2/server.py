@@ -266,6 +266,13 @@ class ServerLink(Link):
         """Payload of a request."""
         pipe.owner.request_data(payload, end_stream)
 
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        """Payload of a request that nobody looks at."""
+        sink = pipe.sink
+        if sink is not None:
+            pipe.owner.bytes_in += length * len(pieces)
+            sink.send_run(pipe, pieces, length)
+
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The client cancelled."""
         self._unanswered += 1

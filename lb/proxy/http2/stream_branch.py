@@ -190,6 +190,10 @@ class Branch(Exchange):
         """See `Call`: there is more to do than a write."""
         return False
 
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """See `Call`: all of it is looked at."""
+        return False
+
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the response arrived."""
         if not self.begun:

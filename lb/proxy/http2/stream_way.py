@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
@@ -16,6 +16,7 @@ from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.http2.call import Call
 from lb.proxy.steps import idle_of, refusal
 from lb.wire.http2.fields import FieldCache
+from lb.wire.http2.flow import Pipe
 from lb.wire.http2.heads import RequestHead
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class RoutedStream(Call):
         """With several upstream streams."""
         self.debts = Debts(self, relay.ledger)
         """Of the backend, while it is one."""
+
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """See `Call`: all of it is looked at."""
+        return False
 
     def backend_for(self, message: StreamMessage) -> Backend | None:
         """Where a message goes. This is the one place that decides it.

@@ -5,11 +5,13 @@ As `lb.proxy.http1.watched`: what names a region does not reach the backend as a
 
 from __future__ import annotations
 
+from typing import Any
+
 from lb.access.gate import Claim
 from lb.domain.outcome import Reason
 from lb.kserve.regions import REFUSED, GrpcRegionWatch
 from lb.proxy.http2.call import Call
-from lb.wire.http2.flow import Payload
+from lb.wire.http2.flow import Payload, Pipe
 
 
 def watched(kind: type[Call]) -> type[Call]:
@@ -26,6 +28,10 @@ def watched(kind: type[Call]) -> type[Call]:
             may_use = gate.may_use_memory(known, self.server.client)
             self._watch = None if may_use else GrpcRegionWatch()
             super()._proceed(end_stream)
+
+        def passes(self, pipe: Pipe[Any]) -> bool:
+            """Whether payload goes on as it comes: what is watched does not."""
+            return self._watch is None and bool(super().passes(pipe))
 
         def request_data(self, payload: Payload, end_stream: int) -> None:
             """Payload of the request arrived."""

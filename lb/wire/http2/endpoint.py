@@ -69,6 +69,15 @@ class Endpoint:
         """Payload arrived; its windows are accounted for. May be part of a frame."""
         raise NotImplementedError
 
+    def run_room(self, pipe: Pipe[Any], length: int) -> int:
+        """Bytes of payload that may pass by `on_run`, in frames of `length`; 0 once `pipe` has
+        ended."""
+        return 0
+
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        """Payload of several DATA frames, each of `length`, of a stream that goes on."""
+        raise NotImplementedError
+
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The peer reset an open stream; it is still in `streams`."""
         raise NotImplementedError
