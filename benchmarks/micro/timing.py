@@ -12,13 +12,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
+from statistics import median
 from types import FunctionType
 from typing import Any, cast
 
 from benchmarks.micro.functions import HotFunction
 from benchmarks.micro.scenes import Make
 
-_WARM_UP = 100
+_WARM_UP = 500
 _now = time.perf_counter_ns
 
 
@@ -26,23 +27,21 @@ class Stopwatch:
     """Takes the time of a function's calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.spent_ns = 0
-        self.calls = 0
+        self.times_ns: list[int] = []
 
         def timed(*args: Any, **named: Any) -> Any:
             began = _now()
             try:
                 return function(*args, **named)
             finally:
-                self.spent_ns += _now() - began
-                self.calls += 1
+                self.times_ns.append(_now() - began)
 
         self.timed = cast(FunctionType, update_wrapper(timed, function))
 
     @property
-    def mean_ns(self) -> float:
-        """Per call."""
-        return self.spent_ns / max(self.calls, 1)
+    def median_ns(self) -> float:
+        """Per call. A mean would count what other programs did when they interrupted one."""
+        return median(self.times_ns)
 
 
 class Memory:
@@ -75,10 +74,10 @@ def time_scene(make: Make, steps: int) -> float:
     _warm_up(scene.step, scene.take(_WARM_UP))
     inputs = scene.take(steps)
     with _quiet():
-        began = _now()
+        began = time.thread_time_ns()
         for one in inputs:
             scene.step(one)
-        return (_now() - began) / (steps * scene.parts)
+        return (time.thread_time_ns() - began) / (steps * scene.parts)
 
 
 def time_within(function: HotFunction, make: Make, steps: int) -> float:
@@ -88,11 +87,11 @@ def time_within(function: HotFunction, make: Make, steps: int) -> float:
         scene = make(time.monotonic)
         _warm_up(scene.step, scene.take(_WARM_UP))
         inputs = scene.take(steps)
-        watch.spent_ns = watch.calls = 0
+        watch.times_ns.clear()
         with _quiet():
             for one in inputs:
                 scene.step(one)
-    return watch.mean_ns
+    return watch.median_ns
 
 
 def bytes_within(function: HotFunction, make: Make, steps: int) -> float:
@@ -120,7 +119,7 @@ def stopwatch_ns(steps: int) -> float:
     with _quiet():
         for one in range(steps):
             watch.timed(one)
-    return watch.mean_ns
+    return watch.median_ns
 
 
 def _warm_up(step: Callable[[Any], object], inputs: list[Any]) -> None:
