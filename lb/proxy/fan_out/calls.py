@@ -95,7 +95,7 @@ class Calls:
         self, question: Question, backend: Backend, timeout_s: float, keep: Keep
     ) -> Result:
         """Carry a load over gRPC, unless that cannot say the same or needs another key."""
-        if not await asyncio.to_thread(_is_alike, question.target, question.body):
+        if not await _reads_alike(question):
             return await self._over_http(question, backend, timeout_s, keep)
         try:
             result = await self._over_grpc(question, backend, timeout_s, keep)
@@ -143,9 +143,8 @@ class Calls:
         if question.protocol is AppProtocol.HTTP:
             if any(name == _ENCODING for name, _ in fields):
                 raise ValueError("a compressed request cannot be put into the other protocol")
-            name = question.operation.name
-            path = f"/{SERVICE}/{name}".encode()
-            message = await asyncio.to_thread(to_message, name, question.target, message)
+            path = f"/{SERVICE}/{question.operation.name}".encode()
+            message = await _as_message(question)
             fields = _crossing(fields)
         asked_at = self._clock()
         answer = await self._asker.grpc(
@@ -157,6 +156,30 @@ class Calls:
             keep=keep,
         )
         return answered_grpc(backend, answer, asked_at, self._clock())
+
+
+async def _reads_alike(question: Question) -> bool:
+    found = question.conversion
+    async with found.lock:
+        if found.is_alike is None:
+            found.is_alike = await asyncio.to_thread(_is_alike, question.target, question.body)
+        return found.is_alike
+
+
+async def _as_message(question: Question) -> bytes:
+    """The gRPC message that says what an HTTP request says.
+
+    Raises:
+        ValueError: nothing does, or it is too long.
+    """
+    found = question.conversion
+    async with found.lock:
+        if found.message is None:
+            name = question.operation.name
+            found.message = await asyncio.to_thread(
+                to_message, name, question.target, question.body
+            )
+        return found.message
 
 
 def gave_up(reach: Reach, question: Question) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from time import monotonic
 
@@ -11,10 +12,12 @@ from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.control import Reach
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.conversion import to_message
 from lb.net.ask.asker import Asker
 from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.net.ask.talk import Fields
+from lb.proxy.fan_out import calls
 from lb.proxy.fan_out.calls import Calls, gave_up, protocol_for
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result
@@ -128,10 +131,7 @@ async def test_what_cannot_be_said_in_its_protocol_is_an_error_of_that_backend()
     assert (result.status, result.detail) == (400, "the name cannot stand in a path")
     only_grpc = Backend(BackendSpec(name="a", grpc=parse_address("127.0.0.1:1")))
     compressed = http_question(b"POST", b"/v2/logging", b"?")
-    compressed = Question(
-        **{name: getattr(compressed, name) for name in Question.__slots__}
-        | {"fields": ((b"content-encoding", b"gzip"),)}
-    )
+    compressed = replace(compressed, fields=((b"content-encoding", b"gzip"),))
     result = await put(compressed, only_grpc)
     assert result.status == 3
     assert "compressed" in result.detail
@@ -152,6 +152,25 @@ async def test_a_load_over_http_goes_over_grpc() -> None:
     assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
     assert index.target == b"/v2/repository/index"
     assert index.field(b"x-client") == b"1"
+
+
+async def test_a_load_is_put_into_the_other_protocol_once_for_all_backends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def counted(operation: str, target: bytes, body: bytes) -> bytes:
+        made.append(operation)
+        return to_message(operation, target, body)
+
+    monkeypatch.setattr(calls, "to_message", counted)
+    body = b'{"parameters":{"config":"{}","file:1/model.py":"AAAA"}}'
+    load = http_question(b"POST", LOAD.target, body)
+    async with scripted_backend(serving(b"[]")) as backend, grpc_server() as (service, target):
+        await asyncio.gather(*(put(load, with_both(backend.target, target)) for _ in range(3)))
+    assert service.methods == {"/inference.GRPCInferenceService/RepositoryModelLoad"}
+    assert made == ["RepositoryModelLoad"]
+    assert replace(load, body=b"{}").conversion.message is None
 
 
 async def test_other_calls_stay_in_their_protocol() -> None:
