@@ -36,6 +36,8 @@ _MODELS = 1000
 _CALM = 2
 """Backends for the small requests, served by a process that the disturbance does not reach."""
 _SHARE = 0.999
+_BELOW = "5"
+"""Niceness of what is not measured: the small requests come first on the load core."""
 _NOTES = f"""\
 {_RATE:g} small requests a second, half HTTP/1.1 and half gRPC, go through triton-lb: alone, and
 beside what the row says. Milliseconds from when a request was due to its answer; `added` is the
@@ -235,7 +237,7 @@ class _Site:
     def _disturbed(self, scenario: Scenario) -> Iterator[Path]:
         """Run the disturbance, below everybody else; gives its log."""
         ports = self.ports
-        argv = [*("nice", "-n", "19"), sys.executable, "-m", "benchmarks.load.disturb"]
+        argv = [*("nice", "-n", _BELOW), sys.executable, "-m", "benchmarks.load.disturb"]
         argv += [scenario.kind, "--http", str(ports.http), "--grpc", str(ports.grpc)]
         argv += ["--metrics", str(ports.metrics), "--admin", str(ports.admin)]
         argv += ["--fleet", str(ports.fleet)]
@@ -293,7 +295,7 @@ def _start(plan: Plan, children: Children, directory: Path, backends: int) -> tu
         (
             "backend-fleet",
             addresses[_CALM:],
-            ["nice", "-n", "19", *stand_in, "--models", str(_MODELS - 1)],
+            ["nice", "-n", _BELOW, *stand_in, "--models", str(_MODELS - 1)],
         ),
     )
     for name, some, argv in groups:
