@@ -61,11 +61,6 @@ class BackendView:
     ports: tuple[PortView, ...]
 
 
-def backend_views(directory: BackendDirectory, now: float) -> tuple[BackendView, ...]:
-    """Describe every backend, in the order of the source."""
-    return tuple(backend_view(record, now) for record in directory.records)
-
-
 def backend_view(record: BackendRecord, now: float) -> BackendView:
     """Describe one backend."""
     backend = record.backend

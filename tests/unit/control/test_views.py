@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.control.views import backend_view, backend_views, port_statuses, quantile
+from lb.control.views import backend_view, port_statuses, quantile
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, BackendState
 from lb.telemetry.collector import PortStatus
 from tests.fakes.pool import make_pool
@@ -19,7 +19,7 @@ def test_a_view_says_state_reason_and_load() -> None:
     http.codes = {200: 7, 500: 1}
     grpc.codes = {0: 2}
     http.failures = {"upstream_lost": 3}
-    a, b = backend_views(directory, 111.0)
+    a, b = (backend_view(record, 111.0) for record in directory.records)
     assert (a.name, a.state, a.why, a.since_s) == ("a", BackendState.UP, "", 10.0)
     assert (a.in_flight, a.served, a.weight, a.max_in_flight, a.empty) == (5, 10, 2.0, 8, False)
     assert [port.protocol for port in a.ports] == [HTTP, GRPC]
