@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -31,6 +32,9 @@ from lb.settings.model import Settings
 _log = logging.getLogger(__name__)
 
 _LAG_TICK_S: Final = 0.1
+_SWITCH_S: Final = 0.0005
+"""How long a thread that merges answers may keep the interpreter: by default 5 ms, and the loop
+waits for it at every single callback."""
 _OWN_CONNECTIONS: Final = 16
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
 _COLLECT_AFTER: Final = (10_000, 2, 100)
@@ -58,6 +62,7 @@ def run(settings: Settings) -> int:
         logs = Logs(settings)
         try:
             raise_limit()
+            sys.setswitchinterval(_SWITCH_S)
             keep_freed_memory()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(Process(settings, listeners, logs).main())
