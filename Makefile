@@ -29,7 +29,7 @@ fmt: $(VENV)/.test
 	$(BIN)/ruff format -q lb tests benchmarks tools
 
 # Side by side with Envoy, HAProxy and nginx, under 30 minutes; BENCH=--keep writes to benchmarks/ itself.
-bench: $(VENV)/.test
+bench: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load $(BENCH)
 

@@ -5,5 +5,5 @@ bytes on the wire), `processes` (children, cores, CPU accounting), `backend` (th
 Triton: nginx, nghttpd, `grpc_backend`, `events_backend`), `proxies` (who is compared), `drivers`
 (load generators: wrk, h2load, and ours in `h2client`, `player` with `links`, `events_client`),
 `bench` (the run), `results` (what it gives), `report`, `plots`. `sections`: how further parts join
-the report.
+the report: `stalls` (with `disturb`, `bystander`, `fleet_backend`), `idle`, `real_clients`.
 """

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,17 @@ class Outcome:
 
 
 def run(plan: Plan) -> Section:
-    """Measure every client, way and load.
-
-    Raises:
-        BenchError: Triton or a proxy did not start, or the environment of Triton is missing.
-    """
+    """Measure every client, way and load; without a Triton the section says so."""
     outcomes: list[Outcome] = []
+    try:
+        _run(plan, outcomes)
+    except BenchError as error:
+        say(f"real clients: {error}")
+        return replace(make_section(outcomes), failures=[str(error)])
+    return make_section(outcomes)
+
+
+def _run(plan: Plan, outcomes: list[Outcome]) -> None:
     with tempfile.TemporaryDirectory(prefix="triton-lb-clients-") as name, _triton(name) as triton:
         directory = Path(name)
         with Children(directory) as children:
@@ -91,7 +96,6 @@ def run(plan: Plan) -> Section:
             ]
             for client in _clients():
                 outcomes += _measure(plan, client, [direct, *proxies])
-    return make_section(outcomes)
 
 
 def make_section(outcomes: Sequence[Outcome]) -> Section:

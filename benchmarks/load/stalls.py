@@ -124,20 +124,24 @@ class Ports:
 
 
 def run(plan: Plan, scenarios: Sequence[Scenario] = SCENARIOS) -> Section:
-    """Measure every scenario; those with as many backends stand together.
-
-    Raises:
-        BenchError: something did not start.
-    """
+    """Measure every scenario; those with as many backends stand together."""
     outcomes: dict[str, Outcome] = {}
-    for backends, some in groupby(scenarios, key=lambda each: each.backends):
-        with tempfile.TemporaryDirectory(prefix="triton-lb-stalls-") as name:
-            directory = Path(name)
-            with Children(directory) as children:
-                site = _Site(plan, children, directory, backends)
-                for scenario in some:
-                    outcomes[scenario.kind] = site.measure(scenario)
+    for backends, group in groupby(scenarios, key=lambda each: each.backends):
+        some = list(group)
+        try:
+            outcomes |= _run_site(plan, backends, some)
+        except BenchError as error:
+            say(f"{backends} backends: {error}")
+            outcomes |= {each.kind: Outcome(error=str(error)) for each in some}
     return make_section(outcomes)
+
+
+def _run_site(plan: Plan, backends: int, scenarios: Sequence[Scenario]) -> dict[str, Outcome]:
+    with tempfile.TemporaryDirectory(prefix="triton-lb-stalls-") as name:
+        directory = Path(name)
+        with Children(directory) as children:
+            site = _Site(plan, children, directory, backends)
+            return {scenario.kind: site.measure(scenario) for scenario in scenarios}
 
 
 def make_section(outcomes: dict[str, Outcome]) -> Section:
