@@ -31,6 +31,8 @@ from lb.wire.protobuf import ProtobufError, fields
 
 _log = logging.getLogger(__name__)
 
+_BEGUN_AT_ONCE: Final = 8
+"""Calls that are begun in one turn of the loop, a millisecond or two: there may be hundreds."""
 _LOOK_S: Final = 1.0
 """How often those that are waited for are held against the roster."""
 _REPOSITORY: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
@@ -255,11 +257,12 @@ class BackendFanOut:
             result = await self._calls.put(question, reach, timeout_s, account.keep)
             results[reach.backend.name] = result
 
-        waiting = {
-            self._tasks.spawn(put(reach), name=f"ask:{reach.backend.name}"): reach
-            for reach in targets
-        }
+        waiting: dict[asyncio.Task[None], Reach] = {}
         try:
+            for number, reach in enumerate(targets, start=1):
+                waiting[self._tasks.spawn(put(reach), name=f"ask:{reach.backend.name}")] = reach
+                if number % _BEGUN_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             while waiting:
                 done, _ = await asyncio.wait(
                     waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED

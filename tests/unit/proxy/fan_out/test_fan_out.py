@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from lb.domain.backend import BackendKind
+from lb.domain.control import Reach
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.fan_out.calls import Calls, gave_up
 from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Reply
+from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.result import Result
 from tests.fakes.fan_out import Stage, backend_at, grpc_question, http_question, serving, silent
 from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
 
@@ -345,3 +349,31 @@ async def test_answers_over_grpc_that_nobody_can_give_say_so() -> None:
     answer = await stage.ask(grpc_question("RepositoryIndex"))
     assert (answer.status, answer.reason) == (14, Reason.NO_BACKEND)
     assert answer.detail == "no backend that can be asked over grpc is reachable"
+
+
+async def test_hundreds_are_not_all_asked_in_one_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = [0]
+    begun: Counter[int] = Counter()
+
+    async def put(_self: Calls, question: Question, reach: Reach, *_: object) -> Result:
+        begun[turns[0]] += 1
+        await asyncio.sleep(0)
+        return gave_up(reach, question)
+
+    async def count_turns() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Calls, "put", put)
+    stage = Stage()
+    for number in range(100):
+        stage.add(backend_at(f"b{number}", "127.0.0.1:1"))
+    async with asyncio.TaskGroup() as group:
+        counting = group.create_task(count_turns())
+        await stage.ask(http_question(b"POST", b"/v2/repository/index"))
+        counting.cancel()
+    assert sum(begun.values()) == 100
+    assert max(begun.values()) <= 8
