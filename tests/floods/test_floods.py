@@ -16,8 +16,11 @@ from tests.floods.play import SMALL
 from tests.floods.stage import Stage
 
 TIMEOUT_S = 0.5
-LATE_S = 2.5
-CANCEL_S = 1.0
+LATE_S = 15.0
+"""Other work may have the cores; the figures themselves come from `make floods`."""
+CANCEL_S = 5.0
+PATIENCE_S = 20.0
+"""With those who must be cut."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,8 @@ def good_client_beside(stage: Stage) -> Iterator[None]:
 )
 def test_attacker_is_cut_and_its_work_ends(stage: Stage, flood: Flood, is_tls: bool) -> None:
     stage.observer.clear()
-    played = asyncio.run(flood.play(stage.target(tls=is_tls), SMALL))
+    size = SMALL._replace(patience_s=PATIENCE_S) if flood.is_cut else SMALL
+    played = asyncio.run(flood.play(stage.target(tls=is_tls), size))
     seen = stage.until_flood_is_over(10.0)
     verdict = Verdict(
         name=case_name(flood, is_tls),
