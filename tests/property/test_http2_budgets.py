@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lb.proxy.http2.relay import Http2Options
@@ -174,6 +174,7 @@ HABITS: st.SearchStrategy[Callable[[Honest], None]] = st.one_of(
 
 
 @given(st.lists(HABITS, min_size=1, max_size=5), st.integers(1, 12))
+@example([lambda client: client.chat(250, 0)], 12)
 @settings(max_examples=25, deadline=None)
 async def test_honest_clients_meet_no_budget(
     habits: list[Callable[[Honest], None]], times: int

@@ -43,7 +43,8 @@ _ANSWER_START: Final = PREFIX_SIZE + 1
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 _TINY_MESSAGE: Final = 16
-"""Messages of fewer bytes, prefix included, ask for nothing; one read may bring 50,000 of them."""
+"""Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
+The first of a frame is free: who sends a frame for each, pays for that already."""
 _NOTHING_DUE: Final = Due()
 
 
@@ -177,10 +178,10 @@ class StreamCall(RoutedStream):
             cutter = self._cutter
             stop = cutter.advance(payload, at)
             piece = payload if stop - at == size else payload[at:stop]
-            at = stop
             self._between = cutter.is_between
-            if is_first and self._between and len(piece) < _TINY_MESSAGE:
+            if at and is_first and self._between and len(piece) < _TINY_MESSAGE:
                 self.server.spend(Spending.CRUMB)
+            at = stop
             if is_first or self._is_looking:
                 self._find_way(piece)
             else:

@@ -279,6 +279,17 @@ async def test_a_read_full_of_messages_that_ask_for_nothing_ends_the_connection(
     assert paper.bench.is_clean()
 
 
+async def test_empty_messages_in_frames_of_their_own_are_no_flood() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain"))
+    for _ in range(3000):
+        paper.client.sends(data(1, bytes(5)))
+        paper.client.link.data_received(b"")  # another turn
+    assert not paper.client.link.parted
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
 async def test_a_message_over_the_limit_ends_the_stream() -> None:
     paper = PaperStreams(options=Http2Options(message_size=1000))
     paper.send(request("plain", name="1"), request("plain", name="2", tensor=bytes(2000)))
