@@ -187,7 +187,11 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
             for name, one in zip(("bad", "good"), behind, strict=True)
         ]
         timeouts = {"head": f"{HEAD_TIMEOUT_S}s"}
-        served = await stack.enter_async_context(serving(folder, backends, timeouts=timeouts))
+        # The balancer's own questions would take rows that are meant for calls.
+        table = {"refresh": "1h"}
+        served = await stack.enter_async_context(
+            serving(folder, backends, timeouts=timeouts, model_table=table)
+        )
         held = await stack.enter_async_context(connected(served.ports["plain"]))
         this = Round(served, bad, good)
         stream = await this.hold_good(held)
