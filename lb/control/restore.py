@@ -20,7 +20,7 @@ from lb.control.model_views import text
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions, Reply
 from lb.control.record import BackendRecord
-from lb.domain.backend import AdminState, Backend, BackendKind
+from lb.domain.backend import AdminState, AppProtocol, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState
 from lb.health.models import Version
@@ -113,6 +113,18 @@ def _missing_regions(joined: BackendRecord, others: Sequence[BackendRecord]) -> 
     return tuple(
         sorted((each for each in common if each.name not in known), key=lambda each: each.name)
     )
+
+
+def _is_loading(record: BackendRecord, model: bytes) -> bool:
+    return any(
+        each.name == model and each.state is ModelState.LOADING for each in record.models.entries
+    )
+
+
+def _opens_http_later(record: BackendRecord) -> bool:
+    """Whether only gRPC is up so far; configurations are read over HTTP."""
+    has_port = record.backend.ports[AppProtocol.HTTP] is not None
+    return has_port and not record.is_open(AppProtocol.HTTP)
 
 
 def _newest(record: BackendRecord, model: bytes) -> Version | None:
@@ -250,6 +262,8 @@ class Restorer:
 
     async def _check(self, record: BackendRecord, model: bytes, unchecked: set[bytes]) -> None:
         """See that a model that was restored runs as on the others."""
+        if _is_loading(record, model) or _opens_http_later(record):
+            return  # ask again later; what loads it then is another balancer
         try:
             await self._configure(record, model)
         except UpstreamError as error:
@@ -306,7 +320,7 @@ class Restorer:
                 agreed = await self._watch.configurations.look(other, version)
                 continue
             digest = self._directory.configurations.digest(other.backend, version)
-            if digest is None:
+            if digest != agreed.digest:  # not known, or of before a load through another balancer
                 digest = (await self._watch.configurations.look(other, version)).digest
             if digest != agreed.digest:
                 return None
