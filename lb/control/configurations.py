@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from lb.control.questions import NotOffered, Questions
-from lb.control.record import BackendRecord
+from lb.control.record import BackendRecord, text
 from lb.domain.backend import Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.health.configurations import ConfigurationBook
@@ -86,7 +86,7 @@ class ConfigurationReader:
             try:
                 await self.look(record, version)
             except (NotOffered, ValueError) as error:
-                fields = {"backend": record.backend.name, "model": _text(version)}
+                fields = {"backend": record.backend.name, "model": text(version[0])}
                 _log.debug("configuration not compared", extra={**fields, "why": str(error)})
             except UpstreamError:
                 self._left.pop(record, None)
@@ -111,7 +111,7 @@ class ConfigurationReader:
             return found  # it has gone meanwhile, or nobody uses it yet
         before = self._book.digest(record.backend, version)
         if self._book.note(record.backend, version, found.digest):
-            fields = {"backend": record.backend.name, "model": _text(version)}
+            fields = {"backend": record.backend.name, "model": text(version[0])}
             _log.warning("backends do not configure a model alike", extra=fields)
         if before is not None and before != found.digest:
             self._changed(record, version)
@@ -163,7 +163,3 @@ class ConfigurationReader:
                 await self._woken.wait()
         except TimeoutError:
             return
-
-
-def _text(version: Version) -> str:
-    return version[0].decode("utf-8", "backslashreplace")

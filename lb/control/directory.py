@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord
+from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import (
     AdminState,
@@ -192,7 +192,7 @@ class BackendDirectory:
         if not version:
             self._look_again(record, now)
         elif record.models.contradicted((model, version), now):
-            fields = {"backend": backend.name, "model": model.decode(errors="backslashreplace")}
+            fields = {"backend": backend.name, "model": text(model)}
             _log.info("backend does not have a model that it listed", extra=fields)
             self._look_again(record, now)
             self.models_changed(record, now)

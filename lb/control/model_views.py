@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from lb.control.directory import BackendDirectory
-from lb.control.record import BackendRecord
+from lb.control.record import BackendRecord, text
 from lb.domain.backend import AdminState, Backend
 from lb.health.configurations import deviating
 from lb.health.models import Version
@@ -76,11 +76,6 @@ def models_view(directory: BackendDirectory, record: BackendRecord, now: float) 
         regions=tuple(sorted(text(region) for region in record.regions)),
         drift=_Comparison(directory).drift(record),
     )
-
-
-def text(name: bytes) -> str:
-    """A name of a backend's, for people."""
-    return name.decode("utf-8", "backslashreplace")
 
 
 def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTableStatus]:

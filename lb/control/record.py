@@ -38,6 +38,11 @@ _WORST_FIRST: Final = (
 )
 
 
+def text(name: bytes) -> str:
+    """A name of a backend's, for people."""
+    return name.decode("utf-8", "backslashreplace")
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One backend as a source says it should be."""

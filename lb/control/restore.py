@@ -16,10 +16,9 @@ from time import monotonic
 from typing import Final
 
 from lb.control.directory import BackendDirectory
-from lb.control.model_views import text
 from lb.control.models import ModelWatch
 from lb.control.questions import NotOffered, Questions, Reply
-from lb.control.record import BackendRecord
+from lb.control.record import BackendRecord, text
 from lb.domain.backend import AdminState, AppProtocol, Backend, BackendKind
 from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelState

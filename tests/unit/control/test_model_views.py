@@ -7,9 +7,8 @@ from lb.control.model_views import (
     models_view,
     ready_backends,
     table_statuses,
-    text,
 )
-from lb.control.record import Setup
+from lb.control.record import Setup, text
 from lb.domain.backend import AdminState
 from lb.domain.model import ModelEntry, ModelState
 from lb.kserve.repository import Region
