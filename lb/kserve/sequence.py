@@ -60,15 +60,6 @@ class Asked(NamedTuple):
 _NOTHING_ASKED: Final = Asked(b"", b"", None)
 
 
-def grpc_step(message: Message, model: bytes, size: int | None = None) -> SequenceStep | None:
-    """What a ModelInferRequest says of its sequence; None when it is none of a sequence.
-
-    See `grpc_asked`; the name of the model is `model`, whatever the message says.
-    """
-    step = grpc_asked(message, size).step
-    return None if step is None else step._replace(key=SequenceKey(model, step.key.id))
-
-
 def grpc_asked(message: Message, size: int | None = None) -> Asked:
     """What a ModelInferRequest asks for, and of which sequence it is a step.
 

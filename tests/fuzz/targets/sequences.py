@@ -10,8 +10,9 @@ from google.protobuf.message import DecodeError
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.json_parameters import ParametersScan
-from lb.kserve.sequence import Incomplete, grpc_asked, grpc_step, http_step, json_step
+from lb.kserve.sequence import Incomplete, grpc_asked, http_step, json_step
 from lb.proxy.http1.look import BodyLook
+from tests.fakes.steps import grpc_step
 from tests.fuzz.target import Target, cuttings
 from tests.reference import sequence as reference
 

@@ -9,7 +9,8 @@ import pytest
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.sequence import Incomplete, grpc_asked, grpc_step, http_step
+from lb.kserve.sequence import Incomplete, grpc_asked, http_step
+from tests.fakes.steps import grpc_step
 
 MODEL = b"m"
 
