@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from types import FrameType
 
 import pytest
 import tritonclient.grpc
@@ -16,27 +14,9 @@ from tests.triton.records import Records
 from tests.triton.server import RealTriton
 from tests.triton.target import WAIT_S, Target
 
-TEST_LIMIT_S = 90
-"""No test may hang the run; the longest takes about 15 s on two idle cores.
-
-Where a call into C lets no signal handler run, `faulthandler_timeout` of pyproject.toml ends it.
-"""
-
 
 @pytest.fixture(autouse=True)
-def _time_limit() -> Iterator[None]:
-    def expire(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"the test took longer than {TEST_LIMIT_S} s")
-
-    previous = signal.signal(signal.SIGALRM, expire)
-    signal.alarm(TEST_LIMIT_S)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, previous)
-
-
-@pytest.fixture(autouse=True)
-def _dead_tritons(_time_limit: None) -> Iterator[None]:
+def _dead_tritons() -> Iterator[None]:
     """A Triton that dies fails the test that it died in, and no later one."""
     gone = [triton for triton in RealTriton.started if not triton.is_running]
     for triton in gone:
