@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint types audit fmt bench bench-against bench-micro bench-quick floods fuzz fuzz-smoke peers proto docs triton debian clean
+.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick floods fuzz fuzz-smoke peers proto docs triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -11,7 +11,7 @@ demo: $(VENV)/.run
 test: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q
 
-check: lint types audit test
+check: lint types audit test check-compiled
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check lb tests benchmarks tools
@@ -19,6 +19,23 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+
+# The same product with its hot modules compiled (docs/decisions/0021-compiling.md), as a wheel in
+# build/compiled and laid out in build/compiled/tree; nothing in the source tree changes.
+compile: build/compiled/.ready
+
+build/compiled/.ready: $(VENV)/.test setup.py pyproject.toml tools/compile.sh $(shell find lb -name '*.py')
+	tools/compile.sh $(BIN)/python build/compiled
+	touch $@
+
+# The tests of what is compiled, and of the whole process, against it.
+test-compiled: build/compiled/.ready debian
+	cd build/compiled/tree && ../../../$(BIN)/python -m pytest -q -p no:cacheprovider \
+	  tests/unit/wire tests/unit/proxy tests/unit/balancing tests/unit/domain tests/property tests/integration
+
+# Part of them, and traffic, in about a minute.
+check-compiled: $(VENV)/.test
+	tools/check_compiled.sh $(BIN)/python build/check-compiled
 
 # Known vulnerabilities of the pinned packages, and build/sbom.json, the bill of materials.
 audit: $(VENV)/.test .venvs/audit/.ready
@@ -28,8 +45,8 @@ fmt: $(VENV)/.test
 	$(BIN)/ruff check --fix -q lb tests benchmarks tools
 	$(BIN)/ruff format -q lb tests benchmarks tools
 
-# Side by side with Envoy, HAProxy and nginx, under 30 minutes; BENCH=--keep writes to benchmarks/ itself.
-bench: $(VENV)/.test triton
+# Side by side with Envoy, HAProxy and nginx, triton-lb pure and compiled, under 30 minutes; BENCH=--keep writes to benchmarks/ itself.
+bench: $(VENV)/.test triton compile
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load $(BENCH)
 

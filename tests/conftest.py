@@ -12,6 +12,8 @@ from types import FrameType
 
 import pytest
 
+from lb.wire.native import is_compiled
+
 RUN_LIMIT_S = 40 * 60.0
 """Some four times what all tests take."""
 TEST_LIMIT_S = 90.0
@@ -50,6 +52,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Stop a run in which every test waits for something that is gone."""
     if time.monotonic() - _STARTED_AT > RUN_LIMIT_S:
         item.session.shouldfail = f"the run took longer than {RUN_LIMIT_S / 60:.0f} minutes"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what cannot be tried on compiled modules; all of it runs on their sources."""
+    if not is_compiled():
+        return
+    out = [item for item in items if item.get_closest_marker("interpreted")]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture

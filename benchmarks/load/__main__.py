@@ -14,7 +14,7 @@ from benchmarks.load.bench import Bench, Plan, say
 from benchmarks.load.cells import CELLS, select
 from benchmarks.load.machine import describe
 from benchmarks.load.processes import BenchError, Cores
-from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree
+from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree, there_are
 from benchmarks.load.report import Report
 from benchmarks.load.sections import Section, Verdict
 from benchmarks.load.targets import judge
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     """What to run: the cells, and the names of the sections."""
-    usual = [TRITON_LB, ENVOY] if given.quick else list(RECIPES)
+    usual = [TRITON_LB, ENVOY] if given.quick else there_are()
     against = ""
     if given.against:
         against = add_revision(given.against, _AGAINST)

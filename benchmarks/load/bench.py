@@ -13,7 +13,7 @@ from benchmarks.load.backend import start_backends
 from benchmarks.load.cells import Cell, Driver, Site
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
-from benchmarks.load.proxies import DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.proxies import COMPILED, DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
 from benchmarks.load.results import Result, Results, Sample
 
 _WARM_UP_S = 0.5
@@ -115,6 +115,8 @@ class Bench:
         rates: dict[str, float] = {}
         if cell.tls and DIRECT in row:
             row[DIRECT].left_out = "backends have no TLS"
+        if COMPILED in row and not cell.core:
+            row[COMPILED].left_out = "core cells only, to save time"
         if cell.half_of:
             median = self.results[cell.half_of][self._plan.baseline].median()
             if median is None:

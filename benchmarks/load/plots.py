@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.cells import Cell
-from benchmarks.load.proxies import ENVOY, HAPROXY, NGINX, TRITON_LB
+from benchmarks.load.proxies import COMPILED, ENVOY, HAPROXY, NGINX, TRITON_LB
 from benchmarks.load.report import Report
 from benchmarks.load.results import Result, Sample
 
-_COLOURS = {TRITON_LB: "#1b7837", ENVOY: "#c2519c", HAPROXY: "#2f6fb2", NGINX: "#b8b8b8"}
+_COLOURS = {
+    TRITON_LB: "#1b7837",
+    COMPILED: "#7fbf7b",
+    ENVOY: "#c2519c",
+    HAPROXY: "#2f6fb2",
+    NGINX: "#b8b8b8",
+}
 _OTHER_COLOUR = "#666666"
 _BACKENDS = re.compile(r"(http|grpc)-backends-(\d+)")
 _LARGE_US = 150.0

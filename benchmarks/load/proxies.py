@@ -25,6 +25,8 @@ from benchmarks.load.processes import (
 )
 
 TRITON_LB = "triton-lb"
+COMPILED = "triton-lb-compiled"
+"""The same commit with its hot modules compiled, as `make compile` leaves it."""
 ENVOY = "envoy"
 HAPROXY = "haproxy"
 NGINX = "nginx"
@@ -117,6 +119,12 @@ def make_certificate(directory: Path) -> None:
         file.write((directory / KEY).read_text())
 
 
+def there_are() -> list[str]:
+    """Names of all proxies; triton-lb compiled only where `make compile` has made it."""
+    tree = RECIPES[COMPILED].tree
+    return [name for name in RECIPES if name != COMPILED or (tree and tree.exists())]
+
+
 def add_revision(revision: str, directory: Path) -> str:
     """Make another commit of triton-lb one of the proxies; returns its name.
 
@@ -203,14 +211,19 @@ def _answers_200(url: str) -> bool:
         return False
 
 
-RECIPES = {
-    TRITON_LB: Recipe(
+def _triton_lb(tree: Path) -> Recipe:
+    return Recipe(
         "triton-lb.yaml",
         lambda config: [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)],
         lambda _ports, _is_grpc: "",
         lambda: ["grep", "^version", str(REPOSITORY / "pyproject.toml")],
-        REPOSITORY,
-    ),
+        tree,
+    )
+
+
+RECIPES = {
+    TRITON_LB: _triton_lb(REPOSITORY),
+    COMPILED: _triton_lb(REPOSITORY / "build" / "compiled" / "tree"),
     ENVOY: Recipe(
         "envoy.yaml",
         lambda config: [

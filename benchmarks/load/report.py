@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.load.bench import Plan
 from benchmarks.load.cells import Cell
-from benchmarks.load.proxies import DIRECT, TRITON_LB
+from benchmarks.load.proxies import COMPILED, DIRECT, TRITON_LB
 from benchmarks.load.results import Result, Results, Row, ratio
 from benchmarks.load.sections import Section, Verdict
 from benchmarks.load.tables import Rows, aligned, number, piped, quotient
@@ -58,12 +58,12 @@ class Report:
         return lines + [line for section in self.sections for line in section.failures]
 
     def left_out(self) -> list[str]:
-        """One line for every proxy that was not tried in a cell; not of the way without one."""
+        """One line for every peer that was not tried in a cell."""
         return [
             f"{cell}: {name}: {result.left_out}"
             for cell, row in self.results.items()
             for name, result in row.items()
-            if result.left_out and name != DIRECT
+            if result.left_out and name not in (DIRECT, COMPILED)
         ]
 
 

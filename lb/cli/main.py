@@ -171,8 +171,11 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
 def _version(_arguments: argparse.Namespace) -> int:
     from importlib import metadata
 
+    from lb.wire.native import is_compiled
+
+    kind = "compiled" if is_compiled() else "pure Python"
     try:
-        print(f"triton-lb {metadata.version('triton-lb')}")
+        print(f"triton-lb {metadata.version('triton-lb')} ({kind})")
     except metadata.PackageNotFoundError:
         print("triton-lb, run from its source tree")
     return 0

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from ipaddress import ip_address
 from socket import SOCK_STREAM
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
@@ -19,7 +19,7 @@ from lb.net.tls.client import ClientTls
 from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
 
-_ProtocolT = TypeVar("_ProtocolT", bound=asyncio.BaseProtocol)
+_ProtocolT = TypeVar("_ProtocolT")
 
 
 async def dial(
@@ -130,11 +130,14 @@ async def _attempt(
     protocol_factory: Callable[[], _ProtocolT],
     timeout_s: float,
 ) -> tuple[asyncio.Transport, _ProtocolT]:
+    # Connections that are compiled are no asyncio.Protocol (docs/decisions/0021-compiling.md), and
+    # event loops only call its methods.
+    factory: Callable[[], Any] = protocol_factory
     try:
         async with asyncio.timeout(timeout_s):
             if host is None:
-                return await loop.create_unix_connection(protocol_factory, address.path)
-            return await loop.create_connection(protocol_factory, host, address.port)
+                return await loop.create_unix_connection(factory, address.path)
+            return await loop.create_connection(factory, host, address.port)
     except TimeoutError as error:
         # The system's own ETIMEDOUT is a TimeoutError as well.
         raise UpstreamError(

@@ -116,9 +116,14 @@ class TimerWheel:
         for ticks in range(1, SLOTS):
             if self._slots[(self._position + ticks) % SLOTS]:
                 wake_at = self._base + ticks * TICK_S
-                if self._handle is None or wake_at < self._wake_at:
+                if not self._will_wake() or wake_at < self._wake_at:
                     self._wake(wake_at)
                 return
+
+    def _will_wake(self) -> bool:
+        # A call, since callbacks may have set what `_tick` has cleared: a reader who takes it for
+        # still cleared, as type checkers and compilers do, is wrong.
+        return self._handle is not None
 
     def _expire(self, now: float) -> None:
         slot = self._slots[self._position]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from lb.domain.client import IpAddress
 from lb.net.client import client_of
@@ -25,8 +25,8 @@ class Sniffer:
 
     def __init__(
         self,
-        make_http1: Callable[[], asyncio.Protocol],
-        make_http2: Callable[[], asyncio.Protocol],
+        make_http1: Callable[[], Any],
+        make_http2: Callable[[], Any],
         timers: TimerWheel,
         head_timeout_s: float,
     ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
@@ -14,7 +14,7 @@ from lb.runtime.endpoints import Endpoint
 from lb.runtime.fronts import front_factory
 from lb.runtime.wiring import Product
 
-ProtocolFactory = Callable[[], asyncio.Protocol]
+ProtocolFactory = Callable[[], Any]
 
 
 class Front:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -30,7 +29,7 @@ def front_addresses(fronts: FrontSettings) -> dict[str, Address]:
 
 def front_factory(
     fronts: FrontSettings, name: str, relay: Http1Relay
-) -> Callable[[], asyncio.Protocol] | None:
+) -> Callable[[], FrontConnection] | None:
     """What accepts connections at the listener `name`; None where it is no front's."""
     front: Front
     if name == SAGEMAKER:

@@ -28,6 +28,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.notify import notify
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
 from lb.settings.model import Settings
+from lb.wire.native import is_compiled
 
 _log = logging.getLogger(__name__)
 
@@ -209,7 +210,11 @@ class Process:
         quiet_the_collector()
         self._accepting = True
         addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
-        facts = {"backends": len(settings.backends), "connections": budget.clients}
+        facts = {
+            "backends": len(settings.backends),
+            "connections": budget.clients,
+            "compiled": is_compiled(),
+        }
         _log.info("serving", extra={**addresses, **facts})
         notify("READY=1", os.environ)
 

@@ -7,8 +7,10 @@ from typing import Protocol
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
+from lb.wire.native import mypyc_attr
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestRecord:
     """Facts of one request. The relay's exchanges extend it, so a request costs one object.
 

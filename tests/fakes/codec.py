@@ -8,7 +8,7 @@ from typing import Any
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import Http2Error, StreamError
+from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
 from lb.wire.ledger import Ledger
 from tests.fakes.frames import settings
 
@@ -62,7 +62,7 @@ class NotingCodec(Http2Codec):
         pipe.ended |= end_stream
         self.events.append(("head", stream_id, block, end_stream))
         if block == b"bad":
-            raise StreamError(1, "bad")  # type: ignore[arg-type]  # any number will do
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "bad")
 
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         whole = bytes(payload)

@@ -131,7 +131,7 @@ async def test_the_own_site_and_json_are_welcome(client: Client) -> None:
 async def test_a_bug_is_logged_and_shows_no_traceback(
     client: Client, directory: BackendDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory.find("a").backend.spec = None  # type: ignore[assignment]
+    directory.find("a").ports = (None,)  # type: ignore[assignment]
     response = await client.get("/api/v1/backends")
     assert (response.status, await response.json()) == (500, {"error": "internal error"})
     assert [record.message for record in caplog.records] == ["admin request failed"]

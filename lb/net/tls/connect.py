@@ -12,7 +12,7 @@ from lb.net.tls.client import ClientTls
 from lb.net.tls.contexts import TlsError, describe
 from lb.net.tls.transport import TlsTransport
 
-_ProtocolT = TypeVar("_ProtocolT", bound=asyncio.BaseProtocol)
+_ProtocolT = TypeVar("_ProtocolT")
 
 
 class DialledTls(TlsTransport, Generic[_ProtocolT]):

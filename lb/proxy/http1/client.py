@@ -46,7 +46,7 @@ def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
         transport.writelines(pieces)
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection:
     """One upstream connection."""
 
     __slots__ = (

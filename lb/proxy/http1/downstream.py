@@ -7,7 +7,6 @@ Whatever a client can hold up is bounded by time: a head, a body, taking its ans
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, cast
@@ -41,7 +40,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Downstream(asyncio.Protocol, ABC):
+class Downstream:
     """A client's connection without the reading of requests."""
 
     __slots__ = (
@@ -75,11 +74,9 @@ class Downstream(asyncio.Protocol, ABC):
         self._taken = 0
         self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
 
-    @abstractmethod
     def refuse_late_head(self) -> None:
         """The client took too long to send a head."""
 
-    @abstractmethod
     def drop_pending(self) -> None:
         """Forget what was read and not used."""
 

@@ -95,7 +95,7 @@ class Http1Exchange(Upload):
                 self._look = look
                 self._look_later(look, pieces)
                 return
-            note(self, route, look)
+            note(self, route, None)
         self._place()
 
     def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:

@@ -18,6 +18,7 @@ from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.server import ServerConnection
 from lb.wire.cache import HeadCache
 from lb.wire.http1.grammar import trimmed
+from lb.wire.native import mypyc_attr
 
 if TYPE_CHECKING:
     from lb.proxy.http1.heads import RequestPlan
@@ -46,6 +47,7 @@ class Turn:
     """Its exchange where it is of a kind of its own."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Front(ABC):
     """One such port: what its requests mean."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
@@ -23,7 +23,8 @@ from lb.wire.http2.frames import (
     pack_header,
     unpack_header,
 )
-from lb.wire.http2.states import AS_CLIENT, stream_table
+from lb.wire.http2.states import AS_CLIENT, StreamTable, stream_table
+from lb.wire.native import mypyc_attr
 
 if TYPE_CHECKING:
     from lb.proxy.http2.pool import UpstreamPool
@@ -37,6 +38,7 @@ _STREAM_CAP: Final = 1024
 """Our own limit on streams per connection: Triton advertises none."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
@@ -44,8 +46,8 @@ class ClientLink(Link):
         "_timer", "bound", "greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit",
     )  # fmt: skip
 
-    table = stream_table(AS_CLIENT)
-    may_enable_push = False
+    table: ClassVar[StreamTable] = stream_table(AS_CLIENT)
+    may_enable_push: ClassVar[bool] = False
 
     def __init__(self, pool: UpstreamPool) -> None:
         super().__init__(pool.relay, BACKEND_ALLOWANCES)

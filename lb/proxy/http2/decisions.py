@@ -23,7 +23,7 @@ from lb.proxy.http2.call import Call
 from lb.proxy.http2.health import HealthCall, ReadyCall
 from lb.proxy.http2.spec import SpecCall
 from lb.proxy.http2.stream_call import StreamCall
-from lb.proxy.http2.watched import watched
+from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.heads import RequestHead
 
@@ -36,7 +36,7 @@ _COLLECTED: Final[dict[Operation, type[Call]]] = {
     HEALTH_WATCH: HealthCall,
     MODEL_READY: ReadyCall,
 }
-_WATCHED: Final[dict[type[Call], type[Call]]] = {kind: watched(kind) for kind in (Call, StreamCall)}
+_WATCHED: Final[dict[type[Call], type[Call]]] = {Call: WatchedCall, StreamCall: WatchedStreamCall}
 _INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
 _NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _PATHS: Final = 256

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from lb.net.timers import Timer
 from lb.proxy.http2.farewell import Farewell
@@ -28,6 +28,7 @@ from lb.wire.http2.frames import (
     frame_header,
     pack_header,
 )
+from lb.wire.native import mypyc_attr
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -52,7 +53,8 @@ _MAX_UNREAD_CONTROL: Final = 1000
 """Control answers written while the peer does not read; then it is a flood."""
 
 
-class Link(Http2Codec, asyncio.Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Link(Http2Codec):
     """Common part of server and client connections."""
 
     __slots__ = (
@@ -60,7 +62,7 @@ class Link(Http2Codec, asyncio.Protocol):
         "parted", "relay", "transport", "unread", "waiting",
     )  # fmt: skip
 
-    most_unread: float = inf
+    most_unread: ClassVar[float] = inf
     """Bytes that may be written while the peer does not read: heads and credit, payload waits."""
 
     def __init__(self, relay: Http2Relay, allowances: Allowances) -> None:
@@ -157,6 +159,13 @@ class Link(Http2Codec, asyncio.Protocol):
 
     def on_abandoned(self, error: Http2Error) -> None:
         """The connection ends because of `error`; log it and end its streams."""
+        raise NotImplementedError
+
+    def eof_received(self) -> None:
+        """asyncio: the peer writes no more; the transport closes."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the connection is gone."""
         raise NotImplementedError
 
     def pause_writing(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Reason
@@ -25,6 +25,7 @@ from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, TooLate, unpack_header
 from lb.wire.http2.heads import RequestHead
 from lb.wire.http2.states import StreamState
+from lb.wire.native import mypyc_attr
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -48,6 +49,7 @@ chosen for it. Its clock began before ours, by all the time that a thousand requ
 for their turn here, so half of it is enough."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ServerLink(Link):
     """One downstream HTTP/2 connection."""
 
@@ -56,7 +58,7 @@ class ServerLink(Link):
         "client", "extra_fields",
     )  # fmt: skip
 
-    most_unread = _MOST_UNREAD
+    most_unread: ClassVar[float] = _MOST_UNREAD
 
     def __init__(self, relay: Http2Relay) -> None:
         super().__init__(relay, relay.client_allowances)

@@ -402,6 +402,20 @@ class StreamCall(RoutedStream):
     def _place(self) -> None:
         """Another attempt: all messages so far are routed anew."""
         request = self.request
+        for piece in self._begin_anew():
+            if not self._take(piece):
+                return
+        if not request.ended:
+            return
+        if self.merge is not None:
+            self.merge.half_close(request.trailers)
+        elif self.backend is not None:
+            # Not before: what is sent of an ended request ends the stream.
+            self.relay.pool(self.backend).start(self)
+
+    def _begin_anew(self) -> tuple[Payload, ...]:
+        """Forget where the messages so far went; returns them."""
+        request = self.request
         pieces = (*(request.queue or ()), *(self._head.queue or () if self._head else ()))
         request.clear()
         request.retained = []
@@ -414,16 +428,7 @@ class StreamCall(RoutedStream):
         self._count_at = _COUNT_EVERY
         self._cutter = MessageCutter()
         self._between = True
-        for piece in pieces:
-            if not self._take(piece):
-                return
-        if not request.ended:
-            return
-        if self.merge is not None:
-            self.merge.half_close(request.trailers)
-        elif self.backend is not None:
-            # Not before: what is sent of an ended request ends the stream.
-            self.relay.pool(self.backend).start(self)
+        return pieces
 
     # The backend's side
 

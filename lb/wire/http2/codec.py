@@ -21,6 +21,7 @@ from lb.wire.http2.states import (
     Turn,
     breaks_turn,
 )
+from lb.wire.native import mypyc_attr
 
 COPY_BELOW: Final = 4096
 """Payload below this many bytes is copied out of its read; above, a view saves the copy."""
@@ -40,6 +41,7 @@ _PRIORITY_UPDATE: Final = 0x10
 """RFC 9218; unknown to us but no fault."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Http2Codec(Endpoint):
     """Framing and connection state of one side of an HTTP/2 connection."""
 
@@ -317,10 +319,11 @@ class Http2Codec(Endpoint):
                     self._skip, self._rest_pad = self._rest_pad, 0
                     self._rest_pipe = None
                 if pipe is not None and not pipe.ended:
-                    piece: Payload = data[pos : pos + take]
+                    stop = pos + take
                     if take >= COPY_BELOW:
-                        piece = memoryview(data)[pos : pos + take]
-                    self.on_data(pipe, piece, end)
+                        self.on_data(pipe, memoryview(data)[pos:stop], end)
+                    else:
+                        self.on_data(pipe, data[pos:stop], end)
                 pos += take
         if self._skip and not self._rest:
             take = min(self._skip, size - pos)

@@ -3,7 +3,7 @@ the peer do how often."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import FloodGuard, Spending, Traffic
@@ -17,6 +17,7 @@ from lb.wire.http2.states import (
     StreamTable,
     stream_table,
 )
+from lb.wire.native import mypyc_attr
 
 _REMEMBERED: Final = 1024
 """Streams that were reset lately, as many as are open at once: what was on its way for those that
@@ -25,15 +26,16 @@ _FREE_WHEN_OVER: Final = frozenset({fr.DATA, fr.PRIORITY, fr.WINDOW_UPDATE})
 """Ignored frames that cost nothing, or were paid for."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Endpoint:
     """What a codec needs of its subclass, and what both know of streams."""
 
     __slots__ = ("_guard", "_reset_by_us", "control", "out", "reset_by_peer", "streams")
 
-    table: StreamTable = stream_table(AS_SERVER)
+    table: ClassVar[StreamTable] = stream_table(AS_SERVER)
     """What becomes of frames by the state of their stream."""
 
-    may_enable_push = True
+    may_enable_push: ClassVar[bool] = True
     """The peer is a client."""
 
     def __init__(self, guard: FloodGuard) -> None:

@@ -20,15 +20,8 @@ class HuffmanError(ValueError):
     """The bytes are no Huffman coding: a code that does not exist, or wrong padding."""
 
 
-class _Row(list["tuple[_Row, bytes] | None"]):
-    """What each next byte comes to; None where that has not been asked yet."""
-
-    def __init__(self, node: _Node, *, may_end: bool) -> None:
-        super().__init__([None] * 256)
-        self.node = node
-        """Where in the tree the bits that are left over lead."""
-        self.may_end = may_end
-        """They may be padding: fewer than eight bits, all of them ones."""
+_Row = list["tuple[_Row, bytes] | None"]
+"""What each next byte comes to; None where that has not been asked yet."""
 
 
 def _tree() -> _Node:
@@ -45,21 +38,44 @@ def _tree() -> _Node:
     return root
 
 
-def _rows() -> dict[int, _Row]:
-    """The row of the empty remainder and those of paddings, by the identity of their nodes."""
-    node = _tree()
-    rows = {}
-    for _ in range(8):
-        rows[id(node)] = _Row(node, may_end=True)
-        below = node[1]
-        if not isinstance(below, list):
-            raise TypeError("the code of eight ones is not the beginning of longer ones")
-        node = below
-    return rows
+class _Table:
+    """All rows that were needed so far."""
+
+    __slots__ = ("_nodes", "_rows", "paddings", "start")
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, _Node] = {}
+        """Where in the tree the bits that are left over lead, by the identity of the row."""
+        self._rows: dict[int, _Row] = {}
+        """Rows by the identity of that node."""
+        paddings = []
+        node = _tree()
+        self.start = self.row(node)
+        for _ in range(8):
+            paddings.append(id(self.row(node)))
+            below = node[1]
+            if not isinstance(below, list):
+                raise TypeError("the code of eight ones is not the beginning of longer ones")
+            node = below
+        self.paddings = frozenset(paddings)
+        """Identities of the rows whose bits may be padding: fewer than eight, all of them ones."""
+
+    def row(self, node: _Node) -> _Row:
+        """The row of the bits that lead to a node."""
+        row = self._rows.get(id(node))
+        if row is None:
+            row = self._rows[id(node)] = [None] * 256
+            self._nodes[id(row)] = node
+        return row
+
+    def node(self, row: _Row) -> _Node:
+        """Where in the tree the bits of a row lead."""
+        return self._nodes[id(row)]
 
 
-_ROWS: Final = _rows()
-_START: Final = next(iter(_ROWS.values()))
+_TABLE: Final = _Table()
+_START: Final = _TABLE.start
+_PADDINGS: Final = _TABLE.paddings
 
 
 def decode(data: bytes) -> bytes:
@@ -79,14 +95,14 @@ def decode(data: bytes) -> bytes:
             step = _extend(row, byte)
         row, text = step
         add(text)
-    if not row.may_end:
+    if id(row) not in _PADDINGS:
         raise HuffmanError("wrong padding")
     return b"".join(out)
 
 
 def _extend(row: _Row, byte: int) -> tuple[_Row, bytes]:
     """Find out what `byte` comes to, and remember it."""
-    node = row.node
+    node = _TABLE.node(row)
     text = bytearray()
     for bit in range(7, -1, -1):
         below = node[byte >> bit & 1]
@@ -96,9 +112,6 @@ def _extend(row: _Row, byte: int) -> tuple[_Row, bytes]:
             raise HuffmanError("no such code")
         else:
             text.append(below)
-            node = _START.node
-    found = _ROWS.get(id(node))
-    if found is None:
-        found = _ROWS[id(node)] = _Row(node, may_end=False)
-    step = row[byte] = (found, bytes(text))
+            node = _TABLE.node(_START)
+    step = row[byte] = (_TABLE.row(node), bytes(text))
     return step

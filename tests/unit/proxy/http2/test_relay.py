@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -15,7 +16,7 @@ from lb.net.crowd import Crowd
 from lb.proxy.http2.relay import Http2Options
 from lb.wire.http2.fields import encode_field
 from tests.fakes.frames import HEADERS, FieldPair, answer, call
-from tests.fakes.links import PaperRelay
+from tests.fakes.links import PaperRelay, Side
 from tests.fakes.relay import snapshot_of
 
 
@@ -93,8 +94,12 @@ async def test_closing_ends_everything() -> None:
     backend, client = relay.backend(), relay.client()
     client.sends(call(1))
     loop = asyncio.get_running_loop()
+
+    def abort(side: Side) -> None:
+        loop.call_soon(side.goes)
+
     for side in (client, backend):
-        side.transport.abort = lambda side=side: loop.call_soon(side.goes)  # type: ignore[method-assign, misc]
+        side.transport.abort = partial(abort, side)  # type: ignore[method-assign]
     await relay.relay.aclose()
     assert relay.relay.servers == set()
     assert relay.relay.upstream_connections == 0

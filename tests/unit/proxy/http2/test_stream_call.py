@@ -240,6 +240,7 @@ async def test_a_half_closed_stream_that_begins_anew_may_go_to_several_backends(
     assert paper.bench.is_clean()
 
 
+@pytest.mark.interpreted("a constant")
 async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,6 +256,7 @@ async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     assert paper.ids() == ["other"]
 
 
+@pytest.mark.interpreted("a constant")
 async def test_requests_are_not_counted_again_once_their_order_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

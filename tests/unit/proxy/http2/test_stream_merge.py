@@ -273,6 +273,7 @@ async def test_a_backend_that_owes_nobody_knows_what_takes_the_stream_along() ->
     assert paper.bench.finished.records[0].reason is Reason.UPSTREAM_RESET
 
 
+@pytest.mark.interpreted("a constant")
 async def test_a_client_that_reads_no_answers_cannot_ask_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -285,6 +286,7 @@ async def test_a_client_that_reads_no_answers_cannot_ask_for_ever(
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
 
 
+@pytest.mark.interpreted("a constant")
 async def test_a_client_that_reads_no_errors_cannot_ask_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

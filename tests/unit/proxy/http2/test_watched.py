@@ -9,7 +9,8 @@ import pytest
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.watched import watched
+from lb.proxy.http2.stream_call import StreamCall
+from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
 from tests.fakes.frames import DATA, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay
 
@@ -31,7 +32,8 @@ def strict(*networks: str) -> PaperRelay:
 
 
 def test_a_watched_call_is_of_the_same_kind() -> None:
-    assert issubclass(watched(Call), Call)
+    assert issubclass(WatchedCall, Call)
+    assert issubclass(WatchedStreamCall, StreamCall)
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM])

@@ -1,0 +1,47 @@
+"""What pyproject.toml cannot say: the optional compilation of the hot modules.
+
+    TRITON_LB_COMPILE=1 pip wheel --no-build-isolation --no-deps .
+
+Everything else builds and runs without it (docs/decisions/0021-compiling.md). TRITON_LB_COMPILE_O=0
+spares the C compiler's optimiser, for tests.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+_FOLDERS = (
+    "lb/balancing", "lb/domain", "lb/proxy", "lb/proxy/http1", "lb/proxy/http2", "lb/wire",
+    "lb/wire/grpc", "lb/wire/http1", "lb/wire/http2",
+)  # fmt: skip
+_MODULES = ("lb/net/timers.py", "lb/telemetry/meter.py", "lb/telemetry/record.py")
+_INTERPRETED = {"lb/wire/native.py", "lb/wire/proxy_protocol.py"}
+"""Of those folders; packages stay interpreted as well."""
+
+
+def modules() -> list[str]:
+    """Files that are compiled: all that a request runs through, as one unit, because a call or an
+    attribute across its border costs more than it does without any compiling."""
+    found = [str(path) for folder in _FOLDERS for path in sorted(Path(folder).glob("*.py"))]
+    return [
+        path
+        for path in (*found, *_MODULES)
+        if not path.endswith("__init__.py") and path not in _INTERPRETED
+    ]
+
+
+extensions = []
+if os.environ.get("TRITON_LB_COMPILE") == "1":
+    from mypyc.build import mypycify
+
+    extensions = mypycify(
+        ["--config-file=pyproject.toml", *modules()],
+        opt_level=os.environ.get("TRITON_LB_COMPILE_O", "3"),
+        debug_level="0",
+        multi_file=True,
+        group_name="triton_lb",
+    )
+setup(ext_modules=extensions)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# A short look at the compiled product: it compiles, does what its sources do, and serves.
+#
+#   tools/check_compiled.sh PYTHON DIRECTORY
+#
+# Without the C compiler's optimiser, which takes most of the time and changes nothing here.
+set -euo pipefail
+
+python="$(realpath -s "$1")" out="$(realpath -m "$2")"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if ! command -v gcc >/dev/null && ! tools/setup_debian.sh gcc libc6-dev; then
+  echo "check_compiled: SKIPPED, there is no C compiler: the compiled modules are not tested"
+  exit 0
+fi
+TRITON_LB_COMPILE_O=0 tools/compile.sh "$python" "$out"
+cd "$out/tree"
+"$python" -c 'import sys; from lb.wire.native import is_compiled; sys.exit(not is_compiled())'
+"$python" -m pytest -q -p no:cacheprovider tests/unit/wire tests/unit/proxy tests/unit/balancing \
+  tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
+  tests/property/test_http1_relay.py tests/property/test_stream_relay.py
+"$python" -m benchmarks.bench_http2_relay
+"$python" -m benchmarks.bench_http1_relay
+"$python" -m lb.cli.main demo --once
