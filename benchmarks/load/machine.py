@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.load.bench import Plan
+from benchmarks.load.interpreter import serving
 from benchmarks.load.processes import REPOSITORY, BenchError, tool
 from benchmarks.load.proxies import version
 
@@ -24,7 +25,7 @@ def describe(plan: Plan) -> dict[str, str]:
         BenchError: a proxy or a load generator is not installed.
     """
     facts = {name: version(name) for name in plan.proxies}
-    facts["python"] = platform.python_version()
+    facts["python"] = f"{serving()} (the load generators run on {platform.python_version()})"
     for package in ("uvloop", "matplotlib"):
         try:
             facts[package] = metadata.version(package)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.load.backend import BackendAddress, render
+from benchmarks.load.interpreter import serving
 from benchmarks.load.processes import (
     REPOSITORY,
     BenchError,
@@ -36,6 +36,9 @@ DIRECT = "direct"
 
 CERTIFICATE, KEY = "server.pem", "server.key"
 """Of all TLS listeners: ECDSA P-256, in the run's directory."""
+
+_KIND = r"(?: \((?:pure Python|compiled)\))?"
+"""What triton-lb says behind its version."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,11 @@ def make_certificate(directory: Path) -> None:
         file.write((directory / KEY).read_text())
 
 
+def serve_argv(config: Path) -> list[str]:
+    """The command that runs triton-lb, from the folder in which its sources are."""
+    return [str(serving().path), "-m", "lb.cli.main", "serve", "--config", str(config)]
+
+
 def there_are() -> list[str]:
     """Names of all proxies; triton-lb compiled only where `make compile` has made it."""
     tree = RECIPES[COMPILED].tree
@@ -161,9 +169,15 @@ def version(name: str) -> str:
     Raises:
         BenchError: it is not installed, or does not say.
     """
-    argv = RECIPES[name].version()
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=REPOSITORY, check=False)
-    found = re.search(r"\b\d+\.\d+\.\d+[\w.+~-]*", done.stdout + done.stderr)
+    recipe = RECIPES[name]
+    done = subprocess.run(
+        recipe.version(),
+        capture_output=True,
+        text=True,
+        cwd=recipe.tree or REPOSITORY,
+        check=False,
+    )
+    found = re.search(rf"\b\d+\.\d+\.\d+[\w.+~-]*{_KIND}", done.stdout + done.stderr)
     if found is None:
         raise BenchError(f"{name} does not say its version: {(done.stdout + done.stderr)[-500:]}")
     return found.group()
@@ -214,9 +228,9 @@ def _answers_200(url: str) -> bool:
 def _triton_lb(tree: Path) -> Recipe:
     return Recipe(
         "triton-lb.yaml",
-        lambda config: [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)],
+        serve_argv,
         lambda _ports, _is_grpc: "",
-        lambda: ["grep", "^version", str(REPOSITORY / "pyproject.toml")],
+        lambda: [str(serving().path), "-m", "lb.cli.main", "version"],
         tree,
     )
 

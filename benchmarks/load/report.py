@@ -17,10 +17,16 @@ from benchmarks.load.tables import Rows, aligned, number, piped, quotient
 
 MIB = 1 << 20
 _READING = """\
-One proxy at a time has a core of its own; load generator and backends have another. CPU is that
-of all processes of the proxy, user and system, in microseconds per request (per message and its
-echo, per event). A ratio is triton-lb's figure divided by the other proxy's, in the same round, and
-the median of the rounds: below 1.00 triton-lb is better. All else are medians of the rounds."""
+Every proxy gets the same requests, in turns. One at a time has a core of its own; load generator
+and backends have another. CPU is that of all processes of the proxy, user and system, in
+microseconds per request (per message and its echo, per event): what a request costs, and so how
+many a core can carry. A ratio is triton-lb's figure divided by the other proxy's in the same round,
+and the median of the rounds: below 1.00 triton-lb is better. All else are medians of the rounds.
+`triton-lb-compiled` is the same triton-lb with its hot modules compiled (`make compile`)."""
+_TARGETS = """\
+A target is a ratio, unless it says ms. `+9%` is that much above the limit, `-9%` below it. Without
+a limit the ratio stands alone. What is not a ratio to another proxy is measured with triton-lb as
+it is, which is the slower one."""
 _DETAILS = """\
 `ratio`: CPU of triton-lb divided by CPU of this proxy. `busy`: share of its core that the proxy
 used; well under 100 % the load core was the limit (generator and backends share it), or the rate
@@ -84,9 +90,10 @@ def as_text(report: Report) -> str:
     """The page for a terminal."""
     plan = report.plan
     parts = [_heading(plan), _READING]
-    parts.append("\n".join(f"{key:>10}: {value}" for key, value in report.facts.items()))
+    width = max(map(len, report.facts), default=0)
+    parts.append("\n".join(f"{key:>{width}}: {value}" for key, value in report.facts.items()))
     if report.verdicts:
-        parts += ["TARGETS (ratio to the proxy named)", aligned(_verdict_rows(report))]
+        parts += ["TARGETS", scores(report.verdicts), aligned(_verdict_rows(report)), _TARGETS]
     if plan.cells:
         parts += ["CPU PER REQUEST", aligned(_summary_rows(report))]
         parts += ["ALL FIGURES", aligned(_detail_rows(report)), _details(plan)]
@@ -108,7 +115,7 @@ def as_markdown(report: Report, plots: dict[str, str]) -> str:
     parts = ["# Side-by-side load results", f"Made by `{command}`.", _READING]
     parts.append(piped([("", ""), *report.facts.items()]))
     if report.verdicts:
-        parts += ["## Targets", piped(_verdict_rows(report))]
+        parts += ["## Targets", scores(report.verdicts), piped(_verdict_rows(report)), _TARGETS]
     if plan.cells:
         parts += ["## CPU per request, microseconds", piped(_summary_rows(report))]
     parts += [f"![{title}]({path})" for title, path in plots.items()]
@@ -168,29 +175,58 @@ def _lines(heading: str, lines: list[str]) -> list[str]:
     return [heading, "\n".join(lines)] if lines else []
 
 
+def scores(verdicts: Sequence[Verdict]) -> str:
+    """How many targets each triton-lb meets, in one sentence; empty without verdicts."""
+    parts = []
+    for ours in _judged(verdicts):
+        words = [each.word for each in verdicts if each.of == ours]
+        text = f"{ours} meets {words.count('met')} of {words.count('met') + words.count('missed')}"
+        if unknown := words.count("not measured"):
+            text += f" ({unknown} not measured)"
+        parts.append(text)
+    return f"Targets: {'; '.join(parts)}." if parts else ""
+
+
+def _judged(verdicts: Sequence[Verdict]) -> list[str]:
+    return list(dict.fromkeys(each.of for each in verdicts))
+
+
 def _verdict_rows(report: Report) -> Rows:
-    head = ("target", "cell", "to", "measured", "at most", "")
+    """A line for every target, cell and peer; what each triton-lb reached in columns."""
+    judged = _judged(report.verdicts)
+    lines: dict[tuple[str, str, str, str], dict[str, str]] = {}
+    for each in report.verdicts:
+        limit = "-" if each.limit is None else f"{each.limit:.2f}"
+        lines.setdefault((each.target, each.cell, each.to, limit), {})[each.of] = each.text
+    head = ("target", "cell", "to", "at most", *judged)
     return [
         head,
-        *(
-            (
-                *(each.target, each.cell, each.to),
-                *(quotient(each.measured), f"{each.limit:.2f}", each.word),
-            )
-            for each in report.verdicts
-        ),
+        *((*line, *(found.get(ours, "") for ours in judged)) for line, found in lines.items()),
     ]
 
 
 def _summary_rows(report: Report) -> Rows:
     plan = report.plan
-    head = ["cell", *plan.proxies, *(f"to {name}" for name in plan.peers)]
+    others = f" ({COMPILED.removeprefix(f'{TRITON_LB}-')})" if COMPILED in plan.ours else ""
+    head = ["cell", *plan.proxies, *(f"to {name}{others}" for name in plan.peers)]
     rows = [head]
     for cell in plan.cells:
         row = report.results[cell.name]
-        ratios = [quotient(ratio(row, TRITON_LB, name)) for name in plan.peers]
-        rows.append([cell.title, *(_cpu(row[name]) for name in plan.proxies), *ratios])
+        rows.append(
+            [
+                cell.title,
+                *(_cpu(row[name]) for name in plan.proxies),
+                *(_ratios(plan, row, name) for name in plan.peers),
+            ]
+        )
     return rows
+
+
+def _ratios(plan: Plan, row: Row, peer: str) -> str:
+    """Ours to a peer's, and in brackets that of ours compiled."""
+    first = quotient(ratio(row, TRITON_LB, peer))
+    second = quotient(ratio(row, COMPILED, peer)) if COMPILED in plan.ours else ""
+    return f"{first} ({second})" if second else first
 
 
 def _cpu(result: Result) -> str:

@@ -9,26 +9,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.load.proxies import TRITON_LB
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table of targets: a figure against its limit.
+    """A figure of one triton-lb against its limit.
 
-    `measured` is None where the run has no such figure.
+    `of` is the triton-lb that is judged. `measured` is None where the run has no such figure,
+    `limit` where none was set: the figure is shown all the same.
     """
 
     target: str
     cell: str
     to: str
     measured: float | None
-    limit: float
+    limit: float | None
+    of: str = TRITON_LB
 
     @property
     def word(self) -> str:
-        """`met`, `missed` or `not measured`; what is printed is what is compared."""
+        """`met`, `missed`, `no limit` or `not measured`; what is printed is what is compared."""
         if self.measured is None:
             return "not measured"
+        if self.limit is None:
+            return "no limit"
         return "met" if round(self.measured, 2) <= self.limit else "missed"
+
+    @property
+    def text(self) -> str:
+        """The figure, the word, and by how much."""
+        if self.measured is None:
+            return self.word
+        if self.limit is None:
+            return f"{self.measured:.2f}"
+        share = round(self.measured, 2) / self.limit - 1
+        return f"{self.measured:.2f} {self.word} ({share:+.0%})"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.load.backend import BackendAddress, render
 from benchmarks.load.bench import Plan, say
 from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children, free_ports, pinned
-from benchmarks.load.proxies import make_certificate
+from benchmarks.load.proxies import make_certificate, serve_argv
 from benchmarks.load.sections import Section, Verdict
 from benchmarks.load.tally import percentile
 
@@ -323,8 +323,7 @@ def _start(plan: Plan, children: Children, directory: Path, backends: int) -> tu
         key=directory / "server.key",
         backends="\n".join(listed),
     )
-    argv = [sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)]
-    proxy = children.start("triton-lb", argv, core=cores.proxy, cwd=REPOSITORY)
+    proxy = children.start("triton-lb", serve_argv(config), core=cores.proxy, cwd=REPOSITORY)
     proxy.wait_until(lambda: _answers(f"http://127.0.0.1:{metrics}/readyz"), timeout_s=30.0)
     last = f"http://127.0.0.1:{http}/v2/models/model_{_MODELS - 2:04}/config"
     proxy.wait_until(lambda: _answers(last), timeout_s=30.0)

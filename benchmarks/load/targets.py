@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.load.proxies import ENVOY, HAPROXY, TRITON_LB
+from benchmarks.load.proxies import COMPILED, ENVOY, HAPROXY, TRITON_LB
 from benchmarks.load.results import Results, ratio
 from benchmarks.load.sections import Verdict
 
@@ -13,13 +13,13 @@ from benchmarks.load.sections import Verdict
 class Target:
     """An upper limit for triton-lb's figure divided by another proxy's, in each of some cells.
 
-    `figure` is a field of `results.Sample`. With `instead_of`, the figure is compared with our own
-    in that cell.
+    A limit of None: none was set, the ratio is shown all the same. `figure` is a field of
+    `results.Sample`. With `instead_of`, the figure is compared with our own in that cell.
     """
 
     title: str
     cells: tuple[str, ...]
-    limits: tuple[tuple[str, float], ...]
+    limits: tuple[tuple[str, float | None], ...]
     figure: str = "cpu_us"
     instead_of: str = ""
 
@@ -46,7 +46,7 @@ TARGETS = (
     Target(
         "never-repeating headers: CPU per request",
         ("grpc-never-repeating-headers-8x8", "http-never-repeating-headers-64"),
-        ((ENVOY, 0.9),),
+        ((ENVOY, 0.9), (HAPROXY, None)),
     ),
     Target(
         "602,112 B and 4 MiB: CPU per request",
@@ -56,18 +56,18 @@ TARGETS = (
     Target(
         "stream messages and events: CPU per message",
         ("grpc-stream-messages-8x8", "grpc-stream-messages-8x64", "http-events-16"),
-        ((ENVOY, 0.6),),
+        ((ENVOY, 0.6), (HAPROXY, None)),
     ),
     Target(
         "half of Envoy's rate: p99",
         ("http-small-64-half-rate", "grpc-small-8x8-half-rate"),
-        ((ENVOY, 1.0),),
+        ((ENVOY, 1.0), (HAPROXY, None)),
         figure="p99_us",
     ),
     Target(
         "TLS small: CPU per request",
         ("http-tls-small-64", "grpc-tls-small-8x8"),
-        ((ENVOY, 0.8),),
+        ((ENVOY, 0.8), (HAPROXY, None)),
     ),
     Target(
         "200 backends against 2: CPU per request",
@@ -85,10 +85,10 @@ TARGETS = (
 
 
 def judge(results: Results, titles: dict[str, str]) -> list[Verdict]:
-    """A verdict for every target, cell and peer.
+    """A verdict for every target, cell and peer, of triton-lb and of triton-lb compiled.
 
     Args:
-        results: of a run; targets of cells and peers that it did not have are left out.
+        results: of a run; targets of cells and proxies that it did not have are left out.
         titles: of the cells, by name.
     """
     return [
@@ -96,24 +96,27 @@ def judge(results: Results, titles: dict[str, str]) -> list[Verdict]:
             target.title,
             titles.get(cell, cell),
             f"itself, {titles.get(target.instead_of, '')}" if target.instead_of else peer,
-            _measured(results, target, cell, peer),
+            _measured(results, target, cell, ours, peer),
             limit,
+            ours,
         )
         for target in TARGETS
         for cell in target.cells
         if cell in results
         for peer, limit in target.limits
         if peer in results[cell]
+        for ours in (TRITON_LB, COMPILED)
+        if ours in results[cell]
     ]
 
 
-def _measured(results: Results, target: Target, cell: str, peer: str) -> float | None:
+def _measured(results: Results, target: Target, cell: str, ours: str, peer: str) -> float | None:
     if not target.instead_of:
-        return ratio(results.get(cell, {}), TRITON_LB, peer, target.figure)
+        return ratio(results.get(cell, {}), ours, peer, target.figure)
     medians = [
-        results[each][TRITON_LB].median()
+        results[each][ours].median()
         for each in (cell, target.instead_of)
-        if TRITON_LB in results.get(each, {})
+        if ours in results.get(each, {})
     ]
     values = [getattr(median, target.figure) for median in medians if median is not None]
     return values[0] / values[1] if len(values) == 2 else None

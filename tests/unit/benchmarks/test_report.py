@@ -87,8 +87,35 @@ def test_the_p99_target_looks_at_latency_not_at_cpu() -> None:
     name = "http-small-64-half-rate"
     row = _row(90.0, 10.0, 10.0)
     row["triton-lb"].samples = [replace(_sample(90.0), p99_us=1.0)]
-    verdicts = judge({name: row}, {})  # HAProxy has no such target
-    assert [(each.measured, each.word) for each in verdicts] == [(0.5, "met")]
+    verdicts = judge({name: row}, {})
+    assert [(each.to, each.measured, each.word) for each in verdicts] == [
+        ("envoy", 0.5, "met"),
+        ("haproxy", 0.5, "no limit"),
+    ]
+
+
+def test_triton_lb_and_triton_lb_compiled_are_judged_side_by_side() -> None:
+    row = _row(40.0, 50.0, 10.0)
+    row["triton-lb-compiled"] = Result([_sample(15.0)])
+    verdicts = judge({"http-small-16": row}, {})
+    assert [(each.of, each.to, each.word) for each in verdicts] == [
+        ("triton-lb", "envoy", "missed"),
+        ("triton-lb-compiled", "envoy", "met"),
+        ("triton-lb", "haproxy", "missed"),
+        ("triton-lb-compiled", "haproxy", "met"),
+    ]
+    plan = Plan(
+        select(["http-small-16"]), [*PROXIES, "triton-lb-compiled"], 3, 1.0, 2, Cores(0, 1, 1)
+    )
+    page = report.as_markdown(Report(plan, {}, {"http-small-16": row}, verdicts), {})
+    assert "triton-lb meets 0 of 2; triton-lb-compiled meets 2 of 2." in page
+    assert "| envoy | 0.60 | 0.80 missed (+33%) | 0.30 met (-50%) |" in page
+    assert "| 0.80 (0.30) | 4.00 (1.50) |" in page
+
+
+def test_what_has_no_limit_shows_its_figure_alone() -> None:
+    assert Verdict("", "", "haproxy", 0.4, None).text == "0.40"
+    assert Verdict("", "", "haproxy", None, None).text == "not measured"
 
 
 def test_peers_that_were_not_in_the_run_have_no_verdicts_and_failures_are_not_measured() -> None:
