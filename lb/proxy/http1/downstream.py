@@ -45,11 +45,16 @@ class Downstream:
 
     __slots__ = (
         "_alarm", "_identity", "_lingered", "_taken", "_unsent", "_unsent_since", "client", "eof",
-        "exchange", "is_full", "is_reading", "relay", "served", "since", "state", "transport",
+        "exchange", "is_full", "is_leaving", "is_reading", "options", "relay", "served", "since",
+        "state", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
         self.relay = relay
+        self.options = relay.options
+        """Those in force when its request began, or else now."""
+        self.is_leaving = relay.draining
+        """It closes after its next answer."""
         self.transport: asyncio.Transport | None = None
         """None before it is connected and once it is lost."""
         self.client: Client = NOBODY
@@ -86,13 +91,13 @@ class Downstream:
         """asyncio: a client connected."""
         relay = self.relay
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=relay.options.buffer_size)
-        self.client = client_of(transport, relay.options.trusted_proxies)
+        self.transport.set_write_buffer_limits(high=self.options.buffer_size)
+        self.client = client_of(transport, self.options.trusted_proxies)
         self._identity = transport.get_extra_info("identity_field")
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
         self.since = relay.clock()
-        self._alarm.ring_by(self.since + relay.options.head_timeout_s)
+        self._alarm.ring_by(self.since + self.options.head_timeout_s)
         if not relay.crowd.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.state = State.CLOSED
@@ -178,12 +183,12 @@ class Downstream:
         if not self.is_reading:
             self.is_reading = True
             self.transport.resume_reading()
-        self._alarm.ring_by(self.since + self.relay.options.linger_s)
+        self._alarm.ring_by(self.since + self.options.linger_s)
 
     def throw_away(self, data: bytes) -> None:
         """Something came while lingering."""
         self._lingered += len(data)
-        if self._lingered > self.relay.options.linger_size:
+        if self._lingered > self.options.linger_size:
             self.close()
 
     # Time
@@ -194,7 +199,7 @@ class Downstream:
             self._unsent = unsent_bytes(self.transport)
             self._taken = acknowledged_bytes(self.transport)
             self._unsent_since = self.relay.clock()
-            self._alarm.ring_by(self._unsent_since + self.relay.options.body_timeout_s)
+            self._alarm.ring_by(self._unsent_since + self.options.body_timeout_s)
 
     def _look_at_time(self) -> None:
         """Do what is due, and have the alarm ring for what is due next."""
@@ -208,7 +213,7 @@ class Downstream:
 
     def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
         """What is due when, as things are now."""
-        options = self.relay.options
+        options = self.options
         if self.transport is None:
             return
         if self._unsent:

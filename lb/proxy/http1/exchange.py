@@ -156,7 +156,8 @@ class Http1Exchange(Upload):
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
-        limit = self.relay.options.body_size
+        options = self.relay.options if self.server is None else self.server.options
+        limit = options.body_size
         if limit and self.bytes_in + sum(map(len, pieces)) > limit:
             self.cut(Outcome.CANCELLED, Reason.BODY_TOO_LARGE, "request body too large")
             return True
@@ -257,7 +258,7 @@ class Http1Exchange(Upload):
         # does for all; the bytes go out as they came where the head needs no change.
         server = self.server
         plan = self.plan
-        if server is None or not plan.is_plain or not self.request_ended or self.relay.draining:
+        if server is None or not plan.is_plain or not self.request_ended or server.is_leaving:
             self._on_answer_slowly(head, data, end)
             return
         now = self.relay.clock()
@@ -399,7 +400,7 @@ class Http1Exchange(Upload):
         self._client_keeps = (
             plan.keep_alive
             and self.request_ended
-            and not self.relay.draining
+            and not (self.server is not None and self.server.is_leaving)
             and (head.length >= 0 or not plan.is_http10)
         )
         self._sends_chunks = head.length < 0 and not plan.is_http10

@@ -54,6 +54,8 @@ class Front(ABC):
     def __init__(self, relay: Http1Relay) -> None:
         self.relay = relay
         self._turns: HeadCache[Turn] = HeadCache()
+        self._heads = relay.heads
+        """Those that `_turns` comes from."""
 
     @property
     def may_remember(self) -> bool:
@@ -75,6 +77,8 @@ class Front(ABC):
         Raises:
             MessageError: it must not be relayed.
         """
+        if self.relay.heads is not self._heads:
+            self._heads, self._turns = self.relay.heads, HeadCache()
         turn = self._turns.get(head) or self._turns.revive(head)
         if turn is None:
             request = self._request(head)
@@ -129,6 +133,11 @@ class FrontConnection(ServerConnection):
         self._known_plan = self._plan = _know_nothing
         self._front = front
         self._turn: Turn | None = None
+
+    def adopt(self) -> None:
+        """As for all connections, but no head is known here."""
+        super().adopt()
+        self._known_plan = self._plan = _know_nothing
 
     def _read_plan(self, head: bytes) -> RequestPlan:
         self._turn = turn = self._front.turn(head)

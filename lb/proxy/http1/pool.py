@@ -32,7 +32,7 @@ class UpstreamPool:
     ) -> None:
         self._timers = timers
         self._clock = clock
-        self._idle_timeout_s = idle_timeout_s
+        self.idle_timeout_s = idle_timeout_s
         self._idle: dict[Backend, list[ClientConnection]] = {}
         """Of each backend that may get requests; oldest first."""
         self._sweep_timer: Timer | None = None
@@ -102,10 +102,10 @@ class UpstreamPool:
             connection.abort()
 
     def _plan_sweep(self) -> None:
-        self._sweep_timer = self._timers.after(self._idle_timeout_s / _SWEEPS, self._sweep)
+        self._sweep_timer = self._timers.after(self.idle_timeout_s / _SWEEPS, self._sweep)
 
     def _sweep(self) -> None:
-        oldest = self._clock() - self._idle_timeout_s
+        oldest = self._clock() - self.idle_timeout_s
         for idle in self._idle.values():
             while idle and idle[0].idle_since <= oldest:
                 idle.pop(0).close()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from lb.domain.backend import BackendKind
+from lb.domain.backend import Backend, BackendKind
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -44,18 +44,12 @@ class Http1Relay:
         self.tasks = tasks
         self.traffic = traffic
         """Counters of the clients' side."""
-        self.options = options
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
-        self.heads = HeadReader(options.head, body_size=options.body_size, gate=dispatcher.gate)
-        self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
-        self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
-        if options.x_forwarded or options.forwarded or options.private_fields:
-            # The backend's head differs by client, so none is ready to be sent.
-            self.known_plan = self.plan = _know_nothing
+        self._set(options)
         self.fan_out: FanOut | None = None
         """For requests that concern all backends; without one they are balanced like others."""
         self.kinds = frozenset(BackendKind)
@@ -66,6 +60,26 @@ class Http1Relay:
         )
         self.draining = False
         self._unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
+
+    def _set(self, options: Http1Options) -> None:
+        """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
+        self.options = options
+        self.heads = HeadReader(
+            options.head, body_size=options.body_size, gate=self.dispatcher.gate
+        )
+        self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
+        self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
+        if options.x_forwarded or options.forwarded or options.private_fields:
+            # The backend's head differs by client, so none is ready to be sent.
+            self.known_plan = self.plan = _know_nothing
+
+    def configure(self, options: Http1Options) -> None:
+        """Go by other options, and by the gate that the dispatcher has now. Requests under way
+        go on as they began; who a client is stays what it was when it connected."""
+        self._set(options)
+        self.upstreams.idle_timeout_s = options.upstream_idle_s
+        for server in self.servers:
+            server.configured()
 
     def server_protocol(self) -> ServerConnection:
         """A protocol for one accepted connection."""
@@ -81,16 +95,23 @@ class Http1Relay:
         """Open connections to backends."""
         return len(self.upstreams.open)
 
+    def cut(self, backend: Backend) -> None:
+        """Close all connections to a backend, whatever runs over them."""
+        for connection in tuple(self.upstreams.open):
+            if connection.backend is backend:
+                connection.abort()
+
     @property
     def idle(self) -> bool:
         """Whether no client waits for an answer."""
         return not any(server.exchange is not None for server in self.servers)
 
-    def begin_drain(self) -> None:
-        """Close connections without requests; the others close after their next answer."""
+    def begin_drain(self, *, gently: bool = False) -> None:
+        """Close connections without requests; the others close after their next answer. Gently,
+        all do that, since a client may be about to use one that it thinks is open."""
         self.draining = True
         for server in tuple(self.servers):
-            server.begin_drain()
+            server.begin_drain(gently=gently)
 
     async def aclose(self) -> None:
         """Close everything, requests under way included."""

@@ -62,7 +62,7 @@ class ServerConnection(Downstream):
         """Bytes of it on the ledger."""
         self._backlog = 0
         """Bytes of answers on the ledger that the client does not take."""
-        self._collector = HeadCollector(relay.options.head, of_request=True)
+        self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
         self._is_processing = False
@@ -95,8 +95,8 @@ class ServerConnection(Downstream):
                     now = relay.clock()
                     exchange = Http1Exchange(relay, self, plan, now)
                     self.exchange = exchange
-                    if relay.options.request_timeout_s:
-                        self._alarm.ring_by(now + relay.options.request_timeout_s)
+                    if self.options.request_timeout_s:
+                        self._alarm.ring_by(now + self.options.request_timeout_s)
                     exchange.start_whole(
                         data if plan.is_clean else plan.upstream + data[end:], plan.length
                     )
@@ -188,12 +188,12 @@ class ServerConnection(Downstream):
         if self.state is _READY and len(self._collector):
             self.state = _HEAD
             self.since = self.relay.clock()
-            self._alarm.ring_by(self.since + self.relay.options.head_timeout_s)
+            self._alarm.ring_by(self.since + self.options.head_timeout_s)
 
     def _begin(self, plan: RequestPlan) -> None:
         """Begin a request: its head is complete."""
         relay = self.relay
-        options = relay.options
+        options = self.options
         if options.body_size and plan.length > options.body_size:
             raise MessageError(413, "request body too large", to_head=plan.is_head)
         decoder = make_decoder(plan.length)
@@ -243,7 +243,7 @@ class ServerConnection(Downstream):
 
     def _upstream_head(self, plan: RequestPlan) -> bytes:
         head = plan.upstream
-        options = self.relay.options
+        options = self.options
         if options.private_fields:
             head = drop_fields(head, options.private_fields)
         if self._identity is not None:
@@ -253,7 +253,7 @@ class ServerConnection(Downstream):
         return head
 
     def _add_origin(self, head: bytes, host: bytes) -> bytes:
-        options, client = self.relay.options, self.client
+        options, client = self.options, self.client
         scheme = b"https" if client.is_encrypted else b"http"
         origin = ClientOrigin(str(client.address or "unknown").encode(), scheme)
         if not client.is_trusted_proxy:
@@ -290,7 +290,7 @@ class ServerConnection(Downstream):
         if self.state is _BODY and self.exchange is not None:
             wanted = self.exchange.wants_body
         else:
-            wanted = len(self._pending) - self._at <= self.relay.options.buffer_size
+            wanted = len(self._pending) - self._at <= self.options.buffer_size
         if wanted is self.is_reading:
             return
         self.is_reading = wanted
@@ -325,7 +325,7 @@ class ServerConnection(Downstream):
         """Send an answer of ours, which ends the exchange."""
         if answer.reason is Reason.BAD_REQUEST:
             self.state = _BODY  # nothing that follows a bad request is served
-        keep_alive = self.state is _BUSY and plan.keep_alive and not self.relay.draining
+        keep_alive = self.state is _BUSY and plan.keep_alive and not self.is_leaving
         self.write([
             answer.encode(
                 keep_alive=keep_alive, is_http10=plan.is_http10, is_head=plan.is_head
@@ -341,13 +341,16 @@ class ServerConnection(Downstream):
         if self.state is not _BUSY or self.transport is None:
             self._decoder = None
             self.linger()
-        elif not keep_alive or self.relay.draining:
+        elif not keep_alive or self.is_leaving:
             self.close()
         else:
             self.state = _READY
             self.served = True
-            self.since = now = self.relay.clock()
-            idle_until = now + self.relay.options.client_idle_s
+            relay = self.relay
+            self.since = now = relay.clock()
+            if relay.options is not self.options:
+                self.adopt()
+            idle_until = now + self.options.client_idle_s
             if idle_until < self._alarm.due:
                 self._alarm.ring_by(idle_until)
             if self.transport.get_write_buffer_size():
@@ -355,10 +358,28 @@ class ServerConnection(Downstream):
             if self._pending or self.eof or not self.is_reading:
                 self._process()
 
-    def begin_drain(self) -> None:
-        """Close as soon as no request is under way."""
-        if self.state is _READY and not self._pending:
+    def begin_drain(self, *, gently: bool = False) -> None:
+        """Close as soon as no request is under way; gently, with the answer to the next one."""
+        self.is_leaving = True
+        if not gently and self.state is _READY and not self._pending:
             self.close()
+
+    # Settings
+
+    def configured(self) -> None:
+        """The relay has other options: they hold from the next request on."""
+        if self.exchange is None:
+            self.adopt()
+
+    def adopt(self) -> None:
+        """Go by the relay's options from now on. No request is under way."""
+        relay = self.relay
+        self.options = options = relay.options
+        self._known_plan = relay.known_plan
+        self._plan = relay.plan
+        self._collector.limits = options.head
+        if self.state is _READY:
+            self._alarm.ring_by(self.since + options.client_idle_s)
 
     # Memory
 

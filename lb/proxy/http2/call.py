@@ -244,7 +244,7 @@ class Call(JoinedStreams):
     def _message_fits(self, payload: Payload) -> bool:
         assert self.messages is not None
         self.messages.feed(payload)
-        limit = self.relay.options.message_size
+        limit = self.messages.limit
         if self.messages.largest <= limit:
             return True
         self.fail(Reason.BODY_TOO_LARGE, f"message is larger than the limit of {limit} bytes")

@@ -72,7 +72,7 @@ class ClientLink(Link):
         super().connection_made(transport)
         self.pool.port.connections += 1
         self.out.append(fr.PREFACE)
-        self.write_preamble(self.relay.client_settings)
+        self.write_preamble(self.options.client_settings())
         self.mark()
         self.pool.connected(self)
 

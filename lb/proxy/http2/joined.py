@@ -69,16 +69,16 @@ class JoinedStreams(Exchange):
         """Some of the response has gone to the client."""
         self.held_back = False
         """The first message is awaited before the call is placed."""
-        self.messages = MessageMeter() if options.message_size else None
+        self.messages = MessageMeter(options.message_size) if options.message_size else None
         self.timer: Any = None
         self.watch: Any = None
         """Ends the subscription of a health watch."""
         ledger = relay.ledger
         window_max = options.stream_window_max
-        request: Pipe[Any] = Pipe(self, ledger, options.stream_window, window_max)
+        request: Pipe[Any] = Pipe(self, ledger, server.options.stream_window, window_max)
         response: Pipe[Any] = Pipe(self, ledger, options.answer_window, window_max)
-        self.request = request
-        self.response = response
+        self.request: Pipe[Any] = request
+        self.response: Pipe[Any] = response
         request.opposite = response
         response.opposite = request
         request.source = response.sink = server

@@ -59,7 +59,7 @@ class Link(Http2Codec):
 
     __slots__ = (
         "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "large_reads",
-        "parted", "relay", "transport", "unread", "waiting",
+        "options", "parted", "relay", "transport", "unread", "waiting",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = inf
@@ -75,6 +75,8 @@ class Link(Http2Codec):
         )
         self.frames_at_once = _FRAMES_AT_ONCE
         self.relay = relay
+        self.options = options
+        """Those in force when it connected: what the peer was told of them stays."""
         self.transport: asyncio.Transport | None = None
         self.dirty = False
         """In the relay's list of connections to flush."""

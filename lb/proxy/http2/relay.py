@@ -77,21 +77,28 @@ class Http2Options:
     dropped."""
     trusted_proxies: TrustedProxies = NO_PROXIES
 
+    def server_settings(self) -> dict[int, int]:
+        """What clients are told in SETTINGS."""
+        return {
+            **self._common_settings(),
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: self.stream_window,
+            fr.SETTINGS_MAX_CONCURRENT_STREAMS: self.concurrent_streams,
+        }
 
-def _common_settings(options: Http2Options) -> dict[int, int]:
-    return {
-        fr.SETTINGS_HEADER_TABLE_SIZE: 0,
-        fr.SETTINGS_MAX_FRAME_SIZE: options.frame_size,
-        fr.SETTINGS_MAX_HEADER_LIST_SIZE: options.head_size,
-    }
+    def client_settings(self) -> dict[int, int]:
+        """What backends are told in SETTINGS."""
+        return {
+            **self._common_settings(),
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: self.answer_window,
+            fr.SETTINGS_ENABLE_PUSH: 0,
+        }
 
-
-def _server_settings(options: Http2Options) -> dict[int, int]:
-    return {
-        **_common_settings(options),
-        fr.SETTINGS_INITIAL_WINDOW_SIZE: options.stream_window,
-        fr.SETTINGS_MAX_CONCURRENT_STREAMS: options.concurrent_streams,
-    }
+    def _common_settings(self) -> dict[int, int]:
+        return {
+            fr.SETTINGS_HEADER_TABLE_SIZE: 0,
+            fr.SETTINGS_MAX_FRAME_SIZE: self.frame_size,
+            fr.SETTINGS_MAX_HEADER_LIST_SIZE: self.head_size,
+        }
 
 
 class Http2Relay:
@@ -114,7 +121,6 @@ class Http2Relay:
         self.tasks = tasks
         self.traffic = traffic
         """Counters of the clients' side."""
-        self.options = options
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
         self.crowd = Crowd()
@@ -136,31 +142,44 @@ class Http2Relay:
         self._memory_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
-        seams = (dispatcher.gate.noted, masked)
+        self._set(options)
+        self.models = KnownModels()
+        self.pools: dict[Backend, UpstreamPool] = {}
+        """Those that were asked for; see `pool`."""
+        self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
+
+    # Options
+
+    def _set(self, options: Http2Options) -> None:
+        """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
+        self.options = options
+        seams = (self.dispatcher.gate.noted, masked)
         private = options.private_fields
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
         self._caches = HeadCaches(private | claims, *seams)
         self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
         """What trusted proxies claim of their clients is passed on."""
         self.decide = Decisions(self).decide
-        self.models = KnownModels()
         self.client_allowances = client_allowances(options.concurrent_streams)
         """What each client's connection may do how often."""
-        self.pools: dict[Backend, UpstreamPool] = {}
-        """Those that were asked for; see `pool`."""
-        self._unsubscribe = dispatcher.pool.subscribe(self._on_snapshot)
-        self.server_settings = _server_settings(options)
-        self.client_settings = {
-            **_common_settings(options),
-            fr.SETTINGS_INITIAL_WINDOW_SIZE: options.answer_window,
-            fr.SETTINGS_ENABLE_PUSH: 0,
-        }
+
+    def configure(self, options: Http2Options) -> None:
+        """Go by other options, and by the gate that the dispatcher has now. Calls under way go on
+        as they began; who a client is, and what it was told in SETTINGS, stays what it was when
+        it connected."""
+        self._set(options)
+        for server in self.servers:
+            server.configured()
 
     # What connections ask for
 
+    def caches(self, *, of_trusted_proxy: bool) -> HeadCaches:
+        """Those that clients' heads are read through."""
+        return self._caches_of_proxies if of_trusted_proxy else self._caches
+
     def new_block_reader(self, *, of_trusted_proxy: bool = False) -> BlockReader:
         """A decoder for one connection, on the shared caches."""
-        caches = self._caches_of_proxies if of_trusted_proxy else self._caches
+        caches = self.caches(of_trusted_proxy=of_trusted_proxy)
         return BlockReader(caches, self.options.head_size)
 
     def answer(self, call: Call) -> None:
@@ -245,6 +264,12 @@ class Http2Relay:
                 pool.retire_all()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
+
+    def cut(self, backend: Backend) -> None:
+        """Close all connections to a backend, whatever runs over them."""
+        pool = self.pools.pop(backend, None)
+        if pool is not None:
+            pool.close()
 
     @property
     def upstream_connections(self) -> int:

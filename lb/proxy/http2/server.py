@@ -86,13 +86,9 @@ class ServerLink(Link):
         super().connection_made(transport)
         relay = self.relay
         self.client = client_of(transport, relay.options.trusted_proxies)
-        self.extra_fields = relay.forwarded_fields(self.client)
+        self._find_extra_fields(transport)
         if self.client.is_trusted_proxy:
             self.blocks = relay.new_block_reader(of_trusted_proxy=True)
-        identity = transport.get_extra_info("identity_field")
-        if identity is not None:
-            name, value = identity
-            self.extra_fields += encode_field(name.lower(), value)
         self._idle_since = relay.clock()
         relay.servers.add(self)
         relay.traffic.accepted += 1
@@ -104,10 +100,25 @@ class ServerLink(Link):
         options = relay.options
         first_s = min(options.head_timeout_s, options.client_idle_s or options.head_timeout_s)
         self._timer = relay.timers.after(first_s, self._check_time)
-        self.write_preamble(relay.server_settings)
+        self.write_preamble(self.options.server_settings())
         self.flush()
         if relay.draining:
             self.begin_drain()
+
+    def _find_extra_fields(self, transport: asyncio.BaseTransport) -> None:
+        self.extra_fields = self.relay.forwarded_fields(self.client)
+        identity = transport.get_extra_info("identity_field")
+        if identity is not None:
+            name, value = identity
+            self.extra_fields += encode_field(name.lower(), value)
+
+    def configured(self) -> None:
+        """The relay has other options: heads that come from now on go by them. Who the client is,
+        and what it was told in our SETTINGS, stays."""
+        relay = self.relay
+        self.blocks.use(relay.caches(of_trusted_proxy=self.client.is_trusted_proxy))
+        if self.transport is not None:
+            self._find_extra_fields(self.transport)
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came; the preface first."""
@@ -183,7 +194,7 @@ class ServerLink(Link):
             return
         self.last_peer_id = stream_id
         relay = self.relay
-        if len(self.streams) >= relay.options.concurrent_streams or self._drain_step == 2:
+        if len(self.streams) >= self.options.concurrent_streams or self._drain_step == 2:
             self._refuse(stream_id, block)
             return
         try:
@@ -221,7 +232,7 @@ class ServerLink(Link):
             head is None
             or not head.is_plain
             or (head.content_length >= 0 and head.content_length != size)
-            or len(self.streams) >= self.relay.options.concurrent_streams
+            or len(self.streams) >= self.options.concurrent_streams
         ):
             return 0
         self.last_peer_id = stream_id

@@ -24,9 +24,11 @@ def frame_message(message: bytes) -> bytes:
 class MessageMeter:
     """Follows the length prefixes of a stream of messages, however it is cut."""
 
-    __slots__ = ("_prefix", "_rest", "largest")
+    __slots__ = ("_prefix", "_rest", "largest", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        """For whoever asks whether `largest` is too large; in bytes."""
         self._prefix = b""
         self._rest = 0
         self.largest = 0

@@ -20,10 +20,10 @@ _RESPONSE: Final = b"HTTP/1."
 class HeadCollector:
     """Collects one head. Feed it until it gives the head; what follows is in `rest`."""
 
-    __slots__ = ("_checked", "_limits", "_may_skip", "_of_request", "_text", "rest")
+    __slots__ = ("_checked", "_may_skip", "_of_request", "_text", "limits", "rest")
 
     def __init__(self, limits: HeadLimits, *, of_request: bool) -> None:
-        self._limits = limits
+        self.limits = limits
         self._of_request = of_request
         self._text = bytearray()
         self._checked = 0
@@ -66,7 +66,7 @@ class HeadCollector:
             self._of_request or text.startswith(_RESPONSE[: len(text)])
         ):
             raise MessageError(400, "malformed head")
-        check_size(text, self._limits)
+        check_size(text, self.limits)
         self._checked = max(len(text) - 1, 0)
         return None
 

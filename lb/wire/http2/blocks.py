@@ -81,6 +81,14 @@ class BlockReader:
         """The head of a block that was seen lately; hot."""
         self.known_response: Callable[[bytes], ResponseHead | None] = _unknown
 
+    def use(self, caches: HeadCaches) -> None:
+        """Decode through other caches from now on."""
+        self._caches = caches
+        self._beginning = None
+        self._before = b""
+        if self._decoder is None:
+            self.acknowledged()
+
     @property
     def is_stateless(self) -> bool:
         """Whether equal blocks mean equal heads by now."""

@@ -47,7 +47,7 @@ async def test_preface_and_settings_come_first() -> None:
     assert written.startswith(PREFACE)
     first, second = frames_of(written[len(PREFACE) :])
     assert (first.kind, second.kind) == (SETTINGS, WINDOW_UPDATE)
-    assert first.values == relay.relay.client_settings
+    assert first.values == relay.relay.options.client_settings()
 
 
 async def test_first_block_says_that_we_use_no_table() -> None:

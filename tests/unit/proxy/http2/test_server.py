@@ -43,7 +43,7 @@ async def test_we_greet_at_once() -> None:
     side = Side(relay, relay.relay.server_protocol())
     first, second = side.gets()
     assert (first.kind, second.kind) == (SETTINGS, WINDOW_UPDATE)
-    assert first.values == relay.relay.server_settings
+    assert first.values == relay.relay.options.server_settings()
     assert relay.relay.traffic.connections == relay.relay.traffic.accepted == 1
 
 
