@@ -1,0 +1,62 @@
+"""Whose fault an error answer is: the text decides, since Triton's codes do not.
+
+Triton answers errors of a device as 400, 500 or UNKNOWN, and mistakes of clients as 400, 500 or
+INTERNAL as well. So what is certainly a client's mistake is told by how Triton words it, what is
+certainly a broken device by the names of CUDA and its libraries, and the rest stays open: a backend
+is to blame for it if others answer the same (`lb.health.outliers`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lb.domain.backend import AppProtocol
+from lb.domain.fault import Fault
+from lb.kserve.errors import meaning
+
+_OPEN: Final = (frozenset({400, 500, 502, 504}), frozenset({2, 13, 15}))
+"""By protocol: codes of errors that either side may be to blame for. gRPC: UNKNOWN, INTERNAL and
+DATA_LOSS."""
+_TELLING: Final = (frozenset({400, 500, 502, 503, 504}), frozenset({2, 3, 8, 9, 10, 13, 14, 15}))
+"""Codes with which the text can name a device."""
+
+_STEP: Final = r"(?:in ensemble '[^']*', )?(?:\[request id: [^\]]*\] )?"
+_MISTAKES: Final = re.compile(
+    _STEP + r"(?:"
+    # Bad JSON and messages: 500 and INTERNAL in some versions.
+    r"failed to parse|Unable to parse|Error parsing|Unable to load|Unexpected |unexpected "
+    r"|Invalid |invalid |Missing |missing |must |expected |expects "
+    r"|Unable to find shared memory|shared memory|Unsupported |unsupported "
+    r"|inference (?:request|input|output)|input '|input \"|output '|output \""
+    r"|This (?:API|protocol) is restricted|explicit model load|request .{0,64}must "
+    r"|\S* ?model .{0,128}(?:expects|does not support)|.{0,128}does not support batching"
+    r"|Failed to convert|failed to convert|doesn't support|the server does not support"
+    r")"
+)
+_WAITED: Final = re.compile(r".{0,256}(?:timeout expired|timeout of the corresponding sequence)")
+"""Limits that the client or the model's configuration set."""
+_TOO_MUCH: Final = re.compile(r"(?i:out of memory)")
+"""The request may have been too large."""
+_BROKEN: Final = re.compile(
+    r"CUDA|\bcuda[A-Z_]|cudnn|CUDNN|cublas|CUBLAS|\bNVML\b|\bECC\b|uncorrectable|device-side assert"
+    r"|illegal memory access|unspecified launch failure|GPU is lost|fallen off the bus"
+    r"|Stub process .{0,256}is not healthy"
+)
+
+
+def fault_of_answer(protocol: AppProtocol, code: int, text: str) -> Fault | None:
+    """What an error answer says against the backend that gave it; None: nothing.
+
+    Args:
+        protocol: over which it came.
+        code: HTTP or gRPC status.
+        text: of the error; empty where it is not known.
+    """
+    if code not in _TELLING[protocol]:
+        return None
+    if _MISTAKES.match(text) or _WAITED.match(text) or meaning(text) is not None:
+        return None
+    if _BROKEN.search(text) and not _TOO_MUCH.search(text):
+        return Fault.DEVICE
+    return Fault.ERROR if code in _OPEN[protocol] else None

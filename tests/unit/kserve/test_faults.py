@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.backend import AppProtocol
+from lb.domain.fault import Fault
+from lb.kserve.faults import fault_of_answer
+
+HTTP = AppProtocol.HTTP
+GRPC = AppProtocol.GRPC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: device-side assert triggered",
+        "Failed to process the request(s) for model instance 'm_0', message: RuntimeError: CUDA "
+        "error: an illegal memory access was encountered",
+        "in ensemble 'e', CUBLAS_STATUS_EXECUTION_FAILED",
+        "failed to run: uncorrectable ECC error encountered",
+        "onnx runtime error 6: CUDNN failure 4: CUDNN_STATUS_INTERNAL_ERROR",
+        "Stub process 'm_0_0' is not healthy.",
+    ],
+)
+def test_errors_of_a_device_are_known_whatever_their_code(text: str) -> None:
+    for code in (400, 500, 503):
+        assert fault_of_answer(HTTP, code, text) is Fault.DEVICE
+    for code in (2, 3, 13, 14):
+        assert fault_of_answer(GRPC, code, text) is Fault.DEVICE
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (500, "failed to parse the request JSON buffer: Invalid value. at 0"),
+        (400, "unexpected inference input 'CUDA error' for model 'm'"),
+        (400, "[request id: 7] expected 2 inputs but got 1 inputs for model 'm'"),
+        (400, "inference input data-type is 'FP32', model expects 'INT32' for 'm'"),
+        (400, "Unable to find shared memory region: 'r'"),
+        (400, "in ensemble 'e', unexpected shape for input 'X' for model 'm'. Expected [4]"),
+        (403, "This API is restricted, expecting header 'k'"),
+        (404, "Request for unknown model: 'm' is not found"),
+        (503, "Exceeds maximum queue size"),
+        (503, "Request timeout expired"),
+        (503, "explicit model load / unload is not allowed if polling is enabled"),
+        (501, "doesn't support models with decoupled transaction policy"),
+        (200, ""),
+    ],
+)
+def test_mistakes_of_clients_say_nothing_against_a_backend(code: int, text: str) -> None:
+    assert fault_of_answer(HTTP, code, text) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (13, "Unable to parse request"),
+        (14, "This protocol is restricted, expecting header 'triton-grpc-protocol-k'"),
+        (14, "Request timeout expired"),
+        (14, "GRPC server is shutting down and has stopped accepting new requests."),
+        (12, "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+        (8, "Received message larger than max"),
+        (3, "anything else that is the client's"),
+        (0, ""),
+    ],
+)
+def test_grpc_mistakes_of_clients_say_nothing_against_a_backend(code: int, text: str) -> None:
+    assert fault_of_answer(GRPC, code, text) is None
+
+
+def test_what_may_be_either_sides_fault_stays_open() -> None:
+    text = "Failed to process the request(s) for model instance 'm_0', message: ValueError"
+    assert fault_of_answer(HTTP, 500, text) is Fault.ERROR
+    assert fault_of_answer(HTTP, 400, "poisoned") is Fault.ERROR
+    assert fault_of_answer(HTTP, 500, "") is Fault.ERROR
+    assert fault_of_answer(GRPC, 13, text) is Fault.ERROR
+    assert fault_of_answer(GRPC, 2, "poisoned") is Fault.ERROR
+
+
+def test_a_request_that_was_too_large_for_the_device_may_be_to_blame_itself() -> None:
+    assert fault_of_answer(HTTP, 500, "CUDA out of memory. Tried to allocate 2 GiB") is Fault.ERROR
