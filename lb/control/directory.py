@@ -8,10 +8,11 @@ when that changes who may get requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
+from lb.control.roll import Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import (
     AdminState,
@@ -21,6 +22,7 @@ from lb.domain.backend import (
     BackendState,
 )
 from lb.domain.control import Reach
+from lb.domain.errors import LoadBalancerError
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
@@ -38,13 +40,29 @@ _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
+_UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
+LEAVING_S: Final = 300.0
+"""Unless told otherwise."""
+
+
+def _nobody_cuts(_backend: Backend) -> None:
+    """There are no connections."""
+
+
+class StillLeavingError(LoadBalancerError):
+    """A backend was removed: all that can be done is to add it again."""
 
 
 class BackendDirectory:
     """Knows every backend; publishes who may get requests. Implements `OutcomeSink`."""
 
     def __init__(self, policy: Policy) -> None:
-        self._records: dict[str, BackendRecord] = {}
+        self._roll = Roll()
+        self._records = self._roll.records
+        self.leaving_s = LEAVING_S
+        """How long what runs on a backend that was removed may take."""
+        self.cut: Callable[[Backend], None] = _nobody_cuts
+        """Closes all connections to a backend, whatever runs over them."""
         self._looked_at: float | None = None
         self._search_due = 0.0
         """When all may be looked at again for a model that nobody is known to have."""
@@ -62,7 +80,7 @@ class BackendDirectory:
 
     @property
     def records(self) -> tuple[BackendRecord, ...]:
-        """All backends, in the order of their source."""
+        """All backends, in the order of their source; those that leave come last."""
         return tuple(self._records.values())
 
     def ports(self) -> Iterator[PortRecord]:
@@ -82,62 +100,68 @@ class BackendDirectory:
         return record
 
     def roster(self) -> tuple[Reach, ...]:
-        """Whom calls of our own can reach: all but the disabled, in the order of the source."""
+        """Whom calls of our own can reach: all but those that are disabled or leave, in the order
+        of the source."""
         return tuple(
             Reach(
                 record.backend,
                 (record.is_open(AppProtocol.HTTP), record.is_open(AppProtocol.GRPC)),
             )
             for record in self._records.values()
-            if record.admin is not AdminState.DISABLED
+            if record.admin not in _UNASKED
         )
 
     # Membership
 
     def replace(self, members: Sequence[Member], now: float) -> None:
-        """Make `members` the whole pool. A backend lives on while its name and addresses do.
+        """Make `members` the whole pool. A backend lives on while its name and addresses do; one
+        that is left out finishes what it has, within `leaving_s`.
 
         What the operator said about a name stays, even when its addresses change.
         """
-        before = self._records
-        self._records = {
-            member.spec.name: self._kept_or_new(before.get(member.spec.name), member, now)
-            for member in members
-        }
-        for name in before.keys() - self._records.keys():
-            _log.info("backend removed", extra={"backend": name})
-        for name, record in before.items():
-            if self._records.get(name) is not record:
-                record.backend.died()  # for the sequences that it ran
+        self._roll.replace(members, now, self.leaving_s)
+        gone = self._roll.remove_finished(now)
         self._publish(now)
+        self._forget(gone)
 
-    def _kept_or_new(
-        self, record: BackendRecord | None, member: Member, now: float
-    ) -> BackendRecord:
-        spec = member.spec
-        if record is not None and record.has_addresses_of(spec):
-            if record.member != member:
-                record.apply(member)
-                _log.info("backend changed", extra={"backend": spec.name})
-            return record
-        new = BackendRecord(member, now)
-        if record is not None:
-            new.admin = record.admin
-        addresses = {p.protocol.label: str(p.port.address) for p in new.ports}
-        _log.info("backend added", extra={"backend": spec.name, **addresses})
-        return new
+    def _forget(self, gone: Sequence[BackendRecord]) -> None:
+        """End what is left of backends that are not in the pool any more."""
+        for record in gone:
+            backend = record.backend
+            fields = {"requests": backend.in_flight, "sequences": backend.open_sequences}
+            level = logging.INFO if record.is_empty else logging.WARNING
+            _log.log(level, "backend removed", extra={"backend": backend.name, **fields})
+            backend.died()  # for the sequences that it ran
+            self.cut(backend)
 
-    def set_admin(self, name: str, state: AdminState, now: float) -> None:
-        """Enable, drain or disable a backend; the same again changes nothing.
+    def set_admin(
+        self, name: str, state: AdminState, now: float, limit_s: float | None = None
+    ) -> None:
+        """Enable, drain or disable a backend; the same again changes nothing but the limit.
+
+        Args:
+            name: of the backend.
+            state: what it is to be.
+            now: monotonic seconds.
+            limit_s: how long what runs on one that drains may take, before the rest is cut and it
+                is disabled; None: as long as it takes.
 
         Raises:
             LookupError: there is no such backend.
+            StillLeavingError: it has been removed.
         """
         record = self.find(name)
+        if record.admin is AdminState.LEAVING:
+            raise StillLeavingError(f"backend {name} has been removed; add it again")
+        is_limited = state is AdminState.DRAINING and limit_s is not None
+        record.finish_by = now + (limit_s or 0.0) if is_limited else None
+        self._set_admin(record, state, "operator", now)
+
+    def _set_admin(self, record: BackendRecord, state: AdminState, why: str, now: float) -> None:
         if record.admin is state:
             return
-        fields = {"backend": name, "from": record.admin.value, "to": state.value}
-        _log.info("backend administered", extra={**fields, "why": "operator"})
+        fields = {"backend": record.backend.name, "from": record.admin.value, "to": state.value}
+        _log.info("backend administered", extra={**fields, "why": why})
         record.admin = state
         record.empty_since = None
         if state is AdminState.DISABLED:
@@ -234,16 +258,23 @@ class BackendDirectory:
                 if port.health.state is not before:
                     changed |= self._settle(port, before, "owes an answer and is silent", now)
             self._note_empty(record, now)
-        if changed:
+        gone = self._roll.remove_finished(now)
+        if gone:
+            self._publish(now)
+        elif changed:
             self._publish_if_changed()
+        self._forget(gone)
 
     def _note_empty(self, record: BackendRecord, now: float) -> None:
         if record.admin is AdminState.ENABLED or record.empty_since is not None:
             return
-        if not record.backend.in_flight and not record.backend.open_sequences:
+        if record.is_empty:
             record.empty_since = now
             fields = {"backend": record.backend.name, "admin": record.admin.value}
             _log.info("backend is empty", extra=fields)
+        elif record.admin is AdminState.DRAINING and record.is_overdue(now):
+            self._set_admin(record, AdminState.DISABLED, "it took too long to drain", now)
+            self.cut(record.backend)
 
     # News of live traffic
 

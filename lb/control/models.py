@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 def _no_one(_record: BackendRecord) -> None:
-    """Nobody wants to know who joins."""
+    """Nobody wants to know who joins or leaves."""
 
 
 class _Watched:
@@ -110,6 +110,8 @@ class ModelWatch:
         """The first round is over: who lists models for the first time has joined."""
         self.joined: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that came or came back, once its models are known."""
+        self.left: Callable[[BackendRecord], None] = _no_one
+        """Told of a backend that is not in the pool any more."""
 
     def start(self) -> None:
         """Begin to ask, and follow the pool from now on."""
@@ -206,6 +208,7 @@ class ModelWatch:
         for record in self._watched.keys() - records:
             watched = self._watched.pop(record)
             self.configurations.leave(record)
+            self.left(record)
             if watched.task is not None:
                 watched.task.cancel()
             for _, event in watched.waiting:

@@ -26,6 +26,7 @@ from lb.probes.probe import ProbeResult
 _ADMIN_STATES: Final = {
     AdminState.DRAINING: BackendState.DRAINING,
     AdminState.DISABLED: BackendState.DISABLED,
+    AdminState.LEAVING: BackendState.LEAVING,
 }
 LISTING_KINDS: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
 """Servers that may be able to list their models."""
@@ -50,6 +51,8 @@ class Member:
     spec: BackendSpec
     thresholds: Thresholds = field(default_factory=Thresholds)
     probe: ProbeChoice = field(default_factory=ProbeChoice)
+    origin: str = ""
+    """What names it: the configuration, a source, the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +106,8 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "admin", "backend", "empty_since", "lives", "look_due", "member", "models", "ports",
-        "regions", "setup", "since", "state", "wake",
+        "admin", "admin_before", "backend", "empty_since", "finish_by", "lives", "look_due",
+        "member", "models", "ports", "regions", "setup", "since", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -116,6 +119,10 @@ class BackendRecord:
             if member.spec.address(protocol) is not None
         )
         self.admin = AdminState.ENABLED
+        self.admin_before = AdminState.ENABLED
+        """What the operator said of one that leaves; it holds again if it is taken back."""
+        self.finish_by: float | None = None
+        """When what still runs on one that drains or leaves is cut; None: never."""
         self.state = BackendState.STARTING
         self.since = now
         """When `state` last changed."""
@@ -134,6 +141,20 @@ class BackendRecord:
         """Names of the regions in `setup`, as they stand on the wire."""
         self.wake: Callable[[], None] = _nobody
         """Tells whoever asks for its models that its state has changed."""
+
+    @property
+    def word(self) -> AdminState:
+        """What the operator said of it."""
+        return self.admin_before if self.admin is AdminState.LEAVING else self.admin
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request of a client runs on it, and no sequence."""
+        return not (self.backend.in_flight or self.backend.open_sequences)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it has had all the time that it was given to finish what it has."""
+        return self.finish_by is not None and now >= self.finish_by
 
     @property
     def answers(self) -> bool:

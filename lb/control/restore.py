@@ -165,6 +165,12 @@ class Restorer:
         name = f"restore {record.backend.name}"
         self._joining[record] = self._tasks.spawn(self._restore(record), name=name)
 
+    def left(self, record: BackendRecord) -> None:
+        """A backend is gone: there is nothing to be restored."""
+        task = self._joining.pop(record, None)
+        if task is not None:
+            task.cancel()
+
     async def _restore(self, record: BackendRecord) -> None:
         unchecked: set[bytes] = set()
         try:

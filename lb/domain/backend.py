@@ -58,6 +58,8 @@ class AdminState(Enum):
     ENABLED = "enabled"
     DRAINING = "draining"
     DISABLED = "disabled"
+    LEAVING = "leaving"
+    """It is not wanted in the pool any more: as draining, and then it is gone."""
 
 
 class BackendState(Enum):
@@ -74,6 +76,8 @@ class BackendState(Enum):
     DOWN = "down"
     DRAINING = "draining"
     DISABLED = "disabled"
+    LEAVING = "leaving"
+    """Removed from the pool; it finishes what it has."""
 
 
 @dataclass(frozen=True, slots=True)

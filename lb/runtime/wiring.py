@@ -21,21 +21,19 @@ from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
+from lb.control.membership import Membership
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.questions import READ_BYTES, Questions
-from lb.control.record import Member
 from lb.control.restore import Restorer
 from lb.control.views import port_statuses
-from lb.domain.backend import AppProtocol, BackendPort
-from lb.health.thresholds import Thresholds
+from lb.domain.backend import AppProtocol, Backend, BackendPort
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
-from lb.probes.plan import ProbeChoice, ProbeKind
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
@@ -47,7 +45,6 @@ from lb.runtime.access import Access, credential_fields, make_access
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.security import Security, make_security, private_fields
-from lb.settings.backends import GrpcProbe
 from lb.settings.model import ForwardedMode, Settings
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
@@ -60,27 +57,6 @@ from lb.wire.ledger import Ledger
 
 _X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
 _FORWARDED: Final = (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
-
-
-def members(settings: Settings) -> tuple[Member, ...]:
-    """The pool that a configuration asks for."""
-    found = []
-    for backend, spec in zip(settings.backends, settings.specs(), strict=True):
-        health = settings.health_of(backend)
-        found.append(
-            Member(
-                spec,
-                Thresholds(health.interval, health.timeout, health.rise, health.fall),
-                ProbeChoice(
-                    kind=ProbeKind(health.probe.value),
-                    http_path=health.http_path,
-                    expected_status=health.expected_status,
-                    grpc_health=health.grpc_service is GrpcProbe.HEALTH,
-                    model=health.model,
-                ),
-            )
-        )
-    return tuple(found)
 
 
 def http1_options(settings: Settings) -> Http1Options:
@@ -159,6 +135,7 @@ class Product:
 
     settings: Settings
     directory: BackendDirectory
+    membership: Membership
     probes: ProbeLoops
     models: ModelWatch
     restorer: Restorer
@@ -206,7 +183,8 @@ def build(settings: Settings, logs: Logs) -> Product:
     access = make_access(settings)
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
-    directory.replace(members(settings), time.monotonic())
+    membership = Membership(directory)
+    membership.configure(settings.backends, settings.health)
     timers = TimerWheel(asyncio.get_running_loop())
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
@@ -219,6 +197,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     fan_out = _fan_out(settings, directory, security, tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
+    _follow_pool(membership, directory, (http1, http2), meter, fan_out)
     loop_lag = LoopLag()
     sources = Sources(
         meter=meter,
@@ -244,6 +223,7 @@ def build(settings: Settings, logs: Logs) -> Product:
     return Product(
         settings=settings,
         directory=directory,
+        membership=membership,
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
         models=models,
         restorer=restorer,
@@ -308,6 +288,7 @@ def _models(
     restorer = Restorer(directory, watch, questions)
     if table.restore:
         watch.joined = restorer.joined
+        watch.left = restorer.left
     return watch, restorer
 
 
@@ -342,8 +323,36 @@ def _relays(
         *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
-    http1.kinds = http2.kinds = frozenset(backend.kind for backend in settings.backends)
     return http1, http2
+
+
+def _follow_pool(
+    membership: Membership,
+    directory: BackendDirectory,
+    relays: tuple[Http1Relay, Http2Relay],
+    meter: Meter,
+    fan_out: BackendFanOut,
+) -> None:
+    """Have everybody who keeps something about backends go along with what the pool becomes."""
+    http1, http2 = relays
+
+    def cut(backend: Backend) -> None:
+        http1.cut(backend)
+        http2.cut(backend)
+        present = frozenset(directory.ref.current.backends)
+        meter.retain(present)
+        fan_out.own_calls.retain(present)
+        changed()
+
+    def changed() -> None:
+        kinds = frozenset(record.backend.spec.kind for record in directory.records)
+        if http1.kinds != kinds:
+            http1.kinds = http2.kinds = kinds
+            http2.configure(http2.options)  # what it decided for heads depends on them
+
+    directory.cut = cut
+    membership.changed = changed
+    changed()
 
 
 def _sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:

@@ -152,7 +152,9 @@ class UpstreamPool:
     # Dialling
 
     def _dial_if_needed(self) -> None:
-        if self._dials < min(_MAX_DIALS, 1 + len(self.waiting) // 256) and not self._closed:
+        if self._closed:
+            self._fail_waiting(Outcome.CONNECT_FAILED, "it has left the pool")
+        elif self._dials < min(_MAX_DIALS, 1 + len(self.waiting) // 256):
             self._dials += 1
             self.relay.tasks.spawn(self._dial(), name=f"dial-grpc:{self.backend.name}")
 
@@ -181,6 +183,9 @@ class UpstreamPool:
         self.relay.now = self.relay.clock()
         self._dials -= 1
         port.connects += 1
+        if self._closed:
+            link.abort()
+            return
         self._others.discard(link)
         self.links.append(link)
         self.serve_waiting()
@@ -235,7 +240,8 @@ class UpstreamPool:
             link.close_if_over()
 
     def close(self) -> None:
-        """Close everything now."""
+        """Close everything now, and take nothing any more."""
         self._closed = True
         for link in (*self.links, *self._others):
             link.abort()
+        self._fail_waiting(Outcome.CONNECT_FAILED, "it has left the pool")

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
-from lb.control.directory import BackendDirectory
+from lb.control.directory import BackendDirectory, StillLeavingError
 from lb.control.record import Member, PortRecord
 from lb.domain.backend import (
     Address,
@@ -562,10 +562,10 @@ def test_a_refused_connection_of_live_traffic_is_a_death_when_it_was_the_last_po
     assert backend.deaths == 1
 
 
-def test_who_drains_keeps_sequences_and_who_is_disabled_or_removed_does_not() -> None:
+def test_who_drains_keeps_sequences_and_who_is_disabled_does_not() -> None:
     directory = make_directory("a", "b")
-    a, b = backend_of(directory, "a"), backend_of(directory, "b")
-    a.open_sequences = b.open_sequences = 1
+    a = backend_of(directory, "a")
+    a.open_sequences = 1
     directory.set_admin("a", AdminState.DRAINING, 105.0)
     assert a.open_sequences == 1
     directory.look(105.0)
@@ -574,5 +574,89 @@ def test_who_drains_keeps_sequences_and_who_is_disabled_or_removed_does_not() ->
     assert (a.deaths, a.open_sequences) == (1, 0)
     directory.look(105.2)
     assert directory.find("a").empty_since is not None
-    directory.replace([Member(make_spec("a"))], 107.0)
-    assert (b.deaths, b.open_sequences) == (1, 0)
+
+
+# Leaving
+
+
+def without_a(directory: BackendDirectory, now: float) -> list[Backend]:
+    """Remove a from among a and b; returns the list of those whose connections are cut."""
+    cut: list[Backend] = []
+    directory.cut = cut.append
+    directory.replace([Member(make_spec("b"))], now)
+    return cut
+
+
+def test_a_removed_backend_without_requests_is_gone_at_once() -> None:
+    directory = make_directory("a", "b")
+    a = backend_of(directory, "a")
+    assert without_a(directory, 105.0) == [a]
+    assert [record.backend.name for record in directory.records] == ["b"]
+    assert directory.ref.current.backends == (backend_of(directory, "b"),)
+    assert a.deaths == 1
+
+
+@pytest.mark.parametrize("count", ["in_flight", "open_sequences"])
+def test_a_removed_backend_finishes_what_it_has_and_gets_nothing_new(count: str) -> None:
+    directory = make_directory("a", "b")
+    a = backend_of(directory, "a")
+    setattr(a, count, 1)
+    cut = without_a(directory, 105.0)
+    directory.look(105.1)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
+    assert directory.find("a").state is BackendState.LEAVING
+    assert directory.ref.current.backends == (backend_of(directory, "b"), a)
+    assert [reach.backend.name for reach in directory.roster()] == ["b"]
+    assert (cut, a.deaths) == ([], 0)
+    setattr(a, count, 0)
+    directory.look(105.2)
+    assert (cut, a.deaths) == ([a], 1)
+    assert directory.ref.current.backends == (backend_of(directory, "b"),)
+
+
+def test_what_a_removed_backend_does_not_finish_in_time_is_cut() -> None:
+    directory = make_directory("a", "b")
+    directory.leaving_s = 1.0
+    a = backend_of(directory, "a")
+    a.in_flight = a.open_sequences = 1
+    cut = without_a(directory, 105.0)
+    for now in (105.4, 105.9):
+        directory.look(now)
+    assert cut == []
+    directory.look(106.0)
+    assert cut == [a]
+    assert (a.deaths, a.open_sequences) == (1, 0)
+
+
+def test_nothing_can_be_said_of_a_backend_that_leaves() -> None:
+    directory = make_directory("a", "b")
+    backend_of(directory, "a").in_flight = 1
+    without_a(directory, 105.0)
+    with pytest.raises(StillLeavingError, match="backend a has been removed; add it again"):
+        directory.set_admin("a", AdminState.ENABLED, 106.0)
+
+
+def test_what_a_draining_backend_does_not_finish_within_its_limit_is_cut() -> None:
+    directory = make_directory("a", "b")
+    cut: list[Backend] = []
+    directory.cut = cut.append
+    a = backend_of(directory, "a")
+    a.in_flight = 1
+    directory.set_admin("a", AdminState.DRAINING, 105.0, 0.3)
+    directory.look(105.2)
+    assert (directory.find("a").state, cut) == (BackendState.DRAINING, [])
+    directory.look(105.4)
+    assert (directory.find("a").state, cut) == (BackendState.DISABLED, [a])
+    directory.look(105.5)
+    assert cut == [a]
+
+
+def test_a_backend_that_drains_without_a_limit_has_all_the_time() -> None:
+    directory = make_directory("a", "b")
+    a = backend_of(directory, "a")
+    a.in_flight = 1
+    directory.set_admin("a", AdminState.DRAINING, 105.0, 0.3)
+    directory.set_admin("a", AdminState.DRAINING, 105.1)
+    for step in range(10):
+        directory.look(105.2 + step / 4)
+    assert directory.find("a").state is BackendState.DRAINING

@@ -1,0 +1,237 @@
+"""What the pool should be, out of everything that says so, and bringing the pool there live.
+
+The configuration names backends, sources find some, the operator adds and removes others while we
+run. Whoever comes first in that order keeps a name. What has changed is applied as a difference:
+who stays is not disturbed, who is new gets requests once its probes say so, who is missing
+finishes what it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from lb.control.directory import BackendDirectory
+from lb.control.record import Member
+from lb.domain.backend import AdminState
+from lb.domain.errors import LoadBalancerError
+from lb.health.thresholds import Thresholds
+from lb.probes.plan import ProbeChoice, ProbeKind
+from lb.settings.backends import BackendSettings, GrpcProbe, HealthSettings
+
+_log = logging.getLogger(__name__)
+
+MOST_BACKENDS: Final = 1000
+"""Unless told otherwise."""
+CONFIGURATION: Final = "configuration"
+OPERATOR: Final = "operator"
+"""Names of origins; sources have others."""
+
+
+class MembershipError(LoadBalancerError):
+    """What the operator asks for cannot be done; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChanges:
+    """What the operator changed while we ran, beside what operators say of single backends."""
+
+    added: tuple[BackendSettings, ...] = ()
+    removed: frozenset[str] = frozenset()
+    """Names of the configuration or of sources that are left out."""
+
+
+def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") -> Member:
+    """A backend as a source says it should be.
+
+    Args:
+        entry: what the source says.
+        health: the common settings of probes.
+        origin: what names it, for people.
+    """
+    own = {name: getattr(entry.health, name) for name in entry.health.model_fields_set}
+    rules = health.model_copy(update=own)
+    return Member(
+        entry.spec(),
+        Thresholds(rules.interval, rules.timeout, rules.rise, rules.fall),
+        ProbeChoice(
+            kind=ProbeKind(rules.probe.value),
+            http_path=rules.http_path,
+            expected_status=rules.expected_status,
+            grpc_health=rules.grpc_service is GrpcProbe.HEALTH,
+            model=rules.model,
+        ),
+        origin,
+    )
+
+
+def name_of(entry: BackendSettings) -> str:
+    """The name that an entry goes by."""
+    return entry.spec().name
+
+
+def _nobody_cares() -> None:
+    """Nobody has to follow."""
+
+
+class Membership:
+    """Knows what is wanted, and keeps the directory in line with it."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        *,
+        clock: Callable[[], float] = monotonic,
+        most: int = MOST_BACKENDS,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self.most = most
+        """Backends in all; more are left out."""
+        self._health = HealthSettings()
+        self._configured: tuple[BackendSettings, ...] = ()
+        self._found: dict[str, tuple[BackendSettings, ...] | None] = {}
+        """By source, in their order; None: it has not said anything yet."""
+        self._added: dict[str, BackendSettings] = {}
+        self._removed: set[str] = set()
+        self._surplus: frozenset[str] = frozenset()
+        """Names that were left out at the last look, so that each is told once."""
+        self.changed: Callable[[], None] = _nobody_cares
+        """Called after every change of the pool."""
+
+    # What others say
+
+    def configure(
+        self,
+        entries: Sequence[BackendSettings],
+        health: HealthSettings,
+        sources: Sequence[str] = (),
+    ) -> None:
+        """Take over a configuration: the first one, or another one while we run.
+
+        What the operator has added stays, except under a name that the configuration now has; what
+        the operator has removed stays out as long as anybody names it.
+
+        Args:
+            entries: its backends.
+            health: its common settings of probes.
+            sources: names of its sources, in order. What others have found is forgotten.
+        """
+        self._configured = tuple(entries)
+        self._health = health
+        self._found = {name: self._found.get(name) for name in sources}
+        self._apply()
+
+    def found(self, source: str, entries: Sequence[BackendSettings]) -> None:
+        """A source has found these, and no others any more. Ignored when it has been taken out of
+        the configuration."""
+        if source in self._found and self._found[source] != tuple(entries):
+            self._found[source] = tuple(entries)
+            self._apply()
+
+    # What the operator says
+
+    def add(self, entry: BackendSettings) -> str:
+        """Add a backend until the process ends. Returns its name.
+
+        Raises:
+            MembershipError: its name is taken, or there are too many backends.
+        """
+        name = name_of(entry)
+        wanted = [name_of(each) for _, each in self._wanted()]
+        if name in wanted:
+            raise MembershipError(f"there is a backend {name!r} already")
+        self._check_room(len(wanted))
+        self._added[name] = entry
+        self._apply()
+        return name
+
+    def take_back(self, name: str) -> None:
+        """Let a backend in again that was removed and is still named.
+
+        Raises:
+            MembershipError: it was not removed, or there are too many backends.
+        """
+        if name not in self._removed:
+            raise MembershipError(f"no backend {name!r} was removed; to add one, say its addresses")
+        self._check_room(sum(1 for _ in self._wanted()))
+        self._removed.discard(name)
+        self._apply()
+
+    def remove(self, name: str, limit_s: float | None = None) -> None:
+        """Remove a backend: it finishes what it has, and is gone.
+
+        One that the configuration or a source names stays out until the process ends, or until it
+        is added again.
+
+        Args:
+            name: of the backend.
+            limit_s: how long what runs on it may take; None: as long as is usual.
+
+        Raises:
+            LookupError: there is no such backend.
+        """
+        record = self._directory.find(name)
+        if record.admin is not AdminState.LEAVING:
+            self._added.pop(name, None)
+            self._removed.add(name)  # which is forgotten where nobody names it
+            self._apply()
+        if limit_s is not None:
+            record.finish_by = self._clock() + limit_s
+
+    @property
+    def runtime_changes(self) -> RuntimeChanges:
+        """What the operator has changed."""
+        return RuntimeChanges(tuple(self._added.values()), frozenset(self._removed))
+
+    def resume(self, changes: RuntimeChanges) -> None:
+        """Take over what the operator changed in the process before this one."""
+        self._added = {name_of(entry): entry for entry in changes.added}
+        self._removed = set(changes.removed)
+        self._apply()
+
+    # What is wanted
+
+    def _check_room(self, wanted: int) -> None:
+        if wanted >= self.most:
+            raise MembershipError(f"there are {self.most} backends already, and may be no more")
+
+    def _named(self) -> Iterator[tuple[str, BackendSettings]]:
+        """All that the configuration and sources name, with what names them."""
+        for entry in self._configured:
+            yield CONFIGURATION, entry
+        for source, entries in self._found.items():
+            for entry in entries or ():
+                yield source, entry
+
+    def _wanted(self) -> Iterator[tuple[str, BackendSettings]]:
+        """All backends that the pool should have, each name once."""
+        seen: set[str] = set()
+        for origin, entry in self._named():
+            name = name_of(entry)
+            if name not in seen and name not in self._removed:
+                seen.add(name)
+                yield origin, entry
+        for name, entry in self._added.items():
+            if name not in seen:
+                yield OPERATOR, entry
+
+    def _apply(self) -> None:
+        """Bring the directory in line with what is wanted."""
+        named = {name_of(entry) for _, entry in self._named()}
+        if None not in self._found.values():
+            self._removed &= named
+        for name in [each for each in self._added if each in named - self._removed]:
+            del self._added[name]
+            _log.info("backend is named by the configuration now", extra={"backend": name})
+        wanted = list(self._wanted())
+        surplus = frozenset(name_of(entry) for _, entry in wanted[self.most :])
+        for name in sorted(surplus - self._surplus):
+            _log.warning("too many backends", extra={"backend": name, "most": self.most})
+        self._surplus = surplus
+        members = [member_of(entry, self._health, origin) for origin, entry in wanted[: self.most]]
+        self._directory.replace(members, self._clock())
+        self.changed()

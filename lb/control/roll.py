@@ -1,0 +1,126 @@
+"""Who belongs to the pool, and who is on the way out of it.
+
+A backend that is no longer wanted leaves: it gets nothing new, and goes for good when its requests
+and sequences are over, or when its time is. Until then it is like one that drains. One that has to
+give its name to a successor at another address goes by that name with a number: `gpu-0~1`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from lb.control.record import BackendRecord, Member
+from lb.domain.backend import AdminState
+
+_log = logging.getLogger(__name__)
+
+MOST_LEAVING: Final = 1000
+"""Beyond that the first ones go at once: a source that keeps changing its mind must not fill the
+memory."""
+
+
+class Roll:
+    """All backends by name: the wanted ones in the order of their source, then those that leave."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, BackendRecord] = {}
+        """Changed in place."""
+
+    def replace(self, members: Sequence[Member], now: float, limit_s: float) -> None:
+        """Make `members` all that is wanted. A backend lives on while its name and addresses do.
+
+        What the operator said about a name stays, even when its addresses change.
+
+        Args:
+            members: with names of their own.
+            now: monotonic seconds.
+            limit_s: how long what runs on the others may take.
+        """
+        before = dict(self.records)
+        wanted = {each.spec.name: self._kept_or_new(before, each, now) for each in members}
+        staying = set(wanted.values())
+        self.records.clear()
+        self.records.update(wanted)
+        for record in before.values():
+            if record not in staying:
+                _let_go(record, now, limit_s)
+                record.backend.name = self._free_name(record.member.spec.name)
+                self.records[record.backend.name] = record
+
+    def leaving(self) -> Iterator[BackendRecord]:
+        """Those that nobody wants any more."""
+        return (each for each in self.records.values() if each.admin is AdminState.LEAVING)
+
+    def remove_finished(self, now: float) -> list[BackendRecord]:
+        """Forget those that have finished, or had their time; returns them."""
+        leaving = list(self.leaving())
+        surplus = len(leaving) - MOST_LEAVING
+        gone = [
+            record
+            for number, record in enumerate(leaving)
+            if record.is_empty or record.is_overdue(now) or number < surplus
+        ]
+        for record in gone:
+            del self.records[record.backend.name]
+        return gone
+
+    def _kept_or_new(
+        self, before: dict[str, BackendRecord], member: Member, now: float
+    ) -> BackendRecord:
+        spec = member.spec
+        holder = before.get(spec.name)
+        if holder is not None and holder.member.spec.name != spec.name:
+            holder = None  # it leaves, and goes by a name with a number that is wanted now
+        namesakes = _called(before, member)
+        record = next((each for each in namesakes if each.has_addresses_of(spec)), None)
+        admin = AdminState.ENABLED if holder is None else holder.word
+        if record is None:
+            record = BackendRecord(member, now)
+            record.admin = admin
+            addresses = {each.protocol.label: str(each.port.address) for each in record.ports}
+            _log.info("backend added", extra={"backend": spec.name, **addresses})
+            return record
+        if record.admin is AdminState.LEAVING:
+            record.admin, record.finish_by, record.empty_since = admin, None, None
+            _log.info("backend taken back", extra={"backend": spec.name})
+        elif record.member != member:
+            _log.info("backend changed", extra={"backend": spec.name})
+        if record.member != member or record.backend.name != spec.name:
+            record.apply(member)
+        return record
+
+    def _free_name(self, name: str) -> str:
+        number, found = 0, name
+        while found in self.records:
+            number += 1
+            found = f"{name}~{number}"
+        return found
+
+
+def _called(before: dict[str, BackendRecord], member: Member) -> Iterator[BackendRecord]:
+    """Those that have been called what a member is called, the one that still is first."""
+    name = member.spec.name
+    holder = before.get(name)
+    if holder is not None and holder.member.spec.name == name:
+        yield holder
+    for record in before.values():
+        if record is not holder and record.member.spec.name == name:
+            yield record
+
+
+def _let_go(record: BackendRecord, now: float, limit_s: float) -> None:
+    """Let a backend finish what it has."""
+    if record.admin is AdminState.LEAVING:
+        return
+    record.admin_before = record.admin
+    record.admin = AdminState.LEAVING
+    record.finish_by = now + limit_s
+    record.empty_since = None
+    fields = {
+        "backend": record.backend.name,
+        "requests": record.backend.in_flight,
+        "sequences": record.backend.open_sequences,
+    }
+    _log.info("backend leaves", extra=fields)

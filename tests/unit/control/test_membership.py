@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.membership import (
+    CONFIGURATION,
+    OPERATOR,
+    Membership,
+    MembershipError,
+    RuntimeChanges,
+    member_of,
+)
+from lb.domain.backend import AdminState
+from lb.health.thresholds import Thresholds
+from lb.probes.plan import ProbeKind
+from lb.settings.backends import BackendSettings, HealthSettings
+
+
+def entry(name: str, **settings: object) -> BackendSettings:
+    return BackendSettings.model_validate({"name": name, "http": "10.0.0.1:8000", **settings})
+
+
+class Bench:
+    def __init__(self, *configured: str, sources: tuple[str, ...] = (), most: int = 100) -> None:
+        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.membership = Membership(self.directory, clock=lambda: 100.0, most=most)
+        self.changes = 0
+        self.membership.changed = self._changed
+        self.configure(*configured, sources=sources)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def configure(self, *names: str, sources: tuple[str, ...] = ()) -> None:
+        self.membership.configure([entry(name) for name in names], HealthSettings(), sources)
+
+    def found(self, source: str, *names: str) -> None:
+        self.membership.found(source, [entry(name) for name in names])
+
+    @property
+    def names(self) -> list[str]:
+        return [record.backend.name for record in self.directory.records]
+
+    def origin(self, name: str) -> str:
+        return self.directory.find(name).member.origin
+
+
+def test_the_pool_is_what_the_configuration_the_sources_and_the_operator_name() -> None:
+    bench = Bench("c", sources=("dns", "file"))
+    bench.found("file", "f")
+    bench.found("dns", "d1", "d2")
+    assert bench.membership.add(entry("o")) == "o"
+    assert bench.names == ["c", "d1", "d2", "f", "o"]
+    origins = [bench.origin(name) for name in bench.names]
+    assert origins == [CONFIGURATION, "dns", "dns", "file", OPERATOR]
+
+
+def test_who_names_a_backend_first_keeps_the_name() -> None:
+    bench = Bench("a", sources=("one", "two"))
+    bench.found("two", "a", "b")
+    bench.found("one", "b")
+    assert bench.names == ["a", "b"]
+    assert (bench.origin("a"), bench.origin("b")) == (CONFIGURATION, "one")
+    bench.found("one")
+    assert bench.origin("b") == "two"
+
+
+def test_the_same_again_changes_nothing() -> None:
+    bench = Bench(sources=("dns",))
+    bench.found("dns", "a")
+    before = (bench.changes, bench.directory.ref.current)
+    bench.found("dns", "a")
+    assert (bench.changes, bench.directory.ref.current) == before
+
+
+def test_a_source_that_is_not_configured_any_more_is_not_heard() -> None:
+    bench = Bench("a", sources=("dns",))
+    bench.found("dns", "d")
+    bench.configure("a")
+    assert bench.names == ["a"]
+    bench.found("dns", "d")
+    assert bench.names == ["a"]
+
+
+def test_what_a_source_has_found_outlives_another_configuration() -> None:
+    bench = Bench("a", sources=("dns",))
+    bench.found("dns", "d")
+    bench.configure("b", sources=("file", "dns"))
+    assert bench.names == ["b", "d"]
+
+
+def test_a_name_that_is_taken_cannot_be_added() -> None:
+    bench = Bench("a")
+    with pytest.raises(MembershipError, match="there is a backend 'a' already"):
+        bench.membership.add(entry("a"))
+    assert bench.membership.runtime_changes == RuntimeChanges()
+
+
+def test_what_was_removed_stays_out_until_it_is_taken_back() -> None:
+    bench = Bench("a", "b", sources=("dns",))
+    bench.found("dns", "d")
+    for name in ("a", "d"):
+        bench.membership.remove(name)
+    assert bench.names == ["b"]
+    bench.configure("a", "b", "c", sources=("dns",))
+    bench.found("dns", "d", "e")
+    assert bench.names == ["b", "c", "e"]
+    bench.membership.take_back("a")
+    bench.membership.take_back("d")
+    assert bench.names == ["a", "b", "c", "d", "e"]
+
+
+def test_a_removal_is_forgotten_once_nobody_names_the_backend() -> None:
+    bench = Bench("a", "b")
+    bench.membership.remove("a")
+    bench.configure("b")
+    assert bench.membership.runtime_changes == RuntimeChanges()
+    bench.configure("a", "b")
+    assert bench.names == ["a", "b"]
+
+
+def test_what_was_added_stays_until_it_is_removed_or_configured() -> None:
+    bench = Bench("a")
+    bench.membership.add(entry("x"))
+    bench.membership.add(entry("y"))
+    bench.configure("a", "b")
+    assert bench.names == ["a", "b", "x", "y"]
+    bench.membership.remove("x")
+    assert bench.names == ["a", "b", "y"]
+    bench.configure("a", "b", "y")
+    assert bench.origin("y") == CONFIGURATION
+    bench.configure("a", "b")
+    assert bench.names == ["a", "b"]
+
+
+def test_another_backend_can_be_added_under_a_name_that_was_removed() -> None:
+    bench = Bench("a")
+    bench.membership.remove("a")
+    bench.membership.add(entry("a", weight=3))
+    assert bench.directory.find("a").backend.spec.weight == 3
+    bench.configure("a")
+    assert bench.directory.find("a").backend.spec.weight == 3
+    bench.membership.remove("a")
+    assert bench.names == []
+    bench.membership.take_back("a")
+    assert bench.directory.find("a").backend.spec.weight == 1
+
+
+def test_only_what_was_removed_can_be_taken_back() -> None:
+    with pytest.raises(MembershipError, match="no backend 'x' was removed"):
+        Bench("a").membership.take_back("x")
+    with pytest.raises(LookupError, match="there is no backend 'x'"):
+        Bench("a").membership.remove("x")
+
+
+def test_a_removal_may_have_a_limit_of_its_own_also_afterwards() -> None:
+    bench = Bench("a", "b")
+    record = bench.directory.find("a")
+    record.backend.in_flight = 1
+    bench.membership.remove("a")
+    assert (record.admin, record.finish_by) == (AdminState.LEAVING, 400.0)
+    bench.membership.remove("a", 5.0)
+    assert record.finish_by == 105.0
+    assert bench.names == ["b", "a"]
+
+
+def test_there_are_only_so_many(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("a", sources=("dns",), most=2)
+    for found in (("d", "e"), ("d", "e", "f"), ("d", "f", "e")):
+        bench.found("dns", *found)
+        assert bench.names == ["a", "d"]
+    told = [each for each in caplog.records if each.message == "too many backends"]
+    assert [vars(each)["backend"] for each in told] == ["e", "f"]
+    with pytest.raises(MembershipError, match="there are 2 backends already"):
+        bench.membership.add(entry("x"))
+    bench.membership.remove("a")
+    assert bench.names == ["d", "f"]
+    with pytest.raises(MembershipError, match="may be no more"):
+        bench.membership.take_back("a")
+
+
+def test_another_process_can_go_on_with_what_the_operator_changed() -> None:
+    first = Bench("a", "b", sources=("dns",))
+    first.found("dns", "d")
+    first.membership.add(entry("x", weight=2))
+    first.membership.remove("a")
+    first.membership.remove("d")
+    second = Bench("a", "b", sources=("dns",))
+    second.membership.resume(first.membership.runtime_changes)
+    second.found("dns", "d")
+    assert second.names == first.names == ["b", "x"]
+    assert second.directory.find("x").backend.spec.weight == 2
+
+
+def test_settings_of_probes_are_the_common_ones_where_a_backend_has_none_of_its_own() -> None:
+    health = HealthSettings.model_validate({"interval": "3s", "fall": 5, "probe": "tcp"})
+    member = member_of(entry("a", health={"fall": 7}), health, "dns")
+    assert member.thresholds == Thresholds(3.0, 2.0, 2, 7)
+    assert (member.probe.kind, member.origin) == (ProbeKind.TCP, "dns")
+
+
+def test_changed_common_settings_of_probes_reach_all_backends() -> None:
+    bench = Bench("a")
+    bench.membership.add(entry("x"))
+    health = HealthSettings.model_validate({"interval": "9s"})
+    bench.membership.configure([entry("a")], health)
+    rules = [record.ports[0].health.rules.interval_s for record in bench.directory.records]
+    assert rules == [9.0, 9.0]
