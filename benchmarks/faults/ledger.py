@@ -89,10 +89,20 @@ class BackendLedgers:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[Path, int] = defaultdict(int)
+        self._waiting: list[Execution] = []
 
     def news(self) -> list[Execution]:
         """Everything noted since the last call; a line that is being written waits."""
-        found = []
+        found, self._waiting = [*self._waiting, *self._fresh()], []
+        return found
+
+    def peek(self, since: float) -> list[Execution]:
+        """What was noted since a moment; `news` tells of it all the same."""
+        self._waiting += self._fresh()
+        return [each for each in self._waiting if each.at >= since]
+
+    def _fresh(self) -> list[Execution]:
+        found: list[Execution] = []
         for path in sorted(self._directory.glob("executions-*")):
             with path.open("rb") as file:
                 file.seek(self._read[path])

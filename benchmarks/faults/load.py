@@ -67,9 +67,7 @@ class Load:
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: list[grpc.aio.Channel] = []
         self._http: aiohttp.ClientSession
-        self._bodies = {
-            size: _Payload(size) for size in (SMALL_BYTES, IMAGE_BYTES, LARGE_BYTES)
-        }
+        self._bodies = {size: _Payload(size) for size in (SMALL_BYTES, IMAGE_BYTES, LARGE_BYTES)}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:

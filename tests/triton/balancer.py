@@ -9,16 +9,29 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import psutil
 import yaml
 
 from tests.fakes.process import ChildProcess, free_ports, wait_until
-from tests.triton.server import REPOSITORY, RealTriton
+from tests.triton.server import REPOSITORY
 from tests.triton.target import Target, http_status
 
 START_TIMEOUT_S = 15.0
+
+
+class Reachable(Protocol):
+    """A Triton, or what stands before one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def metrics_port(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -49,23 +62,29 @@ class RunningBalancer:
     """All that are not closed."""
 
     def __init__(
-        self, workspace: Path, tritons: Sequence[RealTriton], **sections: dict[str, Any]
+        self, workspace: Path, tritons: Sequence[Reachable], **sections: dict[str, Any]
     ) -> None:
         """Start it; `sections` are added to its configuration."""
         http_port, grpc_port, metrics_port, admin_port = free_ports(4)
         self.target = Target(f"127.0.0.1:{http_port}", f"127.0.0.1:{grpc_port}")
         self.metrics = f"127.0.0.1:{metrics_port}"
         self.admin = f"127.0.0.1:{admin_port}"
-        config = workspace / "balancer.yaml"
-        config.write_text(yaml.safe_dump({**self._settings(tritons), **sections}))
+        self._config = workspace / "balancer.yaml"
+        self.configure(tritons, **sections)
         self._process = ChildProcess(
-            (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(config)),
+            (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(self._config)),
             log=workspace / "balancer.log",
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )
         self.started.append(self)
 
-    def _settings(self, tritons: Sequence[RealTriton]) -> dict[str, Any]:
+    def configure(self, tritons: Sequence[Reachable], **sections: dict[str, Any]) -> None:
+        """Write its configuration file anew; it notices when it is told to."""
+        draft = self._config.with_suffix(".new")
+        draft.write_text(yaml.safe_dump({**self._settings(tritons), **sections}))
+        draft.replace(self._config)
+
+    def _settings(self, tritons: Sequence[Reachable]) -> dict[str, Any]:
         return {
             "listen": {
                 "http": self.target.http,
@@ -99,7 +118,7 @@ class RunningBalancer:
 
     @classmethod
     def run(
-        cls, workspace: Path, tritons: Sequence[RealTriton], **sections: dict[str, Any]
+        cls, workspace: Path, tritons: Sequence[Reachable], **sections: dict[str, Any]
     ) -> Iterator[RunningBalancer]:
         """The life of one in a fixture: started, ready, killed at the end."""
         running = cls(workspace, tritons, **sections)
@@ -154,13 +173,17 @@ class RunningBalancer:
         finally:
             connection.close()
 
+    def process(self) -> psutil.Process:
+        """What runs."""
+        return psutil.Process(self._process.pid)
+
     def open_files(self) -> int:
         """File descriptors that its process holds."""
-        return psutil.Process(self._process.pid).num_fds()
+        return self.process().num_fds()
 
     def resident_bytes(self) -> int:
         """Memory that its process holds."""
-        size: int = psutil.Process(self._process.pid).memory_info().rss
+        size: int = self.process().memory_info().rss
         return size
 
     def close(self) -> None:

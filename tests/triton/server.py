@@ -35,6 +35,7 @@ class RealTriton:
         records: Path,
         *options: str,
         environment: Mapping[str, str] = MappingProxyType({}),
+        models: Path = MODELS,
     ) -> None:
         """Start it; `options` are further ones of its command line."""
         self.name = name
@@ -42,7 +43,7 @@ class RealTriton:
         self._options = options
         self._directory = workspace / name
         self._records = records
-        shutil.copytree(MODELS, self._directory / "models")
+        shutil.copytree(models, self._directory / "models")
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self._shared_memory_prefix = f"lbtest{self.http_port}"
         self._process = self._start()
