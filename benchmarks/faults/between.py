@@ -29,7 +29,7 @@ class Fault:
     black_hole: bool = False
     """Bytes are taken and go nowhere, both ways, and new connections get no backend."""
     stop_reading: bool = False
-    """No bytes are taken: the sender's windows and buffers fill up."""
+    """No bytes pass, nor are any taken beyond what is at hand: the sender's buffers fill up."""
     reset_after: int = 0
     """A new connection is reset once so many bytes went upstream; 0: never."""
     half_close_after: int = 0
@@ -90,15 +90,15 @@ class Between:
     def open_connections(self) -> int:
         return len(self._open)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         if self.fault.refuse:
             _reset(writer)
             return
         passage = _Passage(self, reader, writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._open[passage] = task
+        self._open[passage] = asyncio.ensure_future(self._pass(passage))
+
+    async def _pass(self, passage: _Passage) -> None:
         try:
             await passage.run(self._target_port)
         except OSError:
@@ -152,9 +152,9 @@ class _Passage:
     ) -> None:
         between = self._between
         while True:
+            data = await reader.read(_PIECE)
             while between.fault.stop_reading:
                 await between.changed()
-            data = await reader.read(_PIECE)
             if not data:
                 break
             fault = between.fault
