@@ -7,7 +7,7 @@ counted against limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,8 +110,20 @@ class Permit:
 class Gate:
     """Asks every request that has a claim."""
 
-    def __init__(self, rules: GateRules | None = None, tokens: TokenBook | None = None) -> None:
-        self._rules = rules = rules or GateRules()
+    def __init__(
+        self,
+        rules: GateRules | None = None,
+        tokens: TokenBook | None = None,
+        counted: Mapping[str, int] | None = None,
+    ) -> None:
+        """
+        Args:
+            rules: what it asks.
+            tokens: those in force.
+            counted: `requests` of the gate before this one.
+        """
+        counted = counted or {}
+        self.rules = rules = rules or GateRules()
         self._tokens = tokens or TokenBook()
         self._asks = rules.needs_token or bool(rules.limits)
         self.guards_regions = rules.strict_shared_memory
@@ -121,14 +133,14 @@ class Gate:
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
         self.requests = {
-            token.name: 0
+            token.name: counted.get(token.name, 0)
             for token in self._tokens.tokens
             if token.roles & {Role.INFER, Role.CONTROL}
         }
         """Counter: requests that showed a token, by its name."""
 
     def _noted_fields(self) -> Iterable[bytes]:
-        rules = self._rules
+        rules = self.rules
         if self._tokens.tokens or rules.needs_token:
             yield rules.header
         yield from (rule.by_header for rule in rules.limits if rule.by_header)
@@ -150,7 +162,7 @@ class Gate:
         Returns:
             None when its requests may pass unasked.
         """
-        rules = self._rules
+        rules = self.rules
         is_open = rules.open_health and operation.treatment is Treatment.ANSWER
         forwarded_for = _values(fields, _FORWARDED_FOR)
         # A proxy's client is to be known, if only for the log.
@@ -187,7 +199,7 @@ class Gate:
 
     def address(self, claim: Claim, client: Client) -> IpAddress | None:
         """Where a request comes from: the connection, or whom a trusted proxy speaks for."""
-        return request_client(client, claim.forwarded_for, self._rules.proxies)
+        return request_client(client, claim.forwarded_for, self.rules.proxies)
 
     def admit(self, claim: Claim, token: Token | None, client: Client, now: float) -> Permit | None:
         """Let a request pass.
@@ -204,7 +216,7 @@ class Gate:
         Raises:
             RequestRefused: it may not.
         """
-        rules = self._rules
+        rules = self.rules
         address = self.address(claim, client)
         if rules.needs_token:
             self._check_token(claim, token)
@@ -214,7 +226,7 @@ class Gate:
 
     def _check_token(self, claim: Claim, token: Token | None) -> None:
         if token is None:
-            where = self._rules.header
+            where = self.rules.header
             shown = "Authorization: Bearer TOKEN" if where == AUTHORIZATION else where.decode()
             raise RequestRefused(
                 Reason.UNAUTHENTICATED, f"this request needs a valid token ({shown})"
@@ -234,7 +246,7 @@ class Gate:
             )
 
     def _may_control(self, token: Token | None, client: Client, address: IpAddress | None) -> bool:
-        rule = self._rules.control
+        rule = self.rules.control
         # A proxy that we trust speaks for others, wherever it runs.
         is_local = client.is_local and not client.is_trusted_proxy
         return (
@@ -260,7 +272,7 @@ class Gate:
     def _take(
         self, claim: Claim, token: Token | None, address: IpAddress | None, now: float
     ) -> Permit:
-        rules = self._rules.limits
+        rules = self.rules.limits
         held: list[tuple[Limit, bytes]] = []
         for rule, header in zip(rules, claim.headers, strict=True):
             if rule.by_token:

@@ -43,6 +43,10 @@ class AdminAccess:
             hosts: names that the API goes by, in lower case; `localhost` and IP addresses are
                 always good.
         """
+        self.replace(tokens, hosts)
+
+    def replace(self, tokens: TokenBook | None, hosts: frozenset[str]) -> None:
+        """Go by other tokens and names from now on."""
         self._tokens = tokens
         self._hosts = hosts | {"localhost"}
 

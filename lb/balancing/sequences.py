@@ -102,8 +102,9 @@ class SequenceTable:
 
     def __init__(self, *, limit: int, affinity: Affinity = Affinity.LEAST_OPEN) -> None:
         """Remember at most `limit` sequences; beyond that the one idle for longest is dropped."""
-        self._limit = limit
-        self._affinity = affinity
+        self.limit = limit
+        self.affinity = affinity
+        """Both may change: for sequences that begin later."""
         self._rows = PinRows()
         self._pins: dict[int, Pin] = {}
         """By row: those with steps under way."""
@@ -168,7 +169,7 @@ class SequenceTable:
             self._close(row)
             row = NO_ROW
         if row == NO_ROW:
-            if not step.is_start and self._affinity is Affinity.LEAST_OPEN:
+            if not step.is_start and self.affinity is Affinity.LEAST_OPEN:
                 return None, None
             backend = self._choose(step.key, placement, tried, joined)
             if backend is None or not step.is_start:
@@ -273,7 +274,7 @@ class SequenceTable:
         candidates = [backend for backend in free if backend not in tried] or free
         if not candidates:
             return None
-        if self._affinity is Affinity.RENDEZVOUS:
+        if self.affinity is Affinity.RENDEZVOUS:
             return by_rendezvous(key, candidates)
         model = self._models.get(key.model)
         shares = model.shares if model is not None else {}
@@ -323,7 +324,7 @@ class SequenceTable:
         return NO_ROW
 
     def _open(self, key: SequenceKey, queue: int, backend: Backend, now: float) -> int:
-        if len(self._rows) >= self._limit:
+        if len(self._rows) >= self.limit:
             self._make_room()
         model = self._models.get(key.model)
         if model is None:

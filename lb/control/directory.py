@@ -111,6 +111,16 @@ class BackendDirectory:
             if record.admin not in _UNASKED
         )
 
+    @property
+    def policy(self) -> Policy:
+        """How backends are chosen."""
+        return self._routes.policy
+
+    def use_policy(self, policy: Policy, now: float) -> None:
+        """Choose backends in another way from now on."""
+        self._routes.policy = policy
+        self._publish(now)
+
     # Membership
 
     def replace(self, members: Sequence[Member], now: float) -> None:

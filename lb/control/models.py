@@ -94,7 +94,7 @@ class ModelWatch:
         self._directory = directory
         self._questions = questions
         self._rng = rng
-        self._refresh_s = refresh_s
+        self.refresh_s = refresh_s
         self._clock = clock
         self._tasks = TaskOwner()
         self._facts = FactsKeeper(questions, self._tasks, directory.facts_changed, clock)
@@ -252,7 +252,7 @@ class ModelWatch:
             return None
         if record.models.lists is False:
             return _UNLISTED_S
-        pause_s = self._refresh_s * (1 + _JITTER * (2 * self._rng.random() - 1))
+        pause_s = self.refresh_s * (1 + _JITTER * (2 * self._rng.random() - 1))
         if record.models.is_changing or record.state is BackendState.PARTIAL:
             pause_s = min(_SOON_S, pause_s)
         return pause_s
@@ -339,7 +339,7 @@ class ModelWatch:
         """It gave no answer: what it said before counts for a while."""
         now = self._clock()
         age_s = record.models.age_s(now)
-        limit_s = max(_STALE_S, _STALE_REFRESHES * self._refresh_s)
+        limit_s = max(_STALE_S, _STALE_REFRESHES * self.refresh_s)
         if record.answers and (age_s is None or age_s > limit_s):
             self._take_none(record, why)
 

@@ -140,8 +140,15 @@ class Restorer:
     """Brings backends that join in line with the others."""
 
     def __init__(
-        self, directory: BackendDirectory, watch: ModelWatch, questions: Questions
+        self,
+        directory: BackendDirectory,
+        watch: ModelWatch,
+        questions: Questions,
+        *,
+        is_on: bool = True,
     ) -> None:
+        self.is_on = is_on
+        """Whether backends that join are looked after."""
         self._directory = directory
         self._watch = watch
         self._questions = questions
@@ -157,7 +164,7 @@ class Restorer:
 
     def joined(self, record: BackendRecord) -> None:
         """A backend has come or come back; see `ModelWatch.joined`."""
-        if record.member.spec.kind is not BackendKind.TRITON:
+        if not self.is_on or record.member.spec.kind is not BackendKind.TRITON:
             return
         before = self._joining.get(record)
         if before is not None:

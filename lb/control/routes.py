@@ -70,7 +70,8 @@ class RouteBuilder:
     """Makes routings. What has not changed since the last one is taken over, pickers too."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self.policy = policy
+        """Another one counts from the next `forget_pickers` on."""
         self._earlier: dict[_Key, Placement] = {}
         """To be taken over while all is made anew."""
         self._placements: dict[_Key, Placement] = {}
@@ -185,7 +186,7 @@ class RouteBuilder:
         placement = self._placed(protocol, backends)
         if isinstance(placement.picker, _LaterPicker):
             # Nearly all requests are placed by it: it should cost one call and not two.
-            placement = Placement(backends, self._policy.build(backends), self._policy)
+            placement = Placement(backends, self.policy.build(backends), self.policy)
             self._placements[protocol, backends] = placement
         return placement
 
@@ -195,8 +196,8 @@ class RouteBuilder:
         if placement is None:
             placement = self._earlier.get(key)
             if placement is None:
-                picker = _LaterPicker(backends, self._policy) if backends else None
-                placement = Placement(backends, picker, self._policy)
+                picker = _LaterPicker(backends, self.policy) if backends else None
+                placement = Placement(backends, picker, self.policy)
             self._placements[key] = placement
         return placement
 

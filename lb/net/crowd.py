@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv6Address
 
 from lb.domain.client import IpAddress
@@ -23,6 +24,18 @@ class Crowd:
     def __len__(self) -> int:
         """Clients with connections."""
         return len(self._counts)
+
+    def resize(self, limit: int, present: Iterable[IpAddress | None]) -> None:
+        """Have another limit. Whoever has more connections by then keeps them.
+
+        Args:
+            limit: connections of one client; 0 is no limit.
+            present: addresses of the open connections, one for each.
+        """
+        self.limit = limit
+        self._counts.clear()
+        for address in present if limit else ():
+            self.enter(address)
 
     def enter(self, address: IpAddress | None) -> bool:
         """A connection begins. False when it is one too many; `leave` is due all the same.

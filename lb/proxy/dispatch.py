@@ -59,10 +59,11 @@ class Dispatcher:
         self.pool = ref
         """The published pool."""
         self._outcomes = outcomes
-        self._requests = requests
+        self.requests = requests
+        """Is told of finished requests."""
         self.clock = clock
         self._ledger = ledger
-        self._max_attempts = max_attempts
+        self.max_attempts = max_attempts
         self.gate = gate or Gate()
         self.steps = Steps(SequenceTable(limit=_MAX_SEQUENCES))
         """The sequences of both protocols; to be replaced before the first request."""
@@ -261,7 +262,7 @@ class Dispatcher:
         exchange.finished = True
         self.open_exchanges -= 1
         exchange.ended_at = now
-        self._requests.finished(exchange)
+        self.requests.finished(exchange)
 
     def _may_be_a_race(self, exchange: Exchange) -> bool:
         """Whether a connection that closed as it was reused may have crossed the request.
@@ -279,7 +280,7 @@ class Dispatcher:
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
         """Whether an exchange whose attempt just ended may be placed again."""
-        if exchange.attempts >= self._max_attempts:
+        if exchange.attempts >= self.max_attempts:
             return False
         step = exchange.particulars.step if exchange.particulars else None
         verdict = decide(
@@ -325,7 +326,7 @@ class Dispatcher:
                 self.steps.table.forget(step.key, backend)
         if (
             not body_retained
-            or exchange.attempts >= self._max_attempts
+            or exchange.attempts >= self.max_attempts
             or not exchange.operation.may_run_twice
             or (step is not None and not step.is_start)
         ):
@@ -361,4 +362,4 @@ class Dispatcher:
         if reason is not None:
             exchange.reason = reason
         exchange.ended_at = self.clock() if now is None else now
-        self._requests.finished(exchange)
+        self.requests.finished(exchange)

@@ -124,39 +124,65 @@ def _lines(path: str, reading: _Reading) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
+class AdminRules(NamedTuple):
+    """What the admin API asks of requests: see `AdminAccess`."""
+
+    tokens: TokenBook | None
+    hosts: frozenset[str]
+
+
+@dataclass(slots=True)
 class Access:
     """Who may do what, in a running process."""
 
+    settings: AccessSettings
     tokens: TokenKeeper
     gate: Gate
+    admin_rules: AdminRules
     admin: AdminAccess
 
+    def replace(self, other: Access) -> None:
+        """Take over what `make_access` made for other settings; the object that the admin API asks
+        stays."""
+        other.tokens.failures = self.tokens.failures
+        self.settings, self.tokens, self.gate = other.settings, other.tokens, other.gate
+        self.admin_rules = other.admin_rules
+        self.admin.replace(*other.admin_rules)
 
-def make_access(settings: Settings) -> Access:
+
+def make_access(settings: Settings, before: Access | None = None) -> Access:
     """Make what the settings ask for.
+
+    Args:
+        settings: those.
+        before: what is in force. What clients have used up of limits that stay is taken over.
 
     Raises:
         TokenFileError: a file of tokens cannot be used.
     """
     access = settings.access
-    tokens = TokenKeeper(access.tokens)
-    return Access(
-        tokens,
-        Gate(_rules(access, settings.listen.proxies), tokens.book),
-        _admin(settings, tokens.book),
-    )
+    rules = _rules(access, settings.listen.proxies, before)
+    if before is not None and before.settings == access and before.gate.rules == rules:
+        tokens, gate = before.tokens, before.gate
+    else:
+        tokens = TokenKeeper(access.tokens)
+        gate = Gate(rules, tokens.book, None if before is None else before.gate.requests)
+    admin = _admin(settings, tokens.book)
+    return Access(access, tokens, gate, admin, AdminAccess(admin.tokens, hosts=admin.hosts))
 
 
-def _rules(access: AccessSettings, proxies: TrustedProxies) -> GateRules:
+def _rules(access: AccessSettings, proxies: TrustedProxies, before: Access | None) -> GateRules:
     control = access.control
+    known: dict[ClientLimitSettings, LimitRule] = {}
+    if before is not None:
+        known.update(zip(before.settings.limits, before.gate.rules.limits, strict=True))
     return GateRules(
         control=ControlRule(loopback=control.loopback, networks=control.networks),
         needs_token=any(Role.INFER in token.roles for token in access.tokens),
         header=access.header.lower().encode(),
         open_health=access.open_health,
         strict_shared_memory=access.strict_shared_memory,
-        limits=tuple(map(_limit, access.limits)),
+        limits=tuple(known.pop(each) if each in known else _limit(each) for each in access.limits),
         proxies=proxies,
     )
 
@@ -168,13 +194,13 @@ def _limit(settings: ClientLimitSettings) -> LimitRule:
     return LimitRule(limit, by_token=settings.by == "token", by_header=settings.header.encode())
 
 
-def _admin(settings: Settings, book: TokenBook) -> AdminAccess:
+def _admin(settings: Settings, book: TokenBook) -> AdminRules:
     listener = settings.listen.admin
     hosts = set(settings.admin.hosts)
     if listener is not None and listener.address.host:
         hosts.add(listener.address.host)
     asks = any(_FOR_ADMIN & set(token.roles) for token in settings.access.tokens)
-    return AdminAccess(book if asks else None, hosts=frozenset(host.lower() for host in hosts))
+    return AdminRules(book if asks else None, frozenset(host.lower() for host in hosts))
 
 
 def credential_fields(settings: Settings) -> frozenset[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from lb.domain.errors import LoadBalancerError
@@ -27,20 +27,37 @@ class Logs:
         Raises:
             LogFileError: the access log's file cannot be opened.
         """
-        self.access = _open_access_log(settings)
+        self.access = open_access_log(settings)
         """Takes the access log's lines; None when it is off."""
+        self._dropped = 0
+        """Lines that earlier access logs have lost."""
         self.application = ApplicationLog(settings.log.level, settings.log.format)
         # The library writes every decoded field at level debug, `authorization` among them.
         logging.getLogger("hpack").setLevel(logging.WARNING)
 
-    @property
-    def dropped(self) -> Mapping[str, Callable[[], int]]:
+    def dropped(self) -> Mapping[str, int]:
         """How many lines each log has lost."""
-        dropped = {"application": lambda: self.application.dropped}
-        access = self.access
-        if access is not None:
-            dropped["access"] = lambda: access.dropped
+        dropped = {"application": self.application.dropped}
+        if self.access is not None:
+            dropped["access"] = self._dropped + self.access.dropped
         return dropped
+
+    def replace(self, settings: Settings, access: LineWriter | None) -> LineWriter | None:
+        """Log as other settings ask for it.
+
+        Args:
+            settings: those.
+            access: what `open_access_log` opened for them, or what there is already.
+
+        Returns:
+            The access log that is to be closed, which takes up to a second.
+        """
+        self.application.configure(settings.log.level, settings.log.format)
+        old, self.access = self.access, access
+        if old is None or old is access:
+            return None
+        self._dropped += old.dropped
+        return old
 
     def reopen(self) -> None:
         """Open the access log's file anew: it was moved away."""
@@ -54,7 +71,12 @@ class Logs:
         self.application.close()
 
 
-def _open_access_log(settings: Settings) -> LineWriter | None:
+def open_access_log(settings: Settings) -> LineWriter | None:
+    """Open the access log that the settings ask for; None when they have none.
+
+    Raises:
+        LogFileError: it cannot be opened.
+    """
     if settings.access_log.mode is AccessLogMode.OFF:
         return None
     path = settings.access_log.path

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from lb.domain.backend import AppProtocol, BackendSpec
+from lb.domain.backend import AppProtocol, BackendSpec, BackendTls
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch
@@ -19,7 +20,7 @@ _MODES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Security:
     """All TLS of a process."""
 
@@ -33,25 +34,47 @@ class Security:
         """Whether there is anything to watch."""
         return bool(self.servers) or any(True for _ in self.clients)
 
+    def replace(self, other: Security, used: Collection[BackendTls]) -> None:
+        """Take over what `make_security` made for other settings.
 
-def make_security(settings: Settings) -> Security:
+        Args:
+            other: that.
+            used: by backends of the pool; what is known of others is forgotten.
+        """
+        self.servers = other.servers
+        self.clients.replace(other.clients, used)
+        self.watch.replace([*self.servers.values(), *self.clients])
+
+
+def make_security(settings: Settings, before: Security | None = None) -> Security:
     """Load all certificates, keys and authorities.
+
+    Args:
+        settings: say which.
+        before: what is loaded already and used again where the settings ask for the same.
 
     Raises:
         TlsError: a file cannot be used.
     """
+    known = {} if before is None else before.servers
     servers = {
-        endpoint.name: ServerTls(endpoint.name, _options(endpoint.tls), _protocols(endpoint))
+        endpoint.name: _server(endpoint, endpoint.tls, known.get(endpoint.name))
         for endpoint in endpoints(settings)
         if endpoint.tls is not None
     }
-    clients = ClientTlsBook()
+    clients = ClientTlsBook() if before is None else before.clients.copy()
     for spec in settings.specs():
         _load(clients, spec)
     watch = FileWatch()
-    watch.add(servers.values())
-    watch.add(clients)
+    watch.replace([*servers.values(), *clients])
     return Security(servers, clients, watch)
+
+
+def _server(endpoint: Endpoint, tls: ListenerTlsSettings, known: ServerTls | None) -> ServerTls:
+    options, protocols = _options(tls), _protocols(endpoint)
+    if known is not None and (known.options, known.alpn) == (options, protocols):
+        return known
+    return ServerTls(endpoint.name, options, protocols)
 
 
 def _load(clients: ClientTlsBook, spec: BackendSpec) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from random import Random
-from typing import Final
 
 from aiohttp import web
 
@@ -33,81 +32,24 @@ from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
-from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.fan_out import BackendFanOut
-from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.steps import Steps
-from lb.runtime.access import Access, credential_fields, make_access
+from lb.runtime.access import Access, make_access
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
-from lb.runtime.security import Security, make_security, private_fields
-from lb.settings.model import ForwardedMode, Settings
+from lb.runtime.options import fan_out_options, http1_options, http2_options
+from lb.runtime.security import Security, make_security
+from lb.settings.model import Settings
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.record import RequestSink
 from lb.telemetry.sinks import combine
-from lb.wire.http1.limits import HeadLimits
 from lb.wire.ledger import Ledger
-
-_X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
-_FORWARDED: Final = (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
-
-
-def http1_options(settings: Settings) -> Http1Options:
-    """Limits and times of the HTTP/1.1 side."""
-    limits, timeouts = settings.limits, settings.timeouts
-    return Http1Options(
-        head=HeadLimits(
-            head_bytes=limits.head_bytes,
-            line_bytes=limits.request_line_bytes,
-            fields=limits.fields,
-        ),
-        body_size=limits.body_bytes,
-        retained_size=limits.retained_body_bytes,
-        buffer_size=limits.http_buffer_bytes,
-        connect_timeout_s=timeouts.connect,
-        head_timeout_s=timeouts.head,
-        body_timeout_s=timeouts.body_progress,
-        client_idle_s=timeouts.client_idle,
-        upstream_idle_s=timeouts.upstream_idle,
-        request_timeout_s=timeouts.request,
-        handshake_timeout_s=timeouts.handshake,
-        private_fields=private_fields(settings) | credential_fields(settings),
-        x_forwarded=settings.forwarded in _X_FORWARDED,
-        forwarded=settings.forwarded in _FORWARDED,
-        trusted_proxies=settings.listen.proxies,
-    )
-
-
-def http2_options(settings: Settings) -> Http2Options:
-    """Limits and times of the HTTP/2 side."""
-    limits, timeouts = settings.limits, settings.timeouts
-    return Http2Options(
-        concurrent_streams=limits.concurrent_streams,
-        stream_window=limits.stream_window_bytes,
-        stream_window_max=limits.stream_window_max_bytes,
-        frame_size=limits.frame_bytes,
-        head_size=limits.head_bytes,
-        fields=limits.fields,
-        message_size=limits.body_bytes,
-        retained_size=limits.retained_body_bytes,
-        connect_timeout_s=timeouts.connect,
-        head_timeout_s=timeouts.head,
-        client_idle_s=timeouts.client_idle,
-        stream_stalled_s=timeouts.stream_stalled,
-        request_timeout_s=timeouts.request,
-        handshake_timeout_s=timeouts.handshake,
-        private_fields=private_fields(settings) | credential_fields(settings),
-        x_forwarded=settings.forwarded in _X_FORWARDED,
-        forwarded=settings.forwarded in _FORWARDED,
-        trusted_proxies=settings.listen.proxies,
-    )
 
 
 def version() -> str:
@@ -129,11 +71,14 @@ def build_info() -> BuildInfo:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Product:
-    """The parts of a running process, made by `build`."""
+    """The parts of a running process, made by `build`; `lb.runtime.change` brings them in line with
+    other settings. What has a `replace`, or can be told of other options, stays one object."""
 
     settings: Settings
+    """Those in force."""
+    rng: Random
     directory: BackendDirectory
     membership: Membership
     probes: ProbeLoops
@@ -145,6 +90,9 @@ class Product:
     http2: Http2Relay
     timers: TimerWheel
     tasks: TaskOwner
+    ledger: Ledger
+    askers: tuple[Asker, ...]
+    """Who makes calls of our own."""
     meter: Meter
     loop_lag: LoopLag
     collector: LoadBalancerCollector
@@ -189,12 +137,13 @@ def build(settings: Settings, logs: Logs) -> Product:
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     meter = Meter(max_models=settings.metrics.model_labels)
-    sink = _sink(settings, logs, meter, rng)
+    sink = request_sink(settings, logs, meter, rng)
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
     dispatcher.steps.keep_swept(timers, time.monotonic)
-    models, restorer = _models(settings, directory, security, rng)
+    askers = tuple(_asker(settings, security, size) for size in (ANSWER_BYTES, READ_BYTES))
+    models, restorer = _models(settings, directory, askers[1], rng)
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
-    fan_out = _fan_out(settings, directory, security, tasks, ledger)
+    fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
     _follow_pool(membership, directory, (http1, http2), meter, fan_out)
@@ -211,17 +160,18 @@ def build(settings: Settings, logs: Logs) -> Product:
         dropped_lines=logs.dropped,
         expiries=security.watch.expiries,
         reload_failures=lambda: security.watch.failures,
-        token_requests=access.gate.requests,
+        token_requests=lambda: access.gate.requests,
         token_failures=lambda: access.tokens.failures,
         model_tables=lambda: table_statuses(directory, time.monotonic()),
-        ready_backends=lambda: ready_backends(directory, settings.metrics.model_labels),
+        ready_backends=lambda: ready_backends(directory, meter.max_models),
         restored=restorer.counts,
-        open_sequences=lambda: dispatcher.steps.table.open_by_model(settings.metrics.model_labels),
+        open_sequences=lambda: dispatcher.steps.table.open_by_model(meter.max_models),
         sequence_counts=dispatcher.steps.table.counts,
         own_calls=fan_out.own_calls,
     )
     return Product(
         settings=settings,
+        rng=rng,
         directory=directory,
         membership=membership,
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
@@ -233,6 +183,8 @@ def build(settings: Settings, logs: Logs) -> Product:
         http2=http2,
         timers=timers,
         tasks=tasks,
+        ledger=ledger,
+        askers=askers,
         meter=meter,
         loop_lag=loop_lag,
         collector=LoadBalancerCollector(sources),
@@ -265,13 +217,13 @@ def _dispatcher(
 def _fan_out(
     settings: Settings,
     directory: BackendDirectory,
-    security: Security,
+    asker: Asker,
     tasks: TaskOwner,
     ledger: Ledger,
 ) -> BackendFanOut:
     return BackendFanOut(
         directory.roster,
-        _asker(settings, security),
+        asker,
         tasks,
         ledger,
         fan_out_options(settings),
@@ -280,33 +232,20 @@ def _fan_out(
 
 
 def _models(
-    settings: Settings, directory: BackendDirectory, security: Security, rng: Random
+    settings: Settings, directory: BackendDirectory, asker: Asker, rng: Random
 ) -> tuple[ModelWatch, Restorer]:
     table = settings.model_table
-    questions = Questions(_asker(settings, security, READ_BYTES))
+    questions = Questions(asker)
     watch = ModelWatch(directory, questions, rng, refresh_s=table.refresh)
-    restorer = Restorer(directory, watch, questions)
-    if table.restore:
-        watch.joined = restorer.joined
-        watch.left = restorer.left
+    restorer = Restorer(directory, watch, questions, is_on=table.restore)
+    watch.joined = restorer.joined
+    watch.left = restorer.left
     return watch, restorer
 
 
-def _asker(settings: Settings, security: Security, answer_bytes: int = ANSWER_BYTES) -> Asker:
-    """For calls of our own."""
+def _asker(settings: Settings, security: Security, answer_bytes: int) -> Asker:
     return Asker(
         security.clients, connect_timeout_s=settings.timeouts.connect, answer_bytes=answer_bytes
-    )
-
-
-def fan_out_options(settings: Settings) -> FanOutOptions:
-    """How requests that concern all backends are carried out."""
-    control = settings.control
-    return FanOutOptions(
-        rolling=control.rolling,
-        deadline_s=control.deadline,
-        read_timeout_s=control.read_timeout,
-        concurrent=control.concurrent,
     )
 
 
@@ -355,7 +294,7 @@ def _follow_pool(
     changed()
 
 
-def _sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:
+def request_sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:
     """Who is told of finished requests."""
     if logs.access is None:
         return combine(meter)
@@ -364,10 +303,11 @@ def _sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestS
     return combine(meter, log)
 
 
-def scrape_targets(directory: BackendDirectory, book: ClientTlsBook) -> list[Target]:
-    """Backends that have a metrics port."""
+def scrape_targets(product: Product) -> list[Target]:
+    """Backends whose metrics stand among ours."""
     targets = []
-    for record in directory.records:
+    book = product.security.clients
+    for record in product.directory.records if product.settings.metrics.backends else ():
         spec = record.backend.spec
         address, settings = spec.metrics, spec.tls_of(BackendPort.METRICS)
         if address is None:
@@ -385,8 +325,8 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
     return make_metrics_app(
         make_registry(product.collector),
         is_ready=is_ready,
-        targets=lambda: scrape_targets(product.directory, product.security.clients),
-        include_backends=product.settings.metrics.backends,
+        targets=lambda: scrape_targets(product),
+        include_backends=True,
     )
 
 

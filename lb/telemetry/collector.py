@@ -86,12 +86,12 @@ class Sources:
     """Unix time in seconds."""
     open_requests: Callable[[], int]
     held_bytes: Callable[[], int]
-    dropped_lines: Mapping[str, Callable[[], int]]
+    dropped_lines: Callable[[], Mapping[str, int]]
     """By name of the log: `access`, `application`."""
     expiries: Callable[[], Iterable[tuple[str, int]]]
     """Files of certificates in use, and the Unix times at which they end."""
     reload_failures: Callable[[], int]
-    token_requests: Mapping[str, int]
+    token_requests: Callable[[], Mapping[str, int]]
     """By name of the token."""
     token_failures: Callable[[], int]
     model_tables: Callable[[], Iterable[ModelTableStatus]]
@@ -256,12 +256,12 @@ class LoadBalancerCollector:
             yield (file,), not_after
 
     def _token_requests(self) -> Iterator[Row]:
-        for token, count in tuple(self._sources.token_requests.items()):
+        for token, count in tuple(self._sources.token_requests().items()):
             yield (token,), count
 
     def _dropped_lines(self) -> Iterator[Row]:
-        for log, count in self._sources.dropped_lines.items():
-            yield (log,), count()
+        for log, count in self._sources.dropped_lines().items():
+            yield (log,), count
 
     # Clients and requests
 

@@ -185,12 +185,17 @@ class ApplicationLog:
         """
         self._writer = LineWriter(fd, name="application", queue_bytes=_QUEUE_BYTES)
         self._handler = handler = _LineHandler(self._writer, clock)
-        handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
         root = logging.getLogger()
         self._before: tuple[int, list[logging.Handler]] | None = (root.level, root.handlers)
         root.handlers = [handler]
-        root.setLevel(_LEVELS[level])
+        self.configure(level, log_format)
         logging.captureWarnings(True)
+
+    def configure(self, level: LogLevel, log_format: LogFormat) -> None:
+        """Write events from `level` on, in that format, from now on."""
+        is_json = log_format is LogFormat.JSON
+        self._handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
+        logging.getLogger().setLevel(_LEVELS[level])
 
     @property
     def dropped(self) -> int:

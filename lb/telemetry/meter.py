@@ -96,11 +96,12 @@ class Traffic:
 class Meter:
     """The `RequestSink` behind the metrics page."""
 
-    __slots__ = ("_max_models", "_names", "traffic")
+    __slots__ = ("_names", "max_models", "traffic")
 
     def __init__(self, *, max_models: int = MAX_MODELS) -> None:
         """Count; at most `max_models` distinct models get a label of their own."""
-        self._max_models = max_models
+        self.max_models = max_models
+        """Models that get a label of their own at most; those that have one keep it."""
         self._names: set[bytes] = set()
         """Models that have a label of their own, on either protocol."""
         self.traffic: Final = (Traffic(AppProtocol.HTTP), Traffic(AppProtocol.GRPC))
@@ -176,7 +177,7 @@ class Meter:
             return True
         if is_failure(protocol, code) or len(model) > MAX_MODEL_NAME:
             return False
-        if len(self._names) >= self._max_models:
+        if len(self._names) >= self.max_models:
             return False
         self._names.add(model)
         return True

@@ -27,10 +27,8 @@ class Ledger:
     __slots__ = ("_holders", "ceiling", "evictions", "held", "short_at", "shortages")
 
     def __init__(self, ceiling: int) -> None:
-        self.ceiling = ceiling
-        self.short_at = ceiling - ceiling // 8
-        """From here on new work should be refused and credit withheld."""
         self.held = 0
+        self.resize(ceiling)
         self.evictions = 0
         """How often a holder had to give way."""
         self.shortages = 0
@@ -39,6 +37,13 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._holders)
+
+    def resize(self, ceiling: int) -> None:
+        """Have another ceiling. While more than that is held, the largest holders give way as soon
+        as anybody takes more."""
+        self.ceiling = ceiling
+        self.short_at = ceiling - ceiling // 8
+        """From here on new work should be refused and credit withheld."""
 
     @property
     def is_short(self) -> bool:

@@ -57,10 +57,10 @@ class Counters:
                 started_at=1_700_000_000.5,
                 open_requests=lambda: 3,
                 held_bytes=lambda: 4096,
-                dropped_lines={"access": lambda: self.dropped_access_lines},
+                dropped_lines=lambda: {"access": self.dropped_access_lines},
                 expiries=lambda: self.expiries,
                 reload_failures=lambda: 2,
-                token_requests={"team-a": 3, "team-b": 0},
+                token_requests=lambda: {"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
                 model_tables=lambda: [
                     ModelTableStatus(

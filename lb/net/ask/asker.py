@@ -57,7 +57,7 @@ class Asker:
             answer_bytes: longest answer that is taken.
         """
         self._tls = tls or ClientTlsBook()
-        self._connect_timeout_s = connect_timeout_s
+        self.connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._answer_bytes = answer_bytes
         self._turns = _Turns()
@@ -138,7 +138,7 @@ class Asker:
                     loop,
                     address,
                     lambda: _Connection(talk, outcome, keep, self._turns),
-                    self._connect_timeout_s,
+                    self.connect_timeout_s,
                     tls=self._tls.find(tls, protocol),
                     handshake_s=self._handshake_timeout_s,
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
 from lb.domain.errors import UpstreamError
@@ -81,6 +81,16 @@ class ClientTlsBook:
 
     def __iter__(self) -> Iterator[ClientTls]:
         return iter(tuple(self._known.values()))
+
+    def copy(self) -> ClientTlsBook:
+        """A book to load more into, which `replace` takes over."""
+        other = ClientTlsBook()
+        other._known = dict(self._known)
+        return other
+
+    def replace(self, other: ClientTlsBook, used: Collection[BackendTls]) -> None:
+        """Know what `other` knows, as far as it is used."""
+        self._known = {key: tls for key, tls in other._known.items() if key[0] in used}
 
     def load(self, settings: BackendTls, protocol: AppProtocol) -> ClientTls:
         """The TLS of a port, loaded unless it is known.

@@ -64,7 +64,7 @@ class ServerTls:
         self.name = name
         self.options = options
         self.protocols = tuple(protocol.encode() for protocol in protocols)
-        self._alpn = tuple(protocols)
+        self.alpn = tuple(protocols)
         self._loaded = self._read()
 
     @property
@@ -113,7 +113,7 @@ class ServerTls:
         return _Loaded(contexts[0], exact, wildcard, tuple(expiries))
 
     def _make(self, certificate: str, key: str) -> ssl.SSLContext:
-        context = make_server_context(self._alpn)
+        context = make_server_context(self.alpn)
         load_pair(context, certificate, key)
         if self.options.client_ca:
             trust(context, self.options.client_ca)

@@ -71,6 +71,11 @@ class FileWatch:
         """Watch these, too. They were loaded just now."""
         self._entries += map(_Entry, loadables)
 
+    def replace(self, loadables: Iterable[Loadable]) -> None:
+        """Watch these only; those that were watched before as before."""
+        known = {entry.loadable: entry for entry in self._entries}
+        self._entries = [known.get(each) or _Entry(each) for each in loadables]
+
     def expiries(self) -> Iterator[tuple[str, int]]:
         """Files of certificates in use and when these end, without repetitions."""
         return iter({pair: None for entry in self._entries for pair in entry.loadable.expiries})

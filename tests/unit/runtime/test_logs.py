@@ -20,7 +20,7 @@ def test_access_log_that_is_off_has_no_writer(tmp_path: Path) -> None:
     logs = Logs(settings(AccessLogMode.OFF, str(tmp_path / "access.log")))
     try:
         assert logs.access is None
-        assert set(logs.dropped) == {"application"}
+        assert set(logs.dropped()) == {"application"}
         logs.reopen()
     finally:
         logs.close()

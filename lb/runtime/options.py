@@ -1,0 +1,81 @@
+"""What the settings mean for the data plane: its options, as whole immutable values.
+
+A reload compares them with those in force, and swaps what differs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.proxy.fan_out.options import FanOutOptions
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http2.relay import Http2Options
+from lb.runtime.access import credential_fields
+from lb.runtime.security import private_fields
+from lb.settings.model import ForwardedMode, Settings
+from lb.wire.http1.limits import HeadLimits
+
+_X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
+_FORWARDED: Final = (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
+
+
+def http1_options(settings: Settings) -> Http1Options:
+    """Limits and times of the HTTP/1.1 side."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http1Options(
+        head=HeadLimits(
+            head_bytes=limits.head_bytes,
+            line_bytes=limits.request_line_bytes,
+            fields=limits.fields,
+        ),
+        body_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        buffer_size=limits.http_buffer_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        body_timeout_s=timeouts.body_progress,
+        client_idle_s=timeouts.client_idle,
+        upstream_idle_s=timeouts.upstream_idle,
+        request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        private_fields=private_fields(settings) | credential_fields(settings),
+        x_forwarded=settings.forwarded in _X_FORWARDED,
+        forwarded=settings.forwarded in _FORWARDED,
+        trusted_proxies=settings.listen.proxies,
+    )
+
+
+def http2_options(settings: Settings) -> Http2Options:
+    """Limits and times of the HTTP/2 side."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http2Options(
+        concurrent_streams=limits.concurrent_streams,
+        stream_window=limits.stream_window_bytes,
+        stream_window_max=limits.stream_window_max_bytes,
+        frame_size=limits.frame_bytes,
+        head_size=limits.head_bytes,
+        fields=limits.fields,
+        message_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        client_idle_s=timeouts.client_idle,
+        stream_stalled_s=timeouts.stream_stalled,
+        request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        private_fields=private_fields(settings) | credential_fields(settings),
+        x_forwarded=settings.forwarded in _X_FORWARDED,
+        forwarded=settings.forwarded in _FORWARDED,
+        trusted_proxies=settings.listen.proxies,
+    )
+
+
+def fan_out_options(settings: Settings) -> FanOutOptions:
+    """How requests that concern all backends are carried out."""
+    control = settings.control
+    return FanOutOptions(
+        rolling=control.rolling,
+        deadline_s=control.deadline,
+        read_timeout_s=control.read_timeout,
+        concurrent=control.concurrent,
+    )

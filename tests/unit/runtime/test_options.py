@@ -1,0 +1,43 @@
+"""Options of the data plane, from settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lb.runtime.options import fan_out_options, http1_options, http2_options
+from lb.settings.model import Settings
+
+
+def settings(**more: Any) -> Settings:
+    usual = {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "a:1"}]}
+    return Settings.model_validate(usual | more)
+
+
+def test_options_hold_what_the_settings_say() -> None:
+    given = settings(
+        limits={"head_bytes": "16KiB", "body_bytes": "3MiB", "concurrent_streams": 7},
+        timeouts={"request": "4s", "connect": "2s"},
+        control={"concurrent": 5},
+    )
+    http1, http2 = http1_options(given), http2_options(given)
+    assert (http1.head.head_bytes, http2.head_size) == (16 << 10, 16 << 10)
+    assert (http1.body_size, http2.message_size) == (3 << 20, 3 << 20)
+    assert (http1.request_timeout_s, http2.request_timeout_s) == (4.0, 4.0)
+    assert (http1.connect_timeout_s, http2.concurrent_streams) == (2.0, 7)
+    assert fan_out_options(given).concurrent == 5
+
+
+def test_forwarding_modes_are_told_apart() -> None:
+    modes = {
+        mode: (http1_options(settings(forwarded=mode)), http2_options(settings(forwarded=mode)))
+        for mode in ("off", "x_forwarded", "forwarded", "both")
+    }
+    for mode, options in modes.items():
+        for each in options:
+            assert each.x_forwarded is (mode in ("x_forwarded", "both"))
+            assert each.forwarded is (mode in ("forwarded", "both"))
+
+
+def test_equal_settings_make_equal_options() -> None:
+    assert http1_options(settings()) == http1_options(settings())
+    assert http2_options(settings()) == http2_options(settings())
