@@ -215,7 +215,7 @@ class Backend:
 
     __slots__ = (
         "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "max_in_flight",
-        "name", "open_sequences", "ports", "spec",
+        "name", "open_sequences", "ports", "reports_due", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -228,6 +228,8 @@ class Backend:
         """Number of the last one that was placed on it: ties, as with `last_pick`."""
         self.deaths = 0
         """How often it was found dead: what it remembered of sequences is gone then."""
+        self.reports_due = 0
+        """How many of the next answers passive health wants to be told of."""
         self.apply(spec)
         self.ports: tuple[Port | None, Port | None] = (
             Port(spec.http, spec.tls_of(BackendPort.HTTP)) if spec.http else None,

@@ -1,0 +1,419 @@
+"""Who is out because of how requests fare: a backend for one ML model, or as a whole.
+
+    SERVING --worse than the rest--> EJECTED --time has passed--> PROBATION
+    PROBATION --good answer--> SERVING      PROBATION --bad answer--> EJECTED, for twice as long
+    EJECTED or PROBATION --the rest fails as well--> SERVING
+
+A backend on which most of the models in use are out is out as a whole. Whether what is out is left
+out indeed is up to whoever makes routes: when too little would be left, all are used.
+
+Good answers cost nothing as long as nobody asks for them: `Backend.reports_due` says how many of
+the next ones are to be told of. A few per look are, as samples, and all while a run of bad ones is
+to be ended by the first good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from lb.domain.backend import Backend
+from lb.domain.fault import Fault
+from lb.domain.trial import Trial
+from lb.health.evidence import LIKELY, SURE, Rest, is_slow_beside, may_be_slow
+from lb.health.standing import Phase, Run, Share, Standing
+
+MAX_MODELS: Final = 2000
+"""Names of models are made up by clients; more are not looked after."""
+_SAMPLES: Final = 4
+"""Good answers per backend and look that are told of."""
+_SAMPLES_OF_ALL: Final = 128
+"""Of all backends together, as long as each has one."""
+_CERTAIN: Final = 3
+"""Failures in a row that are enough when no request can be to blame."""
+_LONG_RUN: Final = 64
+"""Runs that are longer are ended by a sample, so that a model which always fails costs little."""
+_SLOW_RUN: Final = 5
+_SLOW_S: Final = 1.0
+"""How long all answers must have been slow: a pause of the process is over by then."""
+_EVERY: Final = 8
+"""Evidence is looked at with each failure of a short run, and then with each eighth."""
+_WATCHED_S: Final = 10.0
+"""How long after its return less evidence is enough."""
+_FORGIVEN_S: Final = 60.0
+_UNUSED_S: Final = 60.0
+"""A model that is not asked for has no say in whether most of them fail; and nobody waits for its
+trial."""
+_FORGOTTEN_S: Final = 600.0
+_FAILS_EVERYWHERE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierRules:
+    """When a backend is ejected, and for how long. Times in seconds."""
+
+    consecutive: int = 5
+    """Failures in a row."""
+    share: float = 0.2
+    """Of all requests."""
+    latency_factor: float = 5.0
+    """How many times longer than usual answers take; 0: it does not matter."""
+    base_s: float = 5.0
+    """The first ejection; each further one takes twice as long."""
+    max_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A change of phase, for the log."""
+
+    backend: Backend
+    model: bytes
+    phase: Phase
+    reason: Fault
+    seconds: float
+    """How long it will be out; 0 unless it is ejected."""
+    failures: int
+    """In a row."""
+
+
+class Outliers:
+    """Standings of all backends and models. Methods say whether anybody's phase has changed."""
+
+    def __init__(self, rules: OutlierRules) -> None:
+        self.rules = rules
+        self._standings: dict[bytes, dict[Backend, Standing]] = {}
+        self._open_runs: dict[Backend, int] = {}
+        """Runs of failures that the next good answer ends."""
+        self._out: dict[tuple[Backend, bytes], Standing] = {}
+        """Those that are not serving."""
+        self._moves: list[Move] = []
+        self._sweep_due = 0.0
+
+    # What is told to others
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is out."""
+        return not self._out
+
+    def ejected(self, backend: Backend) -> frozenset[bytes]:
+        """The models for which a backend is out."""
+        return frozenset(model for other, model in self._out if other is backend)
+
+    def is_out(self, backend: Backend, now: float) -> bool:
+        """Whether most of the models that are in use on it are out."""
+        out = self.ejected(backend)
+        if not out:
+            return False
+        used = sum(
+            backend in of_model and (model in out or now - of_model[backend].used_at <= _UNUSED_S)
+            for model, of_model in self._standings.items()
+        )
+        return 2 * len(out) > used
+
+    def out(self) -> Iterator[tuple[Backend, bytes, Standing]]:
+        """All that are out."""
+        for (backend, model), standing in self._out.items():
+            yield backend, model, standing
+
+    @property
+    def trials(self) -> dict[bytes, Trial]:
+        """The trials that are given, one per model at most."""
+        return {
+            model: standing.trial
+            for (_, model), standing in self._out.items()
+            if standing.trial is not None
+        }
+
+    def take_moves(self) -> list[Move]:
+        """What has changed since this was last asked for."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    # What is told by others
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> bool:
+        """A good answer came, and `reports_due` asked for it."""
+        standing = self._find(backend, model, now)
+        if standing is not None:
+            self._end_run(backend, standing)
+        backend.reports_due = max(backend.reports_due - 1, 1 if backend in self._open_runs else 0)
+        if standing is None:
+            return False
+        standing.used_at = now
+        if standing.phase is not Phase.SERVING:
+            return self._trial_answered(backend, model, standing, took_s, now)
+        factor = self.rules.latency_factor
+        is_slow = (
+            factor > 0.0
+            and may_be_slow(standing, took_s, factor)
+            and is_slow_beside(self._rest(model, standing, now), took_s, factor)
+        )
+        standing.errors.add(is_bad=False)
+        standing.late.add(is_bad=is_slow)
+        standing.usual.add(took_s, is_outlying=is_slow)
+        if is_slow:
+            return self._was_slow(backend, model, standing, now)
+        standing.slow.end()
+        return False
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> bool:
+        """An attempt failed, and not by what is known to be the client's fault."""
+        standing = self._find(backend, model, now)
+        is_sample = backend.reports_due > 0
+        backend.reports_due = max(backend.reports_due - 1, 1)
+        if standing is None:
+            return False
+        standing.used_at = now
+        if standing.phase is not Phase.SERVING:
+            return self._trial_failed(backend, model, standing, fault, took_s, now)
+        run = standing.failing
+        run.add(fault, now)
+        self._follow_run(backend, run)
+        if is_sample:
+            standing.errors.add(is_bad=True)
+        if run.count > 2 * _EVERY and run.count % _EVERY:
+            return False
+        if not self._fails(standing, self._rest(model, standing, now), now):
+            return False
+        self._eject(backend, model, standing, run.last, now)
+        return True
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> bool:
+        """A client did not wait any longer for an answer, for whatever reason."""
+        standing = self._find(backend, model, now)
+        factor = self.rules.latency_factor
+        if standing is None or not factor or not may_be_slow(standing, waited_s, factor):
+            return False
+        rest = self._rest(model, standing, now)
+        if not is_slow_beside(rest, waited_s, factor):
+            return False
+        standing.used_at = now
+        if standing.phase is not Phase.SERVING:
+            return self._trial_failed(backend, model, standing, Fault.LATENCY, waited_s, now)
+        standing.late.add(is_bad=True)
+        return self._was_slow(backend, model, standing, now)
+
+    def look(self, backends: Iterable[Backend], now: float) -> bool:
+        """Ask for samples, and let time pass: due every 100 ms or so.
+
+        Args:
+            backends: that get requests.
+            now: the time.
+        """
+        backends = tuple(backends)
+        samples = max(1, min(_SAMPLES, _SAMPLES_OF_ALL // max(len(backends), 1)))
+        for backend in backends:
+            backend.reports_due = max(backend.reports_due, samples)
+        if now >= self._sweep_due:
+            self._sweep_due = now + _UNUSED_S
+            self._sweep(now)
+        changed = False
+        for (backend, model), standing in tuple(self._out.items()):
+            changed |= self._look_at(backend, model, standing, now)
+        return changed
+
+    def forget(self, backend: Backend) -> bool:
+        """It may be another process that answers next, or it has left."""
+        was_out = False
+        for model, of_model in tuple(self._standings.items()):
+            if of_model.pop(backend, None) is not None and not of_model:
+                del self._standings[model]
+            was_out |= self._out.pop((backend, model), None) is not None
+        self._open_runs.pop(backend, None)
+        return was_out
+
+    # Serving
+
+    def _find(self, backend: Backend, model: bytes, now: float) -> Standing | None:
+        of_model = self._standings.get(model)
+        if of_model is None:
+            if len(self._standings) >= MAX_MODELS:
+                return None
+            of_model = self._standings[model] = {}
+        standing = of_model.get(backend)
+        if standing is None:
+            standing = of_model[backend] = Standing(now)
+        return standing
+
+    def _rest(self, model: bytes, standing: Standing, now: float) -> Rest:
+        return Rest(self._standings[model].values(), standing, now)
+
+    def _follow_run(self, backend: Backend, run: Run) -> None:
+        """Have all good answers of a backend told while one of them ends a run."""
+        if run.count == 1:
+            self._open_runs[backend] = self._open_runs.get(backend, 0) + 1
+        elif run.count == _LONG_RUN:
+            self._close_run(backend)
+
+    def _end_run(self, backend: Backend, standing: Standing) -> None:
+        run = standing.failing
+        if 0 < run.count < _LONG_RUN:
+            self._close_run(backend)
+        run.end()
+
+    def _close_run(self, backend: Backend) -> None:
+        left = self._open_runs.get(backend, 0) - 1
+        if left > 0:
+            self._open_runs[backend] = left
+        else:
+            self._open_runs.pop(backend, None)
+
+    def _fails(self, standing: Standing, rest: Rest, now: float) -> bool:
+        """Whether its failures cannot be explained by the requests."""
+        if rest.fails_too(_failing):
+            return False
+        run = standing.failing
+        is_watched = bool(standing.ejections) and now < standing.until
+        certain = 1 if is_watched else min(_CERTAIN, self.rules.consecutive)
+        if run.certain >= certain and rest.odds(run, _errors, certain=True) >= LIKELY:
+            return True
+        needed, sure = (2, LIKELY) if is_watched else (self.rules.consecutive, SURE)
+        if run.count >= needed and rest.odds(run, _errors, certain=False) >= sure:
+            return True
+        share = standing.errors
+        return share.value >= self.rules.share and rest.deviation(share, _errors) >= SURE
+
+    def _was_slow(self, backend: Backend, model: bytes, standing: Standing, now: float) -> bool:
+        run = standing.slow
+        run.add(Fault.LATENCY, now)
+        if run.count < _SLOW_RUN or now - run.since < _SLOW_S:
+            return False
+        if run.count > 4 * _EVERY and run.count % _EVERY:
+            return False
+        rest = self._rest(model, standing, now)
+        if (
+            rest.out + 1 > len(rest.serving)  # slow is better than overloaded
+            or rest.fails_too(_slow)
+            or rest.odds(run, _late, certain=False) < SURE
+        ):
+            return False
+        self._eject(backend, model, standing, Fault.LATENCY, now)
+        return True
+
+    # Out
+
+    def _eject(
+        self, backend: Backend, model: bytes, standing: Standing, reason: Fault, now: float
+    ) -> None:
+        if standing.phase is Phase.SERVING and now >= standing.forgiven_at:
+            standing.ejections = 0
+        failures = max(standing.failing.count, standing.slow.count, 1)
+        self._end_run(backend, standing)
+        standing.slow.end()
+        rules = self.rules
+        seconds = min(rules.base_s * 2.0 ** min(standing.ejections, 30), rules.max_s)
+        standing.ejections += 1
+        standing.phase = Phase.EJECTED
+        standing.reason = reason
+        standing.ejected_at = now
+        standing.until = now + seconds
+        standing.trial = None
+        self._out[backend, model] = standing
+        self._moves.append(Move(backend, model, Phase.EJECTED, reason, seconds, failures))
+
+    def _return(self, backend: Backend, model: bytes, standing: Standing, now: float) -> None:
+        out_s = standing.until - standing.ejected_at
+        standing.phase = Phase.SERVING
+        standing.until = now + _WATCHED_S
+        standing.forgiven_at = now + max(_FORGIVEN_S, 2.0 * out_s)
+        standing.trial = None
+        standing.errors = Share()
+        standing.late = Share()
+        del self._out[backend, model]
+        self._moves.append(Move(backend, model, Phase.SERVING, standing.reason, 0.0, 0))
+
+    def _trial_answered(
+        self, backend: Backend, model: bytes, standing: Standing, took_s: float, now: float
+    ) -> bool:
+        if now - took_s < standing.ejected_at:
+            return False  # it was under way before
+        factor = self.rules.latency_factor
+        if standing.reason is Fault.LATENCY and is_slow_beside(
+            self._rest(model, standing, now), took_s, factor
+        ):
+            return self._trial_failed(backend, model, standing, Fault.LATENCY, took_s, now)
+        self._return(backend, model, standing, now)
+        return True
+
+    def _trial_failed(
+        self,
+        backend: Backend,
+        model: bytes,
+        standing: Standing,
+        fault: Fault,
+        took_s: float,
+        now: float,
+    ) -> bool:
+        if standing.phase is Phase.EJECTED or now - took_s < standing.ejected_at:
+            return False  # it was under way before, or all are used since too few are left
+        rest = self._rest(model, standing, now)
+        if not fault.is_certain and rest.rate(_errors, certain=False) > self.rules.share:
+            # That request would perhaps have failed anywhere: another one will tell.
+            self._give_trial(backend, standing, now)
+        else:
+            self._eject(backend, model, standing, fault, now)
+        return True
+
+    def _look_at(self, backend: Backend, model: bytes, standing: Standing, now: float) -> bool:
+        rest = self._rest(model, standing, now)
+        if standing.reason is not Fault.LATENCY and _mostly_fails(rest):
+            self._return(backend, model, standing, now)
+            return True
+        if now < standing.until:
+            return False
+        if standing.phase is Phase.EJECTED:
+            standing.phase = Phase.PROBATION
+            self._give_trial(backend, standing, now)
+            self._moves.append(Move(backend, model, Phase.PROBATION, standing.reason, 0.0, 0))
+            return True
+        trial = standing.trial
+        if trial is not None and not trial.is_open and now >= standing.trial_due:
+            self._give_trial(backend, standing, now)
+            return True
+        if now - standing.until > _UNUSED_S and trial is not None and trial.is_open:
+            self._return(backend, model, standing, now)  # nobody asks for it any more
+            return True
+        return False
+
+    def _give_trial(self, backend: Backend, standing: Standing, now: float) -> None:
+        standing.trial = Trial(backend)
+        standing.trial_due = now + max(self.rules.base_s, 2.0 * standing.usual.seconds)
+
+    def _sweep(self, now: float) -> None:
+        for model, of_model in tuple(self._standings.items()):
+            for backend, standing in tuple(of_model.items()):
+                if (
+                    standing.phase is Phase.SERVING
+                    and now - standing.used_at > _FORGOTTEN_S
+                    and now >= standing.forgiven_at
+                ):
+                    self._end_run(backend, standing)
+                    del of_model[backend]
+            if not of_model:
+                del self._standings[model]
+
+
+def _mostly_fails(rest: Rest) -> bool:
+    shares = [each.errors.recent for each in rest.serving]
+    return bool(shares) and sum(shares) / len(shares) >= _FAILS_EVERYWHERE
+
+
+def _failing(standing: Standing) -> Run:
+    return standing.failing
+
+
+def _slow(standing: Standing) -> Run:
+    return standing.slow
+
+
+def _errors(standing: Standing) -> Share:
+    return standing.errors
+
+
+def _late(standing: Standing) -> Share:
+    return standing.late
