@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick floods fuzz fuzz-smoke peers proto docs triton debian clean
+.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs soak triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -81,6 +81,18 @@ peers: $(VENV)/.test triton debian
 # Every flood at full size with a good client beside it, about 20 minutes; FLOODS="zero TLS" plays those named so.
 floods: $(VENV)/.test
 	$(BIN)/python -m tests.floods $(FLOODS)
+
+# Every fault before three real Tritons, side by side with Envoy, about 25 minutes (CHAOS=--quick: 15);
+# CHAOS="kill-one freeze" plays those, CHAOS=--keep writes benchmarks/RESULTS-faults.md.
+chaos: $(VENV)/.test triton
+	tools/setup_bench.sh $(BIN)/python
+	$(BIN)/python -m benchmarks.faults $(CHAOS)
+
+# An hour of all faults by chance, triton-lb alone.
+SOAK_MINUTES ?= 60
+soak: $(VENV)/.test triton
+	tools/setup_bench.sh $(BIN)/python
+	$(BIN)/python -m benchmarks.faults --soak $(SOAK_MINUTES) --proxies triton-lb
 
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md

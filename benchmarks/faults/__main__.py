@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchmarks.faults import report
+from benchmarks.faults import report, soak
 from benchmarks.faults.contestants import MAKERS
 from benchmarks.faults.load import Mix
 from benchmarks.faults.play import play
@@ -41,6 +41,8 @@ def main() -> int:
     plays = []
     try:
         chosen = _chosen(given.scenarios, quick=given.quick)
+        if given.soak:
+            chosen = [soak.scenario(given.soak)]
         for played in play(chosen, contestants, mix, seed=given.seed):
             plays.append(played)
             say(report.text([played], contestants))
@@ -76,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--load", type=float, default=0.45, help="share of what three Tritons can carry (0.45)"
+    )
+    parser.add_argument(
+        "--soak", type=float, default=0.0, metavar="MINUTES", help="all faults by chance, so long"
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (1)")
     parser.add_argument(

@@ -21,6 +21,7 @@ from benchmarks.faults.steps import Stage
 from benchmarks.load.bench import say
 from benchmarks.load.processes import BenchError
 
+_WARM_UP_S = 2.0
 _LOST = (BenchError, OSError, RuntimeError, TimeoutError)
 """What a step or a contestant ends with when it does not get on."""
 
@@ -50,6 +51,7 @@ def play(
         directory = Path(name)
         site = Site.start(directory)
         try:
+            asyncio.run(_warm_up(site, mix, seed))
             for scenario in scenarios:
                 played = Played(scenario)
                 for each in scenario.only or contestants:
@@ -58,6 +60,13 @@ def play(
                 yield played
         finally:
             site.close()
+
+
+async def _warm_up(site: Site, mix: Mix, seed: int) -> None:
+    """Ask a Triton directly, so that the first scenario meets nothing that happens once."""
+    for triton in site.tritons:
+        async with Load(triton.target, replace(mix, rate=mix.rate / 3), seed=seed).running():
+            await asyncio.sleep(_WARM_UP_S)
 
 
 def _play_one(played: Played, name: str, site: Site, directory: Path, mix: Mix, seed: int) -> None:

@@ -1,0 +1,125 @@
+"""An hour of everything, a little at a time: what leaks shows only after many faults.
+
+One fault after the other, drawn at random, with quiet between them, so that about one request in a
+hundred meets one. The resources of the balancer are read all the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks.faults import steps
+from benchmarks.faults.between import NO_FAULT, Fault
+from benchmarks.faults.rules import failed, note
+from benchmarks.faults.scenarios import Scenario
+from benchmarks.faults.steps import Stage, Step
+from benchmarks.load.bench import say
+
+_QUIET_S = 10.0
+_SAMPLE_S = 5.0
+_WARM_UP = 0.25
+"""This share of the samples is not looked at: pools and caches grow to what they need."""
+_MIB = 1 << 20
+
+
+def scenario(minutes: float) -> Scenario:
+    """The soak as a scenario of its own."""
+    return Scenario(
+        "soak",
+        f"{minutes:g} minutes of all of it at 1 %",
+        (_soak(minutes * 60.0), steps.rest(8.0)),
+        (
+            failed(),
+            note("memory", "growth of its memory", 8.0, unit="MiB"),
+            note("files", "growth of its descriptors", 8.0),
+            note("threads", "growth of its threads", 0.0),
+        ),
+        disturbed=True,
+    )
+
+
+def bursts(victim: int) -> tuple[tuple[Step, ...], ...]:
+    """One short script for each kind of fault."""
+    return (
+        (steps.kill(victim), steps.rest(5.0), steps.restart(victim), steps.back(victim)),
+        (steps.terminate(victim), steps.restart(victim), steps.back(victim)),
+        (steps.freeze(victim), steps.rest(4.0), steps.thaw(victim)),
+        (steps.tell(victim, "poison", "INTERNAL"), steps.rest(2.0), steps.heal(victim)),
+        (steps.tell(victim, "poison", "UNKNOWN"), steps.rest(2.0), steps.heal(victim)),
+        (steps.tell(victim, "slow", "20"), steps.rest(5.0), steps.heal(victim)),
+        (steps.bad_requests(10.0), steps.rest(5.0), steps.bad_requests(0.0)),
+        (steps.resets(0.01, 5.0),),
+        (steps.unload(victim), steps.rest(2.0), steps.load(victim)),
+        (steps.reloads(2, 0.5),),
+        *(
+            (steps.disturb(victim, fault), steps.rest(3.0), steps.disturb(victim, NO_FAULT))
+            for fault in (
+                Fault(black_hole=True),
+                Fault(refuse=True),
+                Fault(stop_reading=True),
+                Fault(latency_s=0.3),
+                Fault(reset_after=300_000),
+                Fault(half_close_after=400),
+            )
+        ),
+    )
+
+
+def _soak(seconds: float) -> Step:
+    async def step(stage: Stage) -> None:
+        samples: list[Sample] = []
+        reading = asyncio.ensure_future(_read(stage, samples))
+        end = time.monotonic() + seconds
+        try:
+            await asyncio.sleep(min(_QUIET_S, seconds / 4))
+            while time.monotonic() < end:
+                victim = stage.rng.randrange(len(stage.site.tritons))
+                for each in stage.rng.choice(bursts(victim)):
+                    await each(stage)
+                await asyncio.sleep(min(_QUIET_S, max(0.0, end - time.monotonic())))
+        finally:
+            reading.cancel()
+        stage.notes |= growth(samples)
+
+    return step
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process held at a moment."""
+
+    memory: float
+    """MiB."""
+    files: int
+    threads: int
+
+
+async def _read(stage: Stage, samples: list[Sample]) -> None:
+    while True:
+        await asyncio.sleep(_SAMPLE_S)
+        try:
+            process = stage.contestant.process()
+            with process.oneshot():
+                memory = process.memory_info().rss / _MIB
+                samples.append(Sample(memory, process.num_fds(), process.num_threads()))
+        except psutil.Error as error:
+            say(f"  no sample: {error}")
+
+
+def growth(samples: Sequence[Sample]) -> dict[str, float]:
+    """How much the last quarter of the samples is above the first one after the warm-up."""
+    rest = samples[int(len(samples) * _WARM_UP) :]
+    part = max(1, len(rest) // 4)
+    if len(rest) < 2 * part:
+        return {}
+    return {
+        name: statistics.median(getattr(each, name) for each in rest[-part:])
+        - statistics.median(getattr(each, name) for each in rest[:part])
+        for name in ("memory", "files", "threads")
+    }

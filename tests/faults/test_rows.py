@@ -1,0 +1,77 @@
+"""Short rows of the fault suite, which `make chaos` plays in full and side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults import steps
+from benchmarks.faults.between import NO_FAULT, Fault
+from benchmarks.faults.contestants import TritonLb
+from benchmarks.faults.load import Mix
+from benchmarks.faults.play import perform
+from benchmarks.faults.rules import Rule, failed, failed_steps, idle_servers, judge
+from benchmarks.faults.scenarios import Scenario
+from benchmarks.faults.site import Site
+from benchmarks.faults.steps import Step
+from benchmarks.load.proxies import TRITON_LB
+
+MIX = Mix(rate=60.0)
+"""A quarter of what three Tritons can carry: other tests may run beside these."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three Tritons whose models keep a ledger."""
+    running = Site.start(tmp_path_factory.mktemp("faults"))
+    yield running
+    running.close()
+
+
+def row(name: str, *script: Step, rules: tuple[Rule, ...], disturbed: bool = False) -> Scenario:
+    """One row, with load before its fault and after it."""
+    return Scenario(name, name, (steps.rest(0.5), *script, steps.rest(0.5)), rules, disturbed)
+
+
+ROWS = (
+    row(
+        "drained before it ends",
+        *(steps.drain(0), steps.terminate(0), steps.restart(0), steps.back(0), steps.enable(0)),
+        rules=(failed(), failed_steps()),
+    ),
+    row(
+        "ends by SIGTERM",
+        *(steps.terminate(1), steps.restart(1), steps.back(1)),
+        rules=(failed(),),
+    ),
+    row(
+        "a model is unloaded on one",
+        *(steps.unload(2), steps.rest(1.0), steps.load(2)),
+        rules=(failed(),),
+    ),
+    row(
+        "a client that sends only bad requests",
+        *(steps.bad_requests(60.0), steps.rest(4.0), steps.bad_requests(0.0)),
+        rules=(failed(), failed_steps(), idle_servers("bad", "good", 2.0)),
+    ),
+    row(
+        "refuses connections",
+        *(steps.disturb(1, Fault(refuse=True)), steps.rest(1.0), steps.disturb(1, NO_FAULT)),
+        rules=(failed(),),
+        disturbed=True,
+    ),
+)
+
+
+@pytest.mark.parametrize("scenario", ROWS, ids=[each.name for each in ROWS])
+def test_nothing_is_lost_answered_wrongly_or_run_twice(
+    scenario: Scenario, site: Site, tmp_path: Path
+) -> None:
+    joined = asyncio.run(perform(scenario, TritonLb(), site, tmp_path, MIX, seed=1))
+    assert joined.counted()
+    missed = [each for each in judge(scenario.rules, {TRITON_LB: joined}) if not each.is_met]
+    errors = [each.error for each in joined.asked if each.error and each.is_counted][:5]
+    assert [f"{each.rule.what}: {each.text}" for each in missed] == [], errors
