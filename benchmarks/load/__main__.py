@@ -6,22 +6,26 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 
-from benchmarks.load import idle, plots, real_clients, report, stalls
-from benchmarks.load.bench import Bench, Plan, say
+from benchmarks.load import idle, plots, publish, real_clients, report, stalls
+from benchmarks.load.bench import Bench, Plan, passed, say
 from benchmarks.load.cells import CELLS, select
 from benchmarks.load.machine import describe
 from benchmarks.load.processes import BenchError, Cores
 from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree, there_are
 from benchmarks.load.report import Report
+from benchmarks.load.results import Results
 from benchmarks.load.sections import Section, Verdict
 from benchmarks.load.targets import judge
 
 _HERE = Path(__file__).resolve().parents[1]
 _OUT = _HERE / "out"
 _AGAINST = _OUT / "against"
+_CELLS_S, _QUICK_S = 16 * 60.0, 200.0
+"""What all cells, and the core cells of a quick run, may take."""
 
 SECTIONS: dict[str, Callable[[Plan], Section]] = {
     "stalls": stalls.run,
@@ -43,6 +47,7 @@ def main() -> int:
         plan, sections = _plan(given)
     except (ValueError, BenchError) as error:
         parser.error(str(error))
+    place = _HERE if given.keep else _OUT
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.sched_setaffinity(0, {plan.cores.load})
     try:
@@ -50,6 +55,9 @@ def main() -> int:
         bench = Bench(plan)
         results = bench.run()
         made = [report.resting_section(plan.proxies, bench.resting)] if bench.resting else []
+        if sections and results:
+            # What is known by now is kept even if somebody ends the rest.
+            _write(_report(plan, facts, results, made), place)
         made += [_section(name, plan) for name in sections]
     except BenchError as error:
         say(f"error: {error}")
@@ -58,16 +66,24 @@ def main() -> int:
         return 130
     finally:
         remove_tree(_AGAINST)
+    done = _report(plan, facts, results, made)
+    print(report.as_text(done))
+    _write(done, place)
+    if given.keep and results and set(sections) == set(SECTIONS):
+        publish.refresh(done)
+    for failure in done.failures():
+        say(f"failed: {failure}")
+    return 1 if done.failures() else 0
+
+
+def _report(
+    plan: Plan, facts: dict[str, str], results: Results, made: Sequence[Section]
+) -> report.Report:
     verdicts: list[Verdict] = []
     if plan.peers and not plan.against:
         verdicts += judge(results, {cell.name: cell.title for cell in CELLS})
     verdicts += [verdict for section in made for verdict in section.verdicts]
-    done = Report(plan, facts, results, verdicts, made)
-    print(report.as_text(done))
-    _write(done, _HERE if given.keep else _OUT)
-    for failure in done.failures():
-        say(f"failed: {failure}")
-    return 1 if done.failures() else 0
+    return Report(plan, {**facts, "took": passed()}, results, verdicts, list(made))
 
 
 def _section(name: str, plan: Plan) -> Section:
@@ -109,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds",
         type=int,
-        help="repetitions of every measurement (5, and 3 in cells that are not core)",
+        help="repetitions of every measurement (4, and 2 in cells that are not core)",
     )
     parser.add_argument("--seconds", type=float, help="length of one measurement (1)")
     parser.add_argument("--backends", type=int, default=2, help="stand-in Tritons (2)")
@@ -140,8 +156,9 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     plan = Plan(
         cells=[] if sections and given.cells and not patterns else select(patterns, given.quick),
         proxies=names,
-        rounds=given.rounds or (3 if given.quick else 5),
-        other_rounds=given.rounds or 3,
+        rounds=given.rounds or (3 if given.quick else 4),
+        other_rounds=given.rounds or 2,
+        cells_s=(_QUICK_S if given.quick else _CELLS_S) if given.rounds is None else inf,
         seconds=given.seconds or 1.0,
         backends=given.backends,
         cores=Cores.parse(given.cores) if given.cores else Cores.choose(),

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from benchmarks.load.backend import start_backends
@@ -16,10 +17,12 @@ from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
 from benchmarks.load.proxies import COMPILED, DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
 from benchmarks.load.results import Result, Results, Sample
 
-_WARM_UP_S = 0.5
+_BEGUN = time.monotonic()
+_WARM_UP_S = 0.3
 _PACED_FACTOR = 2.0
 """At half of the rate the rare slow requests are fewer: measure longer."""
 
+_FEWEST_ROUNDS = 2
 _REST_S = 1.5
 """How long the proxies are watched without load; probes come every second."""
 
@@ -29,8 +32,9 @@ class Plan:
     """What to run.
 
     `rounds` are those of the core cells, `other_rounds` those of the rest; `seconds` is the length
-    of one measurement; `backends` the number of stand-in Tritons where a cell does not say;
-    `against` the name of an earlier commit of ours, if that is what is compared.
+    of one measurement; `cells_s` what all cells may take: on a slow machine rounds beyond the
+    second are left out to keep to it; `backends` the number of stand-in Tritons where a cell does
+    not say; `against` the name of an earlier commit of ours, if that is what is compared.
     """
 
     cells: Sequence[Cell]
@@ -40,6 +44,7 @@ class Plan:
     backends: int
     cores: Cores
     other_rounds: int = 3
+    cells_s: float = inf
     quick: bool = False
     against: str = ""
 
@@ -62,6 +67,25 @@ class Plan:
         """How often a cell is measured."""
         return self.rounds if cell.core else self.other_rounds
 
+    def effort(self, cell: Cell) -> float:
+        """What a cell takes, in rounds of a usual one; to warm up counts as one more."""
+        return (self.rounds_of(cell) + 1) * (_PACED_FACTOR if cell.half_of else 1.0)
+
+
+class Clock:
+    """Tells whether a run is behind: whether more of its time has passed than of its work."""
+
+    def __init__(self, seconds: float, effort: float) -> None:
+        self._begun = time.monotonic()
+        self._seconds = seconds
+        self._effort = effort
+        self.done = 0.0
+
+    def is_late(self, more: float) -> bool:
+        """Whether what is done, and `more` of the present cell, should have taken less time."""
+        share = (self.done + more) / self._effort
+        return time.monotonic() - self._begun > share * self._seconds
+
 
 class Bench:
     """Measures every cell of a plan against every proxy of it."""
@@ -72,6 +96,7 @@ class Bench:
         self.results: Results = {
             cell.name: {name: Result() for name in measured} for cell in plan.cells
         }
+        self._clock = Clock(plan.cells_s, sum(map(plan.effort, plan.cells)))
         self.resting: dict[int, dict[str, float]] = {}
         """Number of backends, proxy name: share of a core that it uses without any load."""
 
@@ -111,6 +136,7 @@ class Bench:
             for cell in plan.cells:
                 if cell.site == site:
                     self._run_cell(cell, load, direct, proxies)
+                    self._clock.done += plan.effort(cell)
 
     def _run_cell(
         self, cell: Cell, load: LoadGenerators, direct: Proxy, proxies: list[Proxy]
@@ -128,6 +154,9 @@ class Bench:
                 return
             rates = dict.fromkeys(row, median.rate / 2)
         for number in range(self._plan.rounds_of(cell)):
+            if number >= _FEWEST_ROUNDS and self._clock.is_late(number + 1):
+                say("  no more rounds of this cell: late")
+                break
             # Direct once; the others take turns at being first.
             turn = number % max(1, len(proxies))
             order = [*proxies[turn:], *proxies[:turn]]
@@ -204,5 +233,11 @@ def _warm_up(cell: Cell, load: LoadGenerators, proxy: Proxy, rates: dict[str, fl
 
 
 def say(text: str) -> None:
-    """Progress goes to standard error; standard output carries the tables."""
-    print(text, file=sys.stderr, flush=True)
+    """Progress goes to standard error, with the time passed; standard output has the tables."""
+    print(f"{passed()} {text}", file=sys.stderr, flush=True)
+
+
+def passed() -> str:
+    """Time since the start, in minutes and seconds."""
+    minutes, seconds = divmod(int(time.monotonic() - _BEGUN), 60)
+    return f"{minutes}:{seconds:02}"

@@ -32,7 +32,7 @@ _HOLD_LIMIT_S = 120.0
 _SPARE_FILES = 1000
 """Descriptors of a proxy beside its connections: ours keeps one to a backend for each client in
 reserve, and nginx closes idle ones when a sixteenth of all connections is left."""
-_ROUNDS = 3
+_ROUNDS = 2
 _NOTES = f"""\
 `KiB each`: what the proxy's resident memory grew by when that many connections were opened and
 kept idle, divided by their number; each has made one call. `CPU`: microseconds per request of
@@ -125,6 +125,16 @@ def _as_json(key: Key, held: Held) -> dict[str, Any]:
     }
 
 
+def bytes_each(data: object, protocol: str, proxy: str) -> float | None:
+    """From what `run` gave as data: memory per connection where there were most of them."""
+    found = [
+        each
+        for each in (data if isinstance(data, list) else [])
+        if (each["protocol"], each["proxy"]) == (protocol, proxy) and each["idle"]
+    ]
+    return max(found, key=lambda each: each["idle"])["bytes_each"] if found else None
+
+
 class _Stage:
     """Backends and proxies of one protocol."""
 
@@ -146,8 +156,7 @@ class _Stage:
     def measure(self, counts: Iterable[int]) -> dict[Key, Held]:
         """With none, and with each number of idle connections at every proxy."""
         for proxy in self._proxies:
-            for _ in range(2):
-                self._cpu_us(proxy)  # fills pools and caches
+            self._cpu_us(proxy)  # fills pools and caches
         found: dict[Key, Held] = {}
         for count in (0, *counts):
             holders: list[Child] = []

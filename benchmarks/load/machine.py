@@ -8,6 +8,7 @@ import re
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
+from math import inf
 from pathlib import Path
 
 from benchmarks.load.bench import Plan
@@ -41,9 +42,11 @@ def describe(plan: Plan) -> dict[str, str]:
         f" backends on {plan.cores.backend}"
     )
     facts["backends"] = f"{plan.backends}, where the cell does not say"
-    facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, interleaved"
+    facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, in turns"
     if plan.other_rounds != plan.rounds:
         facts["rounds"] += f"; {plan.other_rounds} in cells that are not core"
+    if plan.cells_s < inf:
+        facts["rounds"] += "; 2 where the time was short"
     facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return facts
 

@@ -25,10 +25,12 @@ from benchmarks.load.processes import REPOSITORY, BenchError, Children, run_pinn
 from benchmarks.load.proxies import DIRECT, TRITON_LB, Proxy, start_proxy
 from benchmarks.load.sections import Section
 
-_ROUNDS = 3
+_ROUNDS = 2
 _SATURATING = 16
 """Requests of perf_analyzer at once that keep a Triton busy."""
-_WINDOW_MS = 500
+_SHARE = 0.7
+"""Of the seconds of a cell: many programs are to be started here."""
+_WINDOW_MS = 300
 """Of perf_analyzer, which measures three of them at least."""
 _TIMEOUT_S = 60.0
 _NOTES = f"""\
@@ -151,8 +153,8 @@ def _data(outcome: Outcome) -> dict[str, Any]:
 def _measure(plan: Plan, client: Client, ways: Sequence[Proxy]) -> Iterator[Outcome]:
     say(f"{client.name}:")
     core = plan.cores.load
-    seconds = max(1.0, plan.seconds)
-    most = _common_rate(client, ways, seconds, core)
+    seconds = _SHARE * plan.seconds
+    most = _common_rate(client, ways, seconds / 2, core)
     for load, rate in (("single", 0.0), ("half", most / 2)):
         outcome = Outcome(client, load, rate)
         for number in range(min(_ROUNDS, plan.rounds)):

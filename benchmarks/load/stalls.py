@@ -32,6 +32,7 @@ LIMIT_MS = 5.0
 
 _RATE = 500.0
 _QUIET_S, _DISTURBED_S = 3.0, 6.0
+_ROUNDS = 2
 _MODELS = 1000
 _CALM = 2
 """Backends for the small requests, served by a process that the disturbance does not reach."""
@@ -221,7 +222,7 @@ class _Site:
         say(f"{scenario.title}:")
         outcome = Outcome()
         try:
-            for _ in range(min(3, self._plan.rounds)):
+            for _ in range(min(_ROUNDS, self._plan.rounds)):
                 self._small(_QUIET_S, outcome.proxied.quiet, outcome.direct.quiet)
                 with self._disturbed(scenario) as log:
                     self._small(_DISTURBED_S, outcome.proxied.beside, outcome.direct.beside)
