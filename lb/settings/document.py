@@ -124,7 +124,8 @@ def _kind(field: FieldInfo) -> str:
     for item in (*field.metadata, *_parts(annotation)):
         if (reader := getattr(item, "func", None)) in _BY_READER:
             word = _BY_READER[reader]
-            return f"list of {word}s" if get_origin(annotation) is tuple else word
+            many = f"{word}es" if word.endswith("s") else f"{word}s"
+            return f"list of {many}" if get_origin(annotation) is tuple else word
     if section_of(annotation) is not None:
         is_list = any(get_origin(item) is tuple for item in (annotation, *_parts(annotation)))
         return "list of mappings" if is_list else "mapping"

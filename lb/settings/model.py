@@ -16,6 +16,7 @@ from lb.domain.backend import BackendSpec
 from lb.settings.access import AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings, HealthSettings
 from lb.settings.control import ControlSettings
+from lb.settings.discovery import DiscoverySettings
 from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
@@ -81,8 +82,9 @@ class Settings(Section):
     """A whole configuration."""
 
     listen: ListenSettings
-    backends: Annotated[tuple[BackendSettings, ...], Field(min_length=1)]
-    """The servers to balance over; at least one."""
+    backends: tuple[BackendSettings, ...] = ()
+    """The servers to balance over; at least one, or a source of `discovery`."""
+    discovery: DiscoverySettings = DiscoverySettings()
     balancing: BalancingSettings = BalancingSettings()
     health: HealthSettings = HealthSettings()
     timeouts: TimeoutSettings = TimeoutSettings()

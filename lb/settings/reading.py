@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from lb.settings.discovery_relations import check_any_source
 from lb.settings.fronts import apply_environment
 from lb.settings.model import Settings
 from lb.settings.problems import Path, Problem, SettingsError, format_path
@@ -62,7 +63,7 @@ def build_settings(tree: Tree) -> Settings:
     """
     settings, findings = _validate(tree.root)
     problems = {problem.path: problem for problem in reversed(tree.problems)}
-    for path, message in (*findings, *check_relations(tree.root)):
+    for path, message in (*findings, *check_any_source(tree.root), *check_relations(tree.root)):
         where = format_path(path)
         problems.setdefault(where, Problem(where, message, tree.line_of(path)))
     if settings is None or problems:

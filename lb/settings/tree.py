@@ -67,8 +67,10 @@ class Tree:
         return self.lines.get(path, 0)
 
 
-def parse_tree(text: str, substitute: Callable[[str], str]) -> Tree:
+def parse_tree(text: str, substitute: Callable[[str], str], list_key: str = "") -> Tree:
     """Parse YAML; `substitute` is applied to every string and raises ValueError with a message.
+
+    With a `list_key` a list alone stands for a mapping that has it under that key.
 
     Never raises: problems are collected in the tree, which then holds what could be read.
     """
@@ -76,10 +78,25 @@ def parse_tree(text: str, substitute: Callable[[str], str]) -> Tree:
     node = _compose(text, tree.problems)
     if node is None:
         return tree
+    if list_key:
+        return _list_tree(tree, node, substitute, list_key)
     if not isinstance(node, yaml.MappingNode):
         tree.problems.append(Problem("", "expected a mapping with listen and backends", 1))
         return tree
     tree.root = _Builder(tree, substitute).mapping(node, ())
+    return tree
+
+
+def _list_tree(
+    tree: Tree, node: yaml.Node, substitute: Callable[[str], str], list_key: str
+) -> Tree:
+    builder = _Builder(tree, substitute)
+    if isinstance(node, yaml.MappingNode):
+        tree.root = builder.mapping(node, ())
+    elif isinstance(node, yaml.SequenceNode):
+        tree.root = {list_key: builder.sequence(node, (list_key,))}
+    else:
+        tree.problems.append(Problem("", f"expected a list, or a mapping with {list_key}", 1))
     return tree
 
 
@@ -144,12 +161,16 @@ class _Builder:
                 result[key] = value
         return result
 
+    def sequence(self, node: yaml.SequenceNode, path: Path) -> list[object]:
+        """Build a list."""
+        return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
+
     def _value(self, node: yaml.Node, path: Path) -> object:
         self._tree.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
-            return [self._value(item, (*path, index)) for index, item in enumerate(node.value)]
+            return self.sequence(node, path)
         return self._scalar(node, path)
 
     def _scalar(self, node: yaml.Node, path: Path) -> object:

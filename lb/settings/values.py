@@ -15,6 +15,7 @@ from lb.settings.problems import show
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})", re.ASCII)
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 _FIELD_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?|", re.ASCII)
+_DNS_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]*", re.ASCII)
 
 
@@ -110,6 +111,13 @@ def is_ip_address(text: str) -> bool:
     return True
 
 
+def _check_dns_name(name: str) -> str:
+    # RFC 1035 3.1: labels of 63 octets, 255 in all; underscores as in RFC 2782.
+    if not _DNS_NAME.fullmatch(name) or len(name) > 253:
+        raise ValueError(f"expected a DNS name, got {show(name)}")
+    return name
+
+
 def _check_name(name: str) -> str:
     if not name.isprintable() or not name or "/" in name or name != name.strip():
         raise ValueError(f"expected a printable name without slashes, got {show(name)}")
@@ -179,6 +187,10 @@ FileName = Annotated[str, AfterValidator(_check_file)]
 """Path of a file; a relative one starts at the working directory."""
 ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
+DnsName = Annotated[str, AfterValidator(_check_dns_name)]
+"""A name to look up; with a dot at its end it is not completed with search domains."""
+PortNumber = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=1, le=65535)]
+"""A port to connect to."""
 Network = Annotated[IpNetwork, PlainValidator(read_network), PlainSerializer(str)]
 """`192.0.2.0/24`, `2001:db8::/32`, or a single address."""
 Switch = Annotated[bool | Literal["auto"], PlainValidator(read_switch)]

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from lb.settings.access import ClientLimitSettings, ControlSettings, TokenSettings
 from lb.settings.backends import BackendSettings, BackendTlsSettings
+from lb.settings.discovery import DnsSettings
 from lb.settings.document import document
 from lb.settings.fronts import SageMakerSettings, VertexSettings
 from lb.settings.listening import (
@@ -46,6 +47,7 @@ SECTIONS: dict[Path, type[Section]] = {
     ("listen", "https", "tls", "certificates", 0): CertificateSettings,
     ("backends", 0): BackendSettings,
     ("backends", 0, "tls"): BackendTlsSettings,
+    ("discovery", "dns", 0): DnsSettings,
     ("access", "tokens", 0): TokenSettings,
     ("access", "control"): ControlSettings,
     ("access", "limits", 0): ClientLimitSettings,
@@ -58,6 +60,9 @@ SETTINGS = [
     for place, section in SECTIONS.items()
     for name, field in section.model_fields.items()
 ]
+
+
+_EXAMPLE_DNS = {"host", "http_port", "grpc_port", "metrics_port"}
 
 
 def test_every_section_with_settings_is_looked_at() -> None:
@@ -95,6 +100,7 @@ def test_the_full_file_holds_the_defaults() -> None:
                 backend.model_dump(include={"name", "http", "grpc", "metrics", "tls"})
                 for backend in settings.backends
             ],
+            "discovery": {"dns": [settings.discovery.dns[0].model_dump(include=_EXAMPLE_DNS)]},
             "access": settings.access.model_dump(include={"tokens", "limits"}),
         }
     )

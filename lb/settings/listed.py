@@ -1,0 +1,97 @@
+"""Backends that are given while we run: files with lists of them, and single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lb.domain.backend import Address
+from lb.settings.backend_relations import check_backends, check_loops, entries
+from lb.settings.backends import BackendSettings
+from lb.settings.listening import ListenerSettings
+from lb.settings.model import Settings
+from lb.settings.problems import Path, Problem, SettingsError, format_path
+from lb.settings.tree import Tree, parse_tree
+from lb.settings.wording import describe
+
+_KEY: Final = "backends"
+_JSON_STARTS: Final = ("[", "{")
+
+
+class BackendList(BaseModel):
+    """What a file with backends holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    backends: tuple[BackendSettings, ...]
+
+
+def own_addresses(settings: Settings) -> dict[str, Address]:
+    """Where we listen ourselves, by what a message calls it: no backend can be there."""
+    ours = {
+        f"listen.{name}": listener.address
+        for name, listener in settings.listen
+        if isinstance(listener, ListenerSettings)
+    }
+    for name, front in settings.fronts:
+        if front is not None and front.enabled:
+            ours[f"fronts.{name}"] = front.address
+    return ours
+
+
+def read_backends(
+    text: str, substitute: Callable[[str], str], ours: Mapping[str, Address]
+) -> tuple[BackendSettings, ...]:
+    """Read a list of backends, or a mapping with the key `backends`, in YAML or JSON.
+
+    Args:
+        text: of the file.
+        substitute: is applied to every string and raises ValueError with a message.
+        ours: see `own_addresses`.
+
+    Raises:
+        SettingsError: lists every problem.
+    """
+    if text.lstrip().startswith(_JSON_STARTS):
+        text = text.replace("\t", " ")  # between values; YAML knows no tabs there
+    tree = parse_tree(text, substitute, _KEY)
+    if tree.problems and not tree.root:
+        raise SettingsError(tree.problems)
+    return _build(tree, ours)
+
+
+def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> BackendSettings:
+    """Read one backend.
+
+    Raises:
+        SettingsError: lists every problem, with paths that begin at the entry.
+    """
+    tree = Tree()
+    tree.root = {_KEY: [entry]}
+    try:
+        return _build(tree, ours)[0]
+    except SettingsError as error:
+        prefix = f"{_KEY}[0]"
+        raise SettingsError(
+            Problem(each.path.removeprefix(prefix).removeprefix("."), each.message)
+            for each in error.problems
+        ) from None
+
+
+def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ...]:
+    found: tuple[BackendSettings, ...] = ()
+    findings: list[tuple[Path, str]] = []
+    try:
+        found = BackendList.model_validate(tree.root).backends
+    except ValidationError as error:
+        findings = describe(error)
+    backends = entries(tree.root.get(_KEY))
+    problems = {problem.path: problem for problem in reversed(tree.problems)}
+    for path, message in (*findings, *check_backends(backends), *check_loops(ours, backends)):
+        where = format_path(path)
+        problems.setdefault(where, Problem(where, message, tree.line_of(path)))
+    if problems:
+        raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
+    return found
