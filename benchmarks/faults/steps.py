@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -301,7 +302,7 @@ def upgrades(count: int, pause_s: float) -> Step:
             try:
                 await asyncio.to_thread(contestant.upgrade)
                 done += 1
-            except (TimeoutError, OSError, RuntimeError) as error:
+            except (subprocess.TimeoutExpired, OSError, RuntimeError) as error:
                 say(f"  not handed over: {error}")
                 break
             await asyncio.sleep(pause_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -70,11 +71,12 @@ class RunningBalancer:
         self.metrics = f"127.0.0.1:{metrics_port}"
         self.admin = f"127.0.0.1:{admin_port}"
         self._config = workspace / "balancer.yaml"
+        self._environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         self.configure(tritons, **sections)
         self._process = ChildProcess(
             (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(self._config)),
             log=workspace / "balancer.log",
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env=self._environment,
         )
         self.started.append(self)
 
@@ -83,6 +85,19 @@ class RunningBalancer:
         draft = self._config.with_suffix(".new")
         draft.write_text(yaml.safe_dump({**self._settings(tritons), **sections}))
         draft.replace(self._config)
+
+    def upgrade(self) -> None:
+        """Have `triton-lb upgrade` start the next process with the sockets of this one.
+
+        Raises:
+            RuntimeError: it says that it did not.
+        """
+        argv = (sys.executable, "-m", "lb.cli.main", "upgrade", "--admin", self.admin)
+        done = subprocess.run(
+            argv, env=self._environment, capture_output=True, text=True, timeout=60.0, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"upgrade: {done.stdout}{done.stderr}"[-500:])
 
     def _settings(self, tritons: Sequence[Reachable]) -> dict[str, Any]:
         return {
