@@ -25,6 +25,11 @@ _log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 0.1
 """How often stalls are looked for: what it adds to the time until a stall is noticed."""
+_STEP_S: Final = 0.02
+_STEP_SHARE: Final = 0.02
+"""Probes begin at multiples of this much time, or of this share of their interval."""
+_RESOLUTION_S: Final = 0.001
+"""Of event loops' timers."""
 
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
@@ -147,15 +152,21 @@ class ProbeLoops:
 
     async def _until_due(self, port: PortRecord, kicked: asyncio.Event) -> None:
         """Sleep until the next probe is due; a kick can only make that earlier."""
-        due = port.health.next_probe_at(self._rng)
-        while (left_s := due - self._clock()) > 0:
+        loop = asyncio.get_running_loop()
+        due = self._due(port)
+        while (left_s := due - self._clock()) > _RESOLUTION_S:
             kicked.clear()
+            timer = loop.call_later(left_s, kicked.set)
             try:
-                async with asyncio.timeout(left_s):
-                    await kicked.wait()
-            except TimeoutError:
-                return
-            due = min(due, port.health.next_probe_at(self._rng))
+                await kicked.wait()
+            finally:
+                timer.cancel()
+            due = min(due, self._due(port))
+
+    def _due(self, port: PortRecord) -> float:
+        """When to probe next: a little early, so that many probes share a turn of the loop."""
+        due = port.health.next_probe_at(self._rng)
+        return due - due % min(_STEP_S, port.health.rules.interval_s * _STEP_SHARE)
 
     async def _look(self) -> None:
         while True:

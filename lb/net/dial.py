@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import ip_address
 from socket import SOCK_STREAM
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
@@ -20,6 +21,9 @@ from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
 
 _ProtocolT = TypeVar("_ProtocolT")
+
+_KNOWN_HOSTS: Final = 4096
+"""Backends are dialled again and again, and to read an address takes as long as to connect."""
 
 
 async def dial(
@@ -98,7 +102,7 @@ async def _resolve(
     loop: asyncio.AbstractEventLoop, address: Address, timeout_s: float
 ) -> list[str]:
     """The numeric addresses of a host, without repetitions."""
-    if _is_numeric(address.host):
+    if is_numeric(address.host):
         return [address.host]
     try:
         async with asyncio.timeout(timeout_s):
@@ -115,7 +119,9 @@ async def _resolve(
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _is_numeric(host: str) -> bool:
+@lru_cache(_KNOWN_HOSTS)
+def is_numeric(host: str) -> bool:
+    """Whether a host is an address itself, and no name."""
     try:
         ip_address(host)
     except ValueError:
@@ -138,14 +144,16 @@ async def _attempt(
             if host is None:
                 return await loop.create_unix_connection(factory, address.path)
             return await loop.create_connection(factory, host, address.port)
-    except TimeoutError as error:
-        # The system's own ETIMEDOUT is a TimeoutError as well.
-        raise UpstreamError(
-            Outcome.CONNECT_TIMEOUT, f"{address} did not accept a connection in time"
-        ) from error
-    except (ConnectionRefusedError, ConnectionResetError, FileNotFoundError) as error:
-        raise UpstreamError(Outcome.CONNECT_REFUSED, f"{address} refused the connection") from error
     except OSError as error:
-        raise UpstreamError(
-            Outcome.CONNECT_FAILED, f"cannot connect to {address}: {error}"
-        ) from error
+        raise connect_failure(address, error) from error
+
+
+def connect_failure(address: Address, error: OSError) -> UpstreamError:
+    """What it means that a connection could not be made."""
+    if isinstance(error, TimeoutError):
+        # The system's own ETIMEDOUT is one as well.
+        detail = f"{address} did not accept a connection in time"
+        return UpstreamError(Outcome.CONNECT_TIMEOUT, detail)
+    if isinstance(error, (ConnectionRefusedError, ConnectionResetError, FileNotFoundError)):
+        return UpstreamError(Outcome.CONNECT_REFUSED, f"{address} refused the connection")
+    return UpstreamError(Outcome.CONNECT_FAILED, f"cannot connect to {address}: {error}")

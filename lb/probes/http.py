@@ -23,6 +23,8 @@ _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 class HttpGet:
     """One GET on a connection of its own."""
 
+    __slots__ = ("_plan", "_received", "answer")
+
     def __init__(self, plan: ProbePlan) -> None:
         self.answer: Answer | None = None
         self._plan = plan

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from ssl import SSLError
 from time import monotonic
 from typing import Protocol, cast
 
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
-from lb.net.dial import dial
+from lb.net.dial import connect_failure, dial, is_numeric
 from lb.net.tls.client import ClientTlsBook
-from lb.net.tls.contexts import describe
+from lb.probes.brief import BriefTalk, answer_of_loss
 from lb.probes.grpc import GrpcCall
 from lb.probes.http import HttpGet
 from lb.probes.plan import Answer, Conversation, ProbePlan, Question
@@ -47,35 +46,63 @@ class NetworkProbe:
     def __init__(self, plan: ProbePlan, tls: ClientTlsBook | None = None) -> None:
         self._plan = plan
         self._tls = tls or ClientTlsBook()
+        talk = _conversation(plan)
+        self._opening = b"" if talk is None else talk.opening()
+        self._is_plain = plan.tls is None and is_numeric(plan.address.host)
 
     async def check(self, timeout_s: float) -> ProbeResult:
         """Ask once; takes at most `timeout_s` seconds."""
-        loop = asyncio.get_running_loop()
         began = monotonic()  # uvloop's own clock counts whole milliseconds
         try:
-            async with asyncio.timeout(timeout_s):
-                answer = await self._ask(loop, timeout_s)
-        except TimeoutError:
-            answer = Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g} s")
+            ask = self._ask_briefly if self._is_plain else self._ask
+            answer = await ask(asyncio.get_running_loop(), timeout_s)
         except UpstreamError as error:
             answer = Answer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
         return ProbeResult(answer.finding, answer.detail, monotonic() - began)
 
+    async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
+        outcome: asyncio.Future[Answer] = loop.create_future()
+        talk, address = _conversation(self._plan), self._plan.address
+        try:
+            call = BriefTalk(loop, address, self._opening, talk, outcome)
+        except OSError as error:
+            raise connect_failure(address, error) from error
+        timer = loop.call_later(timeout_s, _time_out, outcome, timeout_s)
+        try:
+            call.begin()
+            return await outcome
+        finally:
+            timer.cancel()
+            call.close()
+
     async def _ask(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
         outcome: asyncio.Future[Answer] = loop.create_future()
         talk = _conversation(self._plan)
-        transport, _ = await dial(
-            loop,
-            self._plan.address,
-            lambda: _Connection(talk, outcome),
-            timeout_s,
-            tls=self._tls.find(self._plan.tls, self._plan.protocol),
-            handshake_s=timeout_s,
-        )
         try:
-            return await outcome
-        finally:
-            transport.abort()
+            async with asyncio.timeout(timeout_s):
+                transport, _ = await dial(
+                    loop,
+                    self._plan.address,
+                    lambda: _Connection(self._opening, talk, outcome),
+                    timeout_s,
+                    tls=self._tls.find(self._plan.tls, self._plan.protocol),
+                    handshake_s=timeout_s,
+                )
+                try:
+                    return await outcome
+                finally:
+                    transport.abort()
+        except TimeoutError:
+            return _silence(timeout_s)
+
+
+def _silence(timeout_s: float) -> Answer:
+    return Answer(Finding.TIMEOUT, f"no answer within {timeout_s:g} s")
+
+
+def _time_out(outcome: asyncio.Future[Answer], timeout_s: float) -> None:
+    if not outcome.done():
+        outcome.set_result(_silence(timeout_s))
 
 
 _CONNECT_FINDINGS = {
@@ -98,7 +125,10 @@ def _conversation(plan: ProbePlan) -> Conversation | None:
 class _Connection(asyncio.Protocol):
     """Carries bytes between a transport and a conversation until that has its answer."""
 
-    def __init__(self, talk: Conversation | None, outcome: asyncio.Future[Answer]) -> None:
+    def __init__(
+        self, opening: bytes, talk: Conversation | None, outcome: asyncio.Future[Answer]
+    ) -> None:
+        self._opening = opening
         self._talk = talk
         self._outcome = outcome
         self._transport: asyncio.Transport | None = None
@@ -111,7 +141,7 @@ class _Connection(asyncio.Protocol):
         if self._talk is None:
             self._settle(Answer(Finding.READY))
         else:
-            self._transport.write(self._talk.opening())
+            self._transport.write(self._opening)
 
     def data_received(self, data: bytes) -> None:
         """Feed the conversation."""
@@ -126,12 +156,8 @@ class _Connection(asyncio.Protocol):
             self._transport.write(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The backend closed before it answered; a reset right away is a refusal."""
-        if isinstance(exc, ConnectionError) and not self._heard:
-            self._settle(Answer(Finding.REFUSED, "connection reset"))
-        else:
-            why = f": {describe(exc)}" if isinstance(exc, SSLError) else ""
-            self._settle(Answer(Finding.ERROR, f"connection closed without an answer{why}"))
+        """The backend closed before it answered."""
+        self._settle(answer_of_loss(exc, heard=self._heard))
 
     def _settle(self, answer: Answer) -> None:
         if not self._outcome.done():

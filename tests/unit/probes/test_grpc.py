@@ -207,6 +207,17 @@ def test_settings_and_pings_are_acknowledged() -> None:
     assert talk.receive(b"") == b""
 
 
+def test_acknowledgements_go_out_once_however_the_frames_arrive() -> None:
+    server = Server(make_plan())
+    server.http2.ping(b"12345678")
+    data = server.http2.data_to_send()
+    whole = GrpcCall(make_plan()).receive(data)
+    for step in (1, 3, 9, 17):
+        talk = GrpcCall(make_plan())
+        pieces = [data[at : at + step] for at in range(0, len(data), step)]
+        assert b"".join(map(talk.receive, pieces)) == whole
+
+
 @pytest.mark.parametrize(
     ("message", "finding"),
     [
