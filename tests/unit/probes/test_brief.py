@@ -139,9 +139,9 @@ async def test_nothing_is_taken_once_the_outcome_is_known(listener: socket.socke
     talk = Until(1)
     call = Call(listener, b"hello", talk)
     with await call.accepted() as other:
+        assert await call.read(other, 5) == b"hello"
         call.outcome.set_result(Answer(Finding.TIMEOUT))
         await call.loop.sock_sendall(other, b"late")
-        assert await call.read(other, 5) == b"hello"
         await asyncio.sleep(0)
         call.talk.close()
     assert talk.heard == b""
