@@ -11,9 +11,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from lb.control.ejection import leave_out
+from lb.control.passive import PassiveHealth
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
 from lb.control.roll import Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
+from lb.control.trials import Trials
 from lb.domain.backend import (
     AdminState,
     AppProtocol,
@@ -72,6 +75,10 @@ class BackendDirectory:
         self._names: frozenset[bytes] = frozenset()
         """What is in them."""
         self._routes = RouteBuilder(policy)
+        self._trials = Trials()
+        self.passive = PassiveHealth(None)
+        """What live traffic says of backends; nothing unless it is told how to judge."""
+        self.passive.changed = self._publish_if_changed
         self.configurations = ConfigurationBook()
         """How backends configure their models, as far as it was read."""
         nobody = Placement((), None, policy)
@@ -142,6 +149,7 @@ class BackendDirectory:
             level = logging.INFO if record.is_empty else logging.WARNING
             _log.log(level, "backend removed", extra={"backend": backend.name, **fields})
             backend.died()  # for the sequences that it ran
+            self.passive.forget(backend, record.since)
             self.cut(backend)
 
     def set_admin(
@@ -260,6 +268,7 @@ class BackendDirectory:
         looked_at, self._looked_at = self._looked_at, now
         if looked_at is not None and now - looked_at > _LATE_S:
             return
+        self.passive.look((record.backend for record in self._records.values()), now)
         changed = False
         for record in self._records.values():
             for port in record.ports:
@@ -346,6 +355,7 @@ class BackendDirectory:
         if not record.answers:
             # It may be another process that answers next.
             self._forget_models(record)
+            self.passive.forget(record.backend, now)
         record.wake()
         _log.log(
             logging.INFO if state is BackendState.UP else logging.WARNING,
@@ -406,7 +416,11 @@ class BackendDirectory:
         if listed.keys() != self._listed.keys():
             self._listed, self._names = listed, frozenset[bytes]().union(*listed.values())
         tiers = [self._tiers(protocol) for protocol in AppProtocol]
-        return self._routes.build(tiers, self._names, self._facts)
+        passive = self.passive
+        if not passive.is_quiet:
+            tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
+        routing = self._routes.build(tiers, self._names, self._facts)
+        return self._trials.put(routing, passive.trials)
 
     def _tiers(self, protocol: AppProtocol) -> Tiers:
         """Enabled backends by the state of their port."""

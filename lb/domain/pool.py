@@ -13,6 +13,7 @@ from random import Random
 from typing import Protocol
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.fault import Fault
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 
@@ -155,4 +156,25 @@ class OutcomeSink(Protocol):
 
     def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
         """One attempt ended without an answer of the backend. Never raises, never blocks."""
+        ...
+
+
+class ConductSink(Protocol):
+    """How the data plane tells the control plane how requests fare. Never raises, never blocks.
+
+    Times are monotonic seconds.
+    """
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """A good answer to a model came; only as many as `Backend.reports_due` asks for."""
+        ...
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """An attempt failed in a way that may be the backend's fault."""
+        ...
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """A client, or its deadline, did not wait for the first byte of an answer."""
         ...

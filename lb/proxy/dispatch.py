@@ -16,10 +16,13 @@ from lb.balancing.sequences import SequenceTable
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.domain.pool import OutcomeSink, Placement, PoolRef
+from lb.domain.pool import ConductSink, OutcomeSink, Placement, PoolRef
 from lb.domain.retry import Verdict, decide
 from lb.kserve.errors import Meaning
+from lb.kserve.faults import fault_of_answer
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
@@ -34,12 +37,39 @@ _MAX_SEQUENCES: Final = 1_000_000
 _NO_BACKEND: Final = "no backend is available"
 _ALL_FULL: Final = "all backends are at their request limit"
 _MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_JUDGED: Final = frozenset({OperationKind.INFERENCE, OperationKind.OTHER})
+"""Requests that tell how a backend fares with a model."""
+_FAULTS: Final = {
+    Outcome.CONNECT_TIMEOUT: Fault.CONNECTION,
+    Outcome.CONNECT_FAILED: Fault.CONNECTION,
+    Outcome.LOST: Fault.CONNECTION,
+    Outcome.PROTOCOL_ERROR: Fault.CONNECTION,
+    Outcome.STALLED: Fault.CONNECTION,
+    Outcome.RESET: Fault.ERROR,
+}
+"""What speaks against a backend. A refused connection takes it out anyway."""
+_ABANDONED: Final = frozenset({Outcome.DEADLINE, Outcome.CANCELLED})
 _RACE_S: Final = 1.0
 """A connection that the backend was closing already is gone within a round trip."""
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
     """There is no table of models."""
+
+
+class _NoConduct:
+    """Nobody judges backends by how requests fare."""
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """Nobody cares."""
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """Nobody cares."""
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """Nobody cares."""
 
 
 class Dispatcher:
@@ -71,6 +101,8 @@ class Dispatcher:
         """Gauge: exchanges begun and not finished."""
         self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
         """Told of a backend, a model and a version that it says it does not have ready."""
+        self.conduct: ConductSink = _NoConduct()
+        """Told how requests fare."""
         self.exiting = False
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 
@@ -228,11 +260,14 @@ class Dispatcher:
             latency = port.latency
             latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
             latency.sum += took
+            if backend.reports_due:
+                self._tell_of_answer(exchange, backend, code, now)
             return
         label = OUTCOME_REASONS[outcome].value
         port.failures[label] = port.failures.get(label, 0) + 1
         exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
+        self._tell_of_failure(exchange, backend, outcome, now)
 
     def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
         """The attempt is answered, and the client has the answer: both at once.
@@ -259,10 +294,61 @@ class Dispatcher:
         latency = port.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         latency.sum += took
+        if backend.reports_due:
+            self._tell_of_answer(exchange, backend, status, now)
         exchange.finished = True
         self.open_exchanges -= 1
         exchange.ended_at = now
         self.requests.finished(exchange)
+
+    # How requests fare
+
+    def answered_with_error(self, exchange: Exchange, code: int, text: str) -> None:
+        """The backend answers with an error. To be called before `attempt_ended`.
+
+        Args:
+            exchange: whose attempt it is.
+            code: HTTP or gRPC status.
+            text: of the error, as far as it is known.
+        """
+        backend = exchange.backend
+        if backend is None or exchange.port is None or exchange.operation.kind not in _JUDGED:
+            return
+        fault = fault_of_answer(exchange.protocol, code, text)
+        if fault is None or (fault is Fault.ERROR and self._has_no_choice(exchange)):
+            return
+        now = self.clock()
+        self.conduct.failed(backend, exchange.model, fault, now - exchange.attempt_at, now)
+
+    def _tell_of_answer(self, exchange: Exchange, backend: Backend, code: int, now: float) -> None:
+        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
+            return
+        if code if exchange.protocol else not 200 <= code < 400:
+            return
+        began = exchange.attempt_at
+        heard = exchange.first_byte_at
+        self.conduct.answered(
+            backend, exchange.model, (heard if heard > began else now) - began, now
+        )
+
+    def _tell_of_failure(
+        self, exchange: Exchange, backend: Backend, outcome: Outcome, now: float
+    ) -> None:
+        if exchange.operation.kind not in _JUDGED:
+            return
+        took = now - exchange.attempt_at
+        fault = _FAULTS.get(outcome)
+        if fault is not None:
+            if fault.is_certain or not self._has_no_choice(exchange):
+                self.conduct.failed(backend, exchange.model, fault, took, now)
+        elif outcome in _ABANDONED and exchange.first_byte_at < exchange.attempt_at:
+            self.conduct.abandoned(backend, exchange.model, took, now)
+
+    @staticmethod
+    def _has_no_choice(exchange: Exchange) -> bool:
+        """Whether it could not have gone elsewhere: then nothing can be compared."""
+        particulars = exchange.particulars
+        return particulars is not None and bool(particulars.step or particulars.regions)
 
     def _may_be_a_race(self, exchange: Exchange) -> bool:
         """Whether a connection that closed as it was reused may have crossed the request.

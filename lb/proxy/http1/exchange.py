@@ -304,6 +304,9 @@ class Http1Exchange(Upload):
             decoder: says whether this was the end, and holds the trailers.
             reusable: nothing came behind the end.
         """
+        if head is not None and head.is_error:
+            text = http_error_text(b"".join(pieces)) if decoder.ended else ""
+            self.relay.dispatcher.answered_with_error(self, head.status, text)
         if (
             head is not None
             and decoder.ended

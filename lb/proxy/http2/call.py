@@ -363,8 +363,10 @@ class Call(JoinedStreams):
             if head.status < 200:
                 self._early_head(head, end_stream)
                 return
-            if end_stream and head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
-                return
+            if end_stream and head.grpc_status > 0:
+                self._tell_of_error(head)
+                if head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
+                    return
             self.begun = True
             self.status = head.status
             self.first_byte_at = self.relay.now
@@ -386,6 +388,8 @@ class Call(JoinedStreams):
         if head.status or not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
         response.ended = True
+        if head.grpc_status > 0:
+            self._tell_of_error(head)
         self._answered(head.grpc_status)
         if response.queue:
             response.trailers = head.block
@@ -412,6 +416,11 @@ class Call(JoinedStreams):
         upstream.close_stream(request.sink_id)
         self.attempt_failed(Outcome.NOT_HERE)
         return True
+
+    def _tell_of_error(self, head: ResponseHead) -> None:
+        """The backend answers with an error."""
+        text = decode_message(head.grpc_message)
+        self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
 
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
@@ -452,11 +461,13 @@ class Call(JoinedStreams):
         if (
             upstream is None
             or not request.finished
-            or status < 0
+            or status
             or request.held
             or self.particulars is not None
             or self.permit is not None
         ):
+            if status > 0:
+                self._tell_of_error(trailers)
             self._answered(status)
             self.pipe_finished(response)
             return True

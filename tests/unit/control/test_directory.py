@@ -17,9 +17,11 @@ from lb.domain.backend import (
     BackendKind,
     BackendState,
 )
+from lb.domain.fault import Fault
 from lb.domain.model import ModelEntry, ModelFacts, ModelState
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
+from lb.health.outliers import OutlierRules
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
 from tests.fakes.backends import make_spec
@@ -660,3 +662,90 @@ def test_a_backend_that_drains_without_a_limit_has_all_the_time() -> None:
     for step in range(10):
         directory.look(105.2 + step / 4)
     assert directory.find("a").state is BackendState.DRAINING
+
+
+# How requests fare
+
+
+def judging(*names: str) -> BackendDirectory:
+    """A directory whose backends all have the models m and n, and have answered well."""
+    directory = make_directory(*names)
+    directory.passive.use(OutlierRules(), 0.3)
+    entries = [ModelEntry(name, b"1", ModelState.READY) for name in (b"m", b"n")]
+    for record in directory.records:
+        record.models.listed(entries, 101.0)
+        directory.models_changed(record, 101.0)
+    directory.look(101.1)
+    for model in (b"m", b"n"):
+        for record in directory.records:
+            for _ in range(40):
+                directory.passive.answered(record.backend, model, 0.02, 101.2)
+    return directory
+
+
+def fail(directory: BackendDirectory, name: str, model: bytes, now: float = 101.3) -> None:
+    for _ in range(10):
+        directory.passive.failed(backend_of(directory, name), model, Fault.ERROR, 0.001, now)
+
+
+def serving(directory: BackendDirectory, model: bytes) -> list[str]:
+    route = directory.ref.current.routes[model]
+    placements = route.placements or directory.ref.current.placements
+    return [backend.name for backend in placements[GRPC].eligible]
+
+
+def test_a_model_that_fails_on_one_backend_goes_to_the_others() -> None:
+    directory = judging("a", "b", "c")
+    fail(directory, "b", b"m")
+    assert serving(directory, b"m") == ["a", "c"]
+    assert serving(directory, b"n") == ["a", "b", "c"]
+    assert eligible(directory, HTTP) == ["a", "b", "c"]
+    assert directory.ref.current.is_served(b"m", b"", GRPC)
+
+
+def test_a_backend_on_which_most_models_fail_gets_nothing() -> None:
+    directory = judging("a", "b", "c")
+    fail(directory, "b", b"m")
+    fail(directory, "b", b"n")
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a", "c"]
+    assert serving(directory, b"m") == ["a", "c"]
+
+
+def test_probation_gives_one_request_and_its_answer_decides() -> None:
+    directory = judging("a", "b", "c")
+    fail(directory, "b", b"m")
+    for tenth in range(60):
+        directory.look(101.4 + tenth / 10)
+    route = directory.ref.current.routes[b"m"]
+    assert route.placements is not None
+    assert not route.is_plain
+    picker = route.placements[GRPC].picker
+    assert picker is not None
+    picks = [picker.pick() for _ in range(3)]
+    assert [each.name for each in picks if each].count("b") == 1
+    directory.passive.answered(backend_of(directory, "b"), b"m", 0.02, 107.5)
+    assert serving(directory, b"m") == ["a", "b", "c"]
+
+
+def test_the_last_one_is_used_whatever_it_answers() -> None:
+    directory = judging("a", "b")
+    fail(directory, "b", b"m")
+    fail(directory, "b", b"n")
+    assert eligible(directory, GRPC) == ["a"]
+    for port in directory.find("a").ports:
+        found(directory, port, REFUSED, 101.5)
+    assert eligible(directory, GRPC) == ["b"]
+    assert serving(directory, b"m") == ["b"]
+
+
+def test_a_process_that_was_replaced_is_not_judged_by_the_one_before() -> None:
+    directory = judging("a", "b", "c")
+    fail(directory, "b", b"m")
+    fail(directory, "b", b"n")
+    ports = directory.find("b").ports
+    for port in ports:
+        found(directory, port, REFUSED, 101.5)
+    for at in (101.6, 101.7):
+        for port in ports:
+            found(directory, port, READY, at)
+    assert eligible(directory, GRPC) == ["a", "b", "c"]

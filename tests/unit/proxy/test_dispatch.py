@@ -15,11 +15,12 @@ from lb.domain.access import Role
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.client import NOBODY, Client, TrustedProxies
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Exchange, Particulars
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
@@ -341,3 +342,125 @@ def test_a_further_stream_of_a_call_is_an_attempt_at_the_backend_that_is_named()
     assert (one.backend, one.attempts, one.attempt_at, one.placed_at) == (backend, 1, 7.0, 7.0)
     parts.dispatcher.attempt_ended(one, Outcome.ANSWERED)
     assert (backend.in_flight, port.in_flight, port.codes) == (0, 0, {0: 1})
+
+
+# How requests fare
+
+
+class Conduct:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, bytes, object]] = []
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        backend.reports_due -= 1
+        self.told.append(("answered", backend.name, model, round(took_s, 3)))
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        self.told.append(("failed", backend.name, model, fault))
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        self.told.append(("abandoned", backend.name, model, round(waited_s, 3)))
+
+
+def judged(operation: Operation = INFER) -> tuple[Parts, Conduct, Exchange]:
+    """A placed exchange for the model m, and who is told of it."""
+    parts = make(1)
+    conduct = parts.dispatcher.conduct = Conduct()
+    one = exchange(operation)
+    one.model = b"m"
+    parts.dispatcher.begin(one)
+    parts.dispatcher.place(one)
+    return parts, conduct, one
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_good_answers_are_told_of_as_long_as_they_are_asked_for(is_whole: bool) -> None:
+    parts, conduct, one = judged()
+    parts.backends[0].reports_due = 1
+    for _ in range(2):
+        parts.loop.advance(0.02)
+        if is_whole:
+            parts.dispatcher.answered_whole(one, 0, parts.loop.time())
+        else:
+            parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
+        one = exchange()
+        one.model = b"m"
+        parts.dispatcher.place(one)
+    assert conduct.told == [("answered", "b0", b"m", 0.02)]
+
+
+def test_an_answer_took_until_its_first_byte() -> None:
+    parts, conduct, one = judged()
+    parts.backends[0].reports_due = 1
+    parts.loop.advance(0.02)
+    one.first_byte_at = parts.loop.time()
+    parts.loop.advance(5.0)
+    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
+    assert conduct.told == [("answered", "b0", b"m", 0.02)]
+
+
+def test_errors_are_no_good_answers() -> None:
+    parts, conduct, one = judged()
+    parts.backends[0].reports_due = 5
+    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 13)
+    assert conduct.told == []
+
+
+def test_errors_that_may_be_the_backends_fault_are_told_of() -> None:
+    parts, conduct, one = judged()
+    parts.dispatcher.answered_with_error(one, 3, "inference input data-type is 'FP32'")
+    parts.dispatcher.answered_with_error(one, 14, "This protocol is restricted, expecting header")
+    assert conduct.told == []
+    parts.dispatcher.answered_with_error(one, 13, "anything")
+    parts.dispatcher.answered_with_error(one, 13, "CUDA error: no kernel image")
+    assert conduct.told == [
+        ("failed", "b0", b"m", Fault.ERROR),
+        ("failed", "b0", b"m", Fault.DEVICE),
+    ]
+    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 13)
+    parts.dispatcher.answered_with_error(one, 13, "anything")  # it is over
+    assert len(conduct.told) == 2
+
+
+def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
+    parts, conduct, one = judged()
+    one.particulars = Particulars()
+    one.particulars.regions = (b"region",)
+    parts.dispatcher.answered_with_error(one, 13, "anything")
+    assert conduct.told == []
+    parts.dispatcher.answered_with_error(one, 13, "CUDA error: no kernel image")
+    assert conduct.told == [("failed", "b0", b"m", Fault.DEVICE)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Outcome.LOST, ("failed", "b0", b"m", Fault.CONNECTION)),
+        (Outcome.STALLED, ("failed", "b0", b"m", Fault.CONNECTION)),
+        (Outcome.RESET, ("failed", "b0", b"m", Fault.ERROR)),
+        (Outcome.DEADLINE, ("abandoned", "b0", b"m", 0.5)),
+        (Outcome.CANCELLED, ("abandoned", "b0", b"m", 0.5)),
+        (Outcome.STALE, None),
+        (Outcome.REFUSED, None),
+        (Outcome.CONNECT_REFUSED, None),
+    ],
+)
+def test_attempts_without_an_answer_are_told_of(
+    outcome: Outcome, told: tuple[str, str, bytes, object] | None
+) -> None:
+    parts, conduct, one = judged()
+    parts.loop.advance(0.5)
+    parts.dispatcher.attempt_ended(one, outcome)
+    assert conduct.told == ([told] if told else [])
+
+
+def test_nothing_is_told_of_calls_that_change_servers() -> None:
+    parts, conduct, one = judged(LOAD)
+    parts.backends[0].reports_due = 5
+    parts.dispatcher.answered_with_error(one, 13, "CUDA error")
+    parts.dispatcher.attempt_ended(one, Outcome.LOST)
+    assert conduct.told == []

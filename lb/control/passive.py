@@ -1,0 +1,134 @@
+"""What live traffic says of backends: told by the data plane, kept here, used for routes.
+
+Implements `ConductSink`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from lb.control.record import text
+from lb.domain.backend import Backend
+from lb.domain.fault import Fault
+from lb.domain.trial import Trial
+from lb.health.outliers import Move, OutlierRules, Outliers
+from lb.health.standing import Phase
+
+_log = logging.getLogger(__name__)
+
+_WHY: Final = {
+    Fault.DEVICE: "its answers say that its device is broken",
+    Fault.CONNECTION: "connections to it break",
+    Fault.ERROR: "it fails where others do not",
+    Fault.LATENCY: "it has become slower than others",
+}
+
+
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
+class PassiveHealth:
+    """The book of outliers, its log lines and counters."""
+
+    def __init__(self, rules: OutlierRules | None, least: float = 0.3) -> None:
+        """Judge by `rules`; None judges nobody. `least` is the share that is always used."""
+        self._outliers = Outliers(rules or OutlierRules())
+        self._is_on = rules is not None
+        self.least = least
+        self.changed: Callable[[], None] = _nobody
+        """Told when other backends are out than before."""
+        self.out: frozenset[Backend] = frozenset()
+        """Ejected as a whole."""
+        self.models: Mapping[Backend, frozenset[bytes]] = {}
+        """Names of models for which a backend is ejected."""
+        self.trials: Mapping[bytes, Trial] = {}
+        """By the name of the model."""
+        self.ejections: dict[tuple[str, Fault], int] = {}
+        """How often, by name of the backend and reason."""
+
+    def use(self, rules: OutlierRules | None, least: float) -> None:
+        """Judge by other rules from now on."""
+        self.least = least
+        self._is_on = rules is not None
+        if rules is not None:
+            self._outliers.rules = rules
+        else:
+            for backend in tuple(self.models):
+                self._outliers.forget(backend)
+        self._conclude(0.0)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is out."""
+        return self._outliers.is_quiet
+
+    def why(self, backend: Backend) -> str:
+        """For which models a backend is out and why, for people; empty when it is not."""
+        return "; ".join(
+            f"{text(model) or 'all models'}: {standing.phase.value}, {_WHY[standing.reason]}"
+            for each, model, standing in self._outliers.out()
+            if each is backend
+        )
+
+    # News of live traffic
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """A good answer that `Backend.reports_due` asked for."""
+        if self._outliers.answered(backend, model, took_s, now):
+            self._conclude(now)
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """An attempt failed in a way that may be the backend's fault."""
+        if self._is_on and self._outliers.failed(backend, model, fault, took_s, now):
+            self._conclude(now)
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """A client did not wait for an answer any longer."""
+        if self._is_on and self._outliers.abandoned(backend, model, waited_s, now):
+            self._conclude(now)
+
+    # News of the control plane
+
+    def look(self, backends: Iterable[Backend], now: float) -> None:
+        """Let time pass; due every 100 ms or so."""
+        if self._is_on and (self._outliers.look(backends, now) or not self.is_quiet):
+            self._conclude(now)
+
+    def forget(self, backend: Backend, now: float) -> None:
+        """It is gone: whoever answers next may be another process."""
+        if self._outliers.forget(backend):
+            self._conclude(now)
+
+    def _conclude(self, now: float) -> None:
+        outliers = self._outliers
+        for move in outliers.take_moves():
+            self._note(move)
+        models: dict[Backend, frozenset[bytes]] = {}
+        for backend, model, _ in outliers.out():
+            models[backend] = models.get(backend, frozenset()) | {model}
+        out = frozenset(backend for backend in models if outliers.is_out(backend, now))
+        trials = outliers.trials
+        if (out, models, trials) != (self.out, self.models, self.trials):
+            self.out, self.models, self.trials = out, models, trials
+            self.changed()
+
+    def _note(self, move: Move) -> None:
+        fields: dict[str, object] = {"backend": move.backend.name, "model": text(move.model)}
+        if move.phase is not Phase.EJECTED:
+            _log.info(
+                "backend on probation" if move.phase is Phase.PROBATION else "backend serves again",
+                extra=fields,
+            )
+            return
+        key = (move.backend.name, move.reason)
+        self.ejections[key] = self.ejections.get(key, 0) + 1
+        fields |= {"reason": move.reason.value, "why": _WHY[move.reason]}
+        _log.warning(
+            "backend ejected",
+            extra=fields | {"failures": move.failures, "seconds": round(move.seconds, 3)},
+        )
