@@ -265,8 +265,8 @@ def reloads(count: int, pause_s: float) -> Step:
         applied = 0
         for number in range(1, count + 1):
             ways = list(contestant.ways)
-            if number % 2:
-                del ways[stage.rng.randrange(len(ways))]
+            if number < count:  # each time another one is missing, in the end none
+                del ways[number % len(ways)]
             contestant.reload(ways, **_sections(stage.rng))
             names = {way.name for way in ways}
             balancer = contestant.balancer

@@ -1,7 +1,7 @@
 """What may run again: one pure table from what is known of an attempt to a verdict.
 
-The certain cases: a request that surely did not run may go elsewhere while its body is still
-held. The keep-alive race is nearly certain, so it excludes what must never run twice.
+A request that surely did not run may go elsewhere while its body is still held. One that may have
+run goes again only where running twice does no harm, and then within limits (`lb.domain.rerun`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ class Ran(Enum):
     """Whether the backend can have processed a request whose attempt failed."""
 
     NO = "no"
-    HARDLY = "hardly"
-    """All evidence says no, but only the backend knows."""
     MAYBE = "maybe"
 
 
@@ -26,7 +24,9 @@ class Verdict(Enum):
     """What to do after an attempt failed."""
 
     REPLAY = "replay"
-    """Send it again, to another backend where there is one."""
+    """It did not run: send it again, to another backend where there is one."""
+    RERUN = "rerun"
+    """It may have run, and may run twice: send it again within the limits of re-runs."""
     FAIL = "fail"
     """Tell the client."""
 
@@ -38,25 +38,31 @@ class Row:
     ran: Ran
     counts_against_backend: bool
     """Whether the failure says something about the backend's health."""
+    mends_elsewhere: bool = True
+    """Whether another attempt has a better chance; not where it is the client that ended it."""
 
 
 REPLAY_TABLE: dict[Outcome, Row] = {
-    Outcome.ANSWERED: Row(Ran.MAYBE, counts_against_backend=False),
+    Outcome.ANSWERED: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.CONNECT_REFUSED: Row(Ran.NO, counts_against_backend=True),
     Outcome.CONNECT_TIMEOUT: Row(Ran.NO, counts_against_backend=True),
     Outcome.CONNECT_FAILED: Row(Ran.NO, counts_against_backend=True),
     # RFC 9113 8.7: REFUSED_STREAM and streams above GOAWAY's last id were not processed.
     Outcome.REFUSED: Row(Ran.NO, counts_against_backend=False),
     Outcome.NOT_HERE: Row(Ran.NO, counts_against_backend=False),
-    # RFC 9112 9.3.1: a connection that closes as we reuse it was closing before we sent.
-    Outcome.STALE: Row(Ran.HARDLY, counts_against_backend=False),
+    # RFC 9112 9.3.1: a connection that closes as we reuse it was most likely closing before we
+    # sent. A request that kills the server which runs it looks the same.
+    Outcome.STALE: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.LOST: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.RESET: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
-    Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False),
-    Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False),
+    Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
+    Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
 }
+
+LOSSES = frozenset({Outcome.STALE, Outcome.LOST})
+"""A server that dies of a request ends the attempt at it so."""
 
 
 def decide(
@@ -76,9 +82,9 @@ def decide(
         response_begun: some of an answer has gone to the client.
         is_step: it belongs to a sequence: run twice it would change what comes after.
     """
-    if response_begun or not body_retained:
+    row = REPLAY_TABLE[outcome]
+    if response_begun or not body_retained or not row.mends_elsewhere:
         return Verdict.FAIL
-    ran = REPLAY_TABLE[outcome].ran
-    if ran is Ran.NO or (ran is Ran.HARDLY and operation.may_run_twice and not is_step):
+    if row.ran is Ran.NO:
         return Verdict.REPLAY
-    return Verdict.FAIL
+    return Verdict.RERUN if operation.may_run_twice and not is_step else Verdict.FAIL

@@ -20,10 +20,11 @@ from lb.domain.fault import Fault
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import ConductSink, OutcomeSink, Placement, PoolRef
-from lb.domain.retry import Verdict, decide
+from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
 from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
@@ -49,8 +50,6 @@ _FAULTS: Final = {
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
 _ABANDONED: Final = frozenset({Outcome.DEADLINE, Outcome.CANCELLED})
-_RACE_S: Final = 1.0
-"""A connection that the backend was closing already is gone within a round trip."""
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
@@ -97,6 +96,8 @@ class Dispatcher:
         self.gate = gate or Gate()
         self.steps = Steps(SequenceTable(limit=_MAX_SEQUENCES))
         """The sequences of both protocols; to be replaced before the first request."""
+        self.reruns = Reruns(ref, clock)
+        """Requests that may have run and go again; to be replaced before the first request."""
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
         self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
@@ -220,6 +221,7 @@ class Dispatcher:
             if not rest:
                 # `may_retry` let it through: the same backend will do on a fresh connection.
                 rest = placement.eligible
+            rest = self.reruns.spread(rest)
             picker = placement.policy.build(rest) if rest else None
         if picker is None:
             raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
@@ -350,14 +352,6 @@ class Dispatcher:
         particulars = exchange.particulars
         return particulars is not None and bool(particulars.step or particulars.regions)
 
-    def _may_be_a_race(self, exchange: Exchange) -> bool:
-        """Whether a connection that closed as it was reused may have crossed the request.
-
-        A request that kills the server which runs it looks the same: so only once, and only
-        when it closed soon.
-        """
-        return exchange.attempts == 1 and self.clock() - exchange.attempt_at < _RACE_S
-
     def connection_lost(self, backend: Backend, protocol: AppProtocol) -> None:
         """A connection without requests was lost: the control plane may want to know why."""
         self._outcomes.report(backend, protocol, Outcome.LOST, self.clock())
@@ -365,7 +359,10 @@ class Dispatcher:
     def may_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        """Whether an exchange whose attempt just ended may be placed again."""
+        """Whether an exchange whose attempt just ended may be placed again, see `go_again`.
+
+        To be asked once about an attempt: what may have run is taken out of a budget.
+        """
         if exchange.attempts >= self.max_attempts:
             return False
         step = exchange.particulars.step if exchange.particulars else None
@@ -376,12 +373,27 @@ class Dispatcher:
             response_begun=response_begun,
             is_step=step is not None,
         )
-        if verdict is Verdict.FAIL:
+        if verdict is Verdict.FAIL or not self._has_where_to_go(exchange, outcome):
             return False
-        if outcome is Outcome.STALE and not self._may_be_a_race(exchange):
-            return False
+        return verdict is Verdict.REPLAY or self.reruns.may(exchange, outcome)
+
+    def go_again(self, exchange: Exchange, outcome: Outcome, place: Callable[[], None]) -> None:
+        """Have an exchange placed again: at once if it did not run, else a little later.
+
+        Args:
+            exchange: `may_retry` allowed it.
+            outcome: of the attempt that ended.
+            place: places it; is not called once it is finished.
+        """
+        if REPLAY_TABLE[outcome].ran is Ran.NO:
+            place()
+        else:
+            self.reruns.later(exchange, place)
+
+    def _has_where_to_go(self, exchange: Exchange, outcome: Outcome) -> bool:
         if outcome in _SAME_BACKEND_WILL_DO:
             return True
+        step = exchange.particulars.step if exchange.particulars else None
         if step is not None:
             home = self.steps.home(step)
             if home is not None or self.steps.table.is_lost(step.key):

@@ -37,7 +37,7 @@ class Exchange(RequestRecord):
     `permit`; the relay sets `particulars` before it has the exchange placed.
     """
 
-    __slots__ = ("attempt_at", "finished", "particulars", "permit", "port", "tried")
+    __slots__ = ("attempt_at", "finished", "losses", "particulars", "permit", "port", "tried")
 
     def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
@@ -52,6 +52,8 @@ class Exchange(RequestRecord):
         """The port of the attempt under way; None between attempts."""
         self.attempts = 0
         self.attempt_at = 0.0
+        self.losses: int
+        """Connections that were lost with it; set with the first, since nearly none has one."""
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
         self.particulars: Particulars | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendSpec, parse_address
@@ -15,7 +16,9 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http1.server import ServerConnection
+from lb.proxy.reruns import Reruns
 from lb.wire.ledger import Ledger
+from tests.fakes.clock import FakeLoop
 from tests.fakes.relay import Finished, Outcomes, snapshot_of
 
 
@@ -104,6 +107,11 @@ class Sides:
             clock=lambda: self.now,
             ledger=self.ledger,
             max_attempts=3,
+        )
+        self.waits = FakeLoop(self.now)
+        """Of requests that go again, alone."""
+        self.dispatcher.reruns = Reruns(
+            self.pool, self.waits.time, schedule=self.waits.call_later, rng=Random(1)
         )
         self.traffic = self.finished.meter.traffic[AppProtocol.HTTP]
         self.timers = TimerWheel(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol
@@ -13,6 +14,7 @@ from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.link import Link
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.proxy.http2.server import ServerLink
+from lb.proxy.reruns import Reruns
 from lb.wire.http2 import frames as fr
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -90,6 +92,9 @@ class PaperRelay:
             ledger=self.ledger,
             max_attempts=3,
             gate=gate,
+        )
+        self.dispatcher.reruns = Reruns(
+            self.ref, self.loop.time, schedule=self.loop.call_later, rng=Random(1)
         )
         self.timers = self.loop.wheel()
         self.tasks = TaskOwner()

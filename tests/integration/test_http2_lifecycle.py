@@ -258,7 +258,7 @@ async def test_what_must_not_run_twice_is_not_sent_again_after_a_loss(path: byte
         assert relay.finished.records[1].attempts == 1
 
 
-async def test_a_fresh_connection_that_is_lost_is_not_retried() -> None:
+async def test_what_was_lost_goes_again_elsewhere() -> None:
     async def dies(peer: Peer) -> None:
         await peer.until(lambda f: f.ends_stream)
 
@@ -268,9 +268,25 @@ async def test_a_fresh_connection_that_is_lost_is_not_retried() -> None:
         one_client(dying, other) as (relay, client),
     ):
         client.send(request(1))
-        assert await statuses(client, 1) == [UNAVAILABLE]
-        assert other.requests == []
+        assert await statuses(client, 1) == [0]
+        assert len(other.requests) == 1
         assert relay.outcomes.seen == [("b0", Outcome.LOST)]
+
+
+async def test_what_kills_two_servers_goes_to_no_third() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.until(lambda f: f.ends_stream)
+
+    async with (
+        raw_backend(plays(dies)) as first,
+        raw_backend(plays(dies)) as second,
+        raw_backend() as third,
+        one_client(first, second, third) as (relay, client),
+    ):
+        client.send(request(1))
+        assert await statuses(client, 1) == [UNAVAILABLE]
+        assert third.requests == []
+        assert relay.outcomes.seen == [("b0", Outcome.LOST), ("b1", Outcome.LOST)]
 
 
 @pytest.mark.parametrize(
@@ -295,15 +311,17 @@ async def test_losing_one_backend_does_not_touch_calls_on_another() -> None:
     async with (
         raw_backend(plays(listens)) as dying,
         raw_backend(plays(listens)) as other,
-        one_client(dying, other) as (_, client),
+        one_client(dying, other) as (relay, client),
     ):
         client.send(request(1), request(3))
         await eventually(lambda: dying.peers and other.peers)
         await eventually(lambda: dying.peers[0].ended and other.peers[0].ended)
         dying.peers[0].abort()
-        assert await statuses(client, 1) == [UNAVAILABLE]
+        await eventually(lambda: len(other.peers[0].ended) == 2)
         other.peers[0].send(answer(1))
-        assert await statuses(client, 3) == [0]
+        other.peers[0].send(answer(3))
+        assert await statuses(client, 1) == await statuses(client, 3) == [0]
+        assert sorted(record.attempts for record in relay.finished.records) == [1, 2]
 
 
 async def test_losing_an_idle_connection_is_reported() -> None:

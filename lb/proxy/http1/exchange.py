@@ -243,7 +243,9 @@ class Http1Exchange(Upload):
         if dispatcher.may_retry(
             self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
         ):
-            self._place()
+            dispatcher.go_again(self, outcome, self._place)
+            if self.port is None and self.server is not None and not self.request_ended:
+                self.server.update_reading()  # what comes meanwhile could only be kept
         else:
             reason, text = dispatcher.steps.failure(self, outcome)
             if outcome is Outcome.PROTOCOL_ERROR:

@@ -306,6 +306,10 @@ class Call(JoinedStreams):
             return
         relay.pool(backend).start(self)
 
+    def _place_anew(self) -> None:
+        self.relay.now = self.relay.clock()
+        self._place()
+
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
         """The attempt ended without an answer; it is off its connection already."""
         if self.finished:
@@ -325,7 +329,7 @@ class Call(JoinedStreams):
             response_begun=self.begun,
         ):
             if sent_nothing or request.rewind():
-                self._place()
+                relay.dispatcher.go_again(self, outcome, self._place_anew)
             return
         reason, text = relay.dispatcher.steps.failure(self, outcome)
         self.fail(reason, f"{text}: {detail}" if detail else text)

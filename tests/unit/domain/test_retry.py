@@ -30,16 +30,33 @@ def test_what_surely_did_not_run_is_replayed(outcome: Outcome, operation: Operat
     assert verdict(outcome, operation) is Verdict.REPLAY
 
 
-def test_the_keep_alive_race_is_replayed_where_running_twice_does_no_harm() -> None:
-    assert verdict(Outcome.STALE) is Verdict.REPLAY
-    assert verdict(Outcome.STALE, LOAD) is Verdict.FAIL
-    assert verdict(Outcome.STALE, STREAM) is Verdict.FAIL
+RERUN = [
+    outcome for outcome, row in REPLAY_TABLE.items() if row.ran is Ran.MAYBE and row.mends_elsewhere
+]
 
 
-@pytest.mark.parametrize(
-    "outcome", [outcome for outcome, row in REPLAY_TABLE.items() if row.ran is Ran.MAYBE]
-)
-def test_what_may_have_run_fails(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", RERUN)
+def test_what_may_have_run_goes_again_where_running_twice_does_no_harm(outcome: Outcome) -> None:
+    assert verdict(outcome) is Verdict.RERUN
+    assert verdict(outcome, LOAD) is Verdict.FAIL
+    assert verdict(outcome, STREAM) is Verdict.FAIL
+
+
+@pytest.mark.parametrize("outcome", RERUN)
+def test_a_step_of_a_sequence_that_may_have_run_fails(outcome: Outcome) -> None:
+    step = decide(outcome, INFER, body_retained=True, response_begun=False, is_step=True)
+    assert step is Verdict.FAIL
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_nothing_goes_again_without_its_body_or_after_the_answer_began(outcome: Outcome) -> None:
+    for retained, begun in ((False, False), (True, True)):
+        decided = decide(outcome, INFER, body_retained=retained, response_begun=begun)
+        assert decided is Verdict.FAIL
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ANSWERED, Outcome.DEADLINE, Outcome.CANCELLED])
+def test_what_nobody_waits_for_does_not_go_again(outcome: Outcome) -> None:
     assert verdict(outcome) is Verdict.FAIL
 
 

@@ -21,6 +21,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.reruns import Reruns
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
@@ -49,6 +50,7 @@ def make(count: int = 2, *, max_in_flight: int = 0, gate: Gate | None = None) ->
     dispatcher = Dispatcher(
         ref, outcomes, finished, clock=loop.time, ledger=ledger, max_attempts=3, gate=gate
     )
+    dispatcher.reruns = Reruns(ref, loop.time, schedule=loop.call_later)
     return Parts(dispatcher, backends, outcomes, finished, ledger, loop)
 
 
@@ -190,17 +192,32 @@ def test_the_same_backend_will_do_for_what_a_new_connection_mends(outcome: Outco
     assert parts.dispatcher.place(one) is backend
 
 
-def test_the_keep_alive_race_is_believed_once_and_soon() -> None:
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.STALE])
+def test_a_lost_connection_is_forgiven_once(outcome: Outcome) -> None:
     parts = make(3)
-    one, late = exchange(), exchange()
+    one = exchange()
     for left in (True, False):
         parts.dispatcher.place(one)
-        parts.dispatcher.attempt_ended(one, Outcome.STALE)
-        assert may_retry(parts, one, Outcome.STALE) is left
-    parts.dispatcher.place(late)
-    parts.loop.advance(1.0)
-    parts.dispatcher.attempt_ended(late, Outcome.STALE)
-    assert not may_retry(parts, late, Outcome.STALE)
+        parts.dispatcher.attempt_ended(one, outcome)
+        assert may_retry(parts, one, outcome) is left
+
+
+def test_what_may_have_run_needs_another_backend() -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.LOST)
+    assert not may_retry(parts, one, Outcome.LOST)
+
+
+def test_what_did_not_run_goes_again_at_once_and_the_rest_a_little_later() -> None:
+    parts = make(2)
+    placed: list[Outcome] = []
+    for outcome in (Outcome.REFUSED, Outcome.LOST):
+        parts.dispatcher.go_again(exchange(), outcome, lambda o=outcome: placed.append(o))  # type: ignore[misc]
+    assert placed == [Outcome.REFUSED]
+    parts.loop.advance(0.1)
+    assert placed == [Outcome.REFUSED, Outcome.LOST]
 
 
 def test_what_the_table_forbids_is_not_placed_again() -> None:

@@ -95,6 +95,8 @@ async def test_lost_race_is_repeated_once_on_a_new_connection() -> None:
     server, client = sides.client()
     server.data_received(_POST)
     dead.lose()
+    assert len(sides.tasks) == 0
+    sides.waits.advance(0.1)
     assert other.take() == b"", "it may be as dead as the first"
     assert len(sides.tasks) == 1
     assert client.take() == b""
@@ -105,8 +107,8 @@ async def test_lost_race_is_repeated_once_on_a_new_connection() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_loss_after_a_byte_is_told(begun: bool) -> None:
-    sides = Sides(backends=2)
+async def test_loss_after_a_byte_is_told_where_there_is_nobody_else(begun: bool) -> None:
+    sides = Sides()
     connection, backend = sides.upstream(0)
     server, client = sides.client()
     server.data_received(_GET)
@@ -116,6 +118,34 @@ async def test_loss_after_a_byte_is_told(begun: bool) -> None:
     assert answer == _STREAM if begun else answer.startswith(b"HTTP/1.1 502")
     assert client.ended == ("close" if begun else "")
     assert sides.finished.records[0].reason is Reason.UPSTREAM_LOST
+    assert _clean(sides)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_loss_before_the_answer_goes_again_elsewhere(begun: bool) -> None:
+    sides = Sides(backends=2)
+    connection, backend = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    connection.data_received(_STREAM if begun else b"HTTP/1.1 200 OK\r\n")
+    backend.lose(ConnectionResetError("reset"))
+    sides.waits.advance(0.1)
+    assert len(sides.tasks) == (0 if begun else 1), "it dials another backend"
+    assert client.ended == ("close" if begun else "")
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+async def test_request_whose_client_left_does_not_go_again() -> None:
+    sides = Sides(backends=2)
+    _, backend = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    backend.lose()
+    client.lose()
+    sides.waits.advance(1.0)
+    assert len(sides.tasks) == len(sides.dispatcher.reruns) == 0
     assert _clean(sides)
 
 

@@ -148,6 +148,8 @@ async def test_upload_waits_again_while_its_request_is_sent_anew() -> None:
     assert client.reading
     backend.lose()
     assert not client.reading
+    sides.waits.advance(0.1)
+    assert not client.reading
     assert sides.ledger.held > 9_000
     client.lose()
     assert sides.ledger.held == 0

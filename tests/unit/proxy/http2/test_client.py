@@ -100,17 +100,57 @@ async def test_refused_stream_is_replayed_with_its_body() -> None:
     assert (record.attempts, record.grpc_status) == (2, 0)
 
 
-async def test_lost_calls_fail_and_are_not_replayed() -> None:
+async def test_lost_call_fails_where_there_is_nobody_else() -> None:
     """The first stream of a connection: it cannot be the keep-alive race."""
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    relay = PaperRelay()
+    first, client = relay.backend(), relay.client()
     client.sends(call(1))
     first.goes()
     (head,) = client.gets()
     assert b"grpc-status\x0214" in head.payload
     assert b"backend b0 (grpc) closed the connection" in head.payload
-    assert second.gets() == []
     assert relay.outcomes.seen == [("b0", Outcome.LOST)]
+    assert relay.is_clean()
+
+
+async def test_lost_call_that_may_run_twice_goes_elsewhere_a_little_later() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.goes()
+    assert second.gets() == client.gets() == []
+    relay.loop.advance(0.1)
+    relay.relay.flush()
+    assert heads(second.gets()) == [1]
+    second.sends(answer(1))
+    assert client.gets()
+    assert relay.is_clean()
+
+
+async def test_call_that_lost_two_servers_fails() -> None:
+    relay = PaperRelay(backends=3)
+    first, second, third, client = *(relay.backend(n) for n in range(3)), relay.client()
+    client.sends(call(1))
+    first.goes()
+    relay.loop.advance(0.1)
+    second.goes()
+    relay.loop.advance(1.0)
+    relay.relay.flush()
+    (head,) = client.gets()
+    assert b"grpc-status\x0214" in head.payload
+    assert third.gets() == []
+    assert relay.is_clean()
+
+
+async def test_call_that_the_client_cancels_does_not_go_again() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.goes()
+    client.sends(rst(1))
+    relay.loop.advance(1.0)
+    relay.relay.flush()
+    assert second.gets() == []
     assert relay.is_clean()
 
 
@@ -122,6 +162,8 @@ async def test_a_reused_connection_that_was_closing_is_a_race() -> None:
     relay.loop.advance(0.1)
     client.sends(call(3))
     first.goes()
+    relay.loop.advance(0.1)
+    relay.relay.flush()
     assert heads(second.gets()) == [1]
     assert relay.outcomes.seen == [("b0", Outcome.STALE)]
 

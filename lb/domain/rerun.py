@@ -1,0 +1,94 @@
+"""How often requests that may have run go again: a budget, and no more for models that kill.
+
+Re-runs are work that the clients did not ask for: when everything fails they would multiply it.
+And a request may be what the server died of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MEMORY_S: Final = 10.0
+"""The budget of this time may be spent at once: all that ran on a server is lost in one moment."""
+_RATE_S: Final = 1.0
+"""The rate of requests is taken over so long at least."""
+_BLOCK_S: Final = 30.0
+"""So long nothing of a model runs again after its requests seem to have killed two servers."""
+_MAX_MODELS: Final = 1000
+
+
+class RerunBudget:
+    """A share of all requests, and a few in any case.
+
+    Args:
+        share: of requests; 0.2 is one re-run for five requests.
+        floor: re-runs a second that are always there.
+        now: monotonic seconds.
+    """
+
+    __slots__ = ("_at", "_cap", "_seen", "_spent", "_tokens", "floor", "share")
+
+    def __init__(self, share: float, floor: float, now: float) -> None:
+        self.share = share
+        self.floor = floor
+        self._at = now
+        self._seen = 0
+        self._spent = 0
+        self._cap = self._tokens = floor * _MEMORY_S
+
+    def take(self, attempts: int, now: float) -> bool:
+        """Spend one, if there is one.
+
+        Args:
+            attempts: at all backends since they are known; re-runs are among them.
+            now: monotonic seconds.
+        """
+        elapsed = now - self._at
+        if elapsed >= _RATE_S:
+            self._refill(attempts, elapsed)
+            self._at = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        self._spent += 1
+        return True
+
+    def _refill(self, attempts: int, elapsed: float) -> None:
+        # Backends that left took their counts along.
+        requests = max(0, attempts - self._seen - self._spent)
+        self._seen, self._spent = attempts, 0
+        earned = self.share * requests + self.floor * elapsed
+        self._cap = earned / elapsed * _MEMORY_S
+        self._tokens = min(self._tokens + earned, self._cap)
+
+
+class DeadlyModels:
+    """Models of which a request was lost twice with its server: it may be what they died of."""
+
+    __slots__ = ("_since", "seen")
+
+    def __init__(self) -> None:
+        self._since: dict[bytes, float] = {}
+        self.seen = 0
+        """How often a model was suspected."""
+
+    def suspect(self, model: bytes, now: float) -> None:
+        """A request for a model took a second server with it."""
+        if not self.is_blocked(model, now, now + 1.0):
+            self.seen += 1
+        if len(self._since) >= _MAX_MODELS:
+            self._since = {m: at for m, at in self._since.items() if now < at + _BLOCK_S}
+        if len(self._since) < _MAX_MODELS:
+            self._since[model] = now
+
+    def is_blocked(self, model: bytes, now: float, sent_at: float) -> bool:
+        """Whether a request that was sent at a time may not run again.
+
+        What was under way when the second server died is its victim, and may.
+        """
+        since = self._since.get(model)
+        return since is not None and now < since + _BLOCK_S and sent_at > since
+
+    def blocked(self, now: float) -> list[bytes]:
+        """The models of which nothing runs again."""
+        return [model for model, since in self._since.items() if now < since + _BLOCK_S]

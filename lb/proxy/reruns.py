@@ -1,0 +1,181 @@
+"""Requests that may have run and go again: whether, how soon, and next to whom.
+
+A server that died may have died of any of the requests that it had. Each goes again once at most,
+after a short while in which the ends of other connections are seen; and as far as the wait is
+short, not beside another of them, so that the one that kills takes none of the others with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from lb.domain.backend import Backend
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolRef
+from lb.domain.rerun import DeadlyModels, RerunBudget
+from lb.domain.retry import LOSSES
+
+if TYPE_CHECKING:
+    from lb.proxy.exchange import Exchange
+
+_BACK_OFF_S: Final = 0.006
+"""On average, before a request goes again: servers that die together are seen to by then."""
+_LOOK_S: Final = 0.01
+"""How often those that wait for others are looked at."""
+_PATIENCE_S: Final = 0.25
+"""How long one waits for others at most."""
+_TOGETHER: Final = 8
+"""Of very many that wait, this part goes to one backend at once."""
+
+Schedule = Callable[[float, Callable[[], None]], object]
+"""Has something called after seconds, precisely."""
+
+
+def _on_the_loop(delay_s: float, call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(delay_s, call)
+
+
+class _Suspect:
+    """A request that goes again."""
+
+    __slots__ = ("attempt", "due", "exchange", "go", "since")
+
+    def __init__(
+        self, exchange: Exchange, go: Callable[[], None], since: float, due: float
+    ) -> None:
+        self.exchange = exchange
+        self.go = go
+        self.since = since
+        self.due = due
+        self.attempt = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its server may still die of it: it has it, and said nothing."""
+        exchange = self.exchange
+        return (
+            exchange.port is not None
+            and exchange.attempts == self.attempt
+            and exchange.first_byte_at < exchange.attempt_at
+        )
+
+
+class Reruns:
+    """Those of one process. To be used from its event loop."""
+
+    def __init__(
+        self,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        *,
+        share: float = 0.2,
+        floor: float = 10.0,
+        rng: Random | None = None,
+        schedule: Schedule = _on_the_loop,
+    ) -> None:
+        self._pool = pool
+        self._clock = clock
+        self._rng = rng or Random()
+        self._schedule = schedule
+        self.budget = RerunBudget(share, floor, clock())
+        self.deadly = DeadlyModels()
+        self.refused: Counter[str] = Counter()
+        """Requests that might have gone again and did not, by why."""
+        self.count = 0
+        """Requests that went again."""
+        self._waiting: list[_Suspect] = []
+        self._running: list[_Suspect] = []
+        self._is_due = False
+
+    def may(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Whether a request that may run twice goes again; takes it out of the budget.
+
+        Args:
+            exchange: whose attempt ended without an answer.
+            outcome: how.
+        """
+        now = self._clock()
+        if outcome in LOSSES:
+            losses: int = getattr(exchange, "losses", 0)
+            exchange.losses = losses + 1
+            if losses:
+                self.deadly.suspect(exchange.model, now)
+                return self._refuse("lost_twice")
+            if self.deadly.is_blocked(exchange.model, now, exchange.attempt_at):
+                return self._refuse("deadly_model")
+        attempts = sum(
+            port.attempts
+            for backend in self._pool.current.backends
+            for port in backend.ports
+            if port
+        )
+        return self.budget.take(attempts, now) or self._refuse("budget")
+
+    def _refuse(self, why: str) -> bool:
+        self.refused[why] += 1
+        return False
+
+    def later(self, exchange: Exchange, go: Callable[[], None]) -> None:
+        """Have a request placed again soon, unless it is finished by then.
+
+        Args:
+            exchange: it has no attempt under way.
+            go: places it.
+        """
+        now = self._clock()
+        due = now + self._rng.uniform(0.5, 1.5) * _BACK_OFF_S
+        self.count += 1
+        self._waiting.append(_Suspect(exchange, go, now, due))
+        self._wake(due - now)
+
+    def spread(self, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        """Of some backends those with the fewest requests that go again."""
+        if not self._running:
+            return backends
+        busy = self._busy()
+        least = min((busy[backend] for backend in backends), default=0)
+        return tuple(backend for backend in backends if busy[backend] == least)
+
+    def _busy(self) -> Counter[Backend | None]:
+        self._running = [each for each in self._running if each.is_under_way]
+        return Counter(each.exchange.backend for each in self._running)
+
+    def _wake(self, delay_s: float) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._schedule(delay_s, self._look)
+
+    def _look(self) -> None:
+        """Let those go whose time has come."""
+        self._is_due = False
+        now = self._clock()
+        waiting, self._waiting = self._waiting, []
+        at_once = max(1, len(waiting) // _TOGETHER)
+        for each in waiting:
+            if each.exchange.finished:
+                continue
+            if now < each.due or (
+                now < each.since + _PATIENCE_S and not self._has_room(each.exchange, at_once)
+            ):
+                self._waiting.append(each)
+                continue
+            each.attempt = each.exchange.attempts + 1
+            each.go()
+            self._running.append(each)
+        if self._waiting:
+            self._wake(_LOOK_S)
+
+    def _has_room(self, exchange: Exchange, at_once: int) -> bool:
+        """Whether a backend that it was not at has few of those that go again."""
+        eligible: Iterable[Backend] = self._pool.current.placements[exchange.protocol].eligible
+        busy = self._busy()
+        rest = [backend for backend in eligible if backend not in exchange.tried]
+        return not rest or any(busy[backend] < at_once for backend in rest)
+
+    def __len__(self) -> int:
+        """Requests that wait to go again."""
+        return len(self._waiting)

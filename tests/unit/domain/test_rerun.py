@@ -1,0 +1,68 @@
+"""Re-runs have a budget, and models that kill have none."""
+
+from __future__ import annotations
+
+from lb.domain.rerun import DeadlyModels, RerunBudget
+
+
+def spend(budget: RerunBudget, attempts: int, now: float, most: int = 10_000) -> int:
+    """How many it gives at once."""
+    return next((n for n in range(most) if not budget.take(attempts, now)), most)
+
+
+def test_a_few_are_always_there() -> None:
+    budget = RerunBudget(0.2, 10.0, 0.0)
+    assert spend(budget, 0, 0.5) == 100
+    assert spend(budget, 0, 2.0) == 20
+
+
+def test_a_share_of_all_requests_may_go_again() -> None:
+    budget = RerunBudget(0.2, 0.0, 0.0)
+    assert spend(budget, 1000, 10.0) == 200
+    assert spend(budget, 1200, 10.5) == 0
+    assert spend(budget, 2200, 20.0) == 200, "1,000 requests and 200 re-runs since"
+
+
+def test_what_was_saved_up_is_that_of_ten_seconds() -> None:
+    budget = RerunBudget(0.2, 0.0, 0.0)
+    assert spend(budget, 100_000, 1000.0) == 200
+
+
+def test_backends_that_left_earn_nothing() -> None:
+    budget = RerunBudget(0.2, 0.0, 0.0)
+    spend(budget, 1000, 10.0)
+    assert spend(budget, 500, 20.0) == 0
+    assert spend(budget, 600, 30.0) == 20
+
+
+def test_model_is_blocked_for_a_while_after_a_second_death() -> None:
+    deadly = DeadlyModels()
+    assert not deadly.is_blocked(b"m", 10.0, 9.0)
+    deadly.suspect(b"m", 10.0)
+    assert deadly.is_blocked(b"m", 11.0, 10.5)
+    assert not deadly.is_blocked(b"other", 11.0, 10.5)
+    assert not deadly.is_blocked(b"m", 41.0, 40.5)
+    assert deadly.blocked(11.0) == [b"m"]
+    assert deadly.blocked(41.0) == []
+
+
+def test_what_was_under_way_when_it_happened_is_a_victim() -> None:
+    deadly = DeadlyModels()
+    deadly.suspect(b"m", 10.0)
+    assert not deadly.is_blocked(b"m", 10.1, 9.9)
+
+
+def test_suspicions_are_counted_once_while_they_last() -> None:
+    deadly = DeadlyModels()
+    for at in (10.0, 11.0, 60.0):
+        deadly.suspect(b"m", at)
+    assert deadly.seen == 2
+
+
+def test_few_models_are_remembered() -> None:
+    deadly = DeadlyModels()
+    for number in range(1500):
+        deadly.suspect(b"%d" % number, 1.0)
+    assert len(deadly.blocked(2.0)) == 1000
+    deadly.suspect(b"late", 100.0)
+    assert deadly.blocked(101.0) == [b"late"]

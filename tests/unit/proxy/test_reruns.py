@@ -1,0 +1,147 @@
+"""Requests that go again: soon, but not beside each other."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.outcome import Outcome
+from lb.domain.pool import PoolRef
+from lb.proxy.exchange import Exchange
+from lb.proxy.reruns import Reruns
+from tests.fakes.backends import make_backend
+from tests.fakes.clock import FakeLoop
+from tests.fakes.records import INFER
+from tests.fakes.relay import snapshot_of
+
+
+class Bench:
+    """Two backends, and requests that were at a third."""
+
+    def __init__(self, share: float = 0.2, floor: float = 10.0) -> None:
+        self.loop = FakeLoop()
+        self.backends = [make_backend(f"b{number}") for number in range(2)]
+        self.gone = make_backend("gone")
+        self.reruns = Reruns(
+            PoolRef(snapshot_of(self.backends)),
+            self.loop.time,
+            share=share,
+            floor=floor,
+            rng=Random(1),
+            schedule=self.loop.call_later,
+        )
+        self.went: list[Exchange] = []
+
+    def lost(self, model: bytes = b"m") -> Exchange:
+        """A request whose connection was lost."""
+        one = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0)
+        one.model = model
+        one.attempts = 1
+        one.attempt_at = self.loop.time() - 0.1
+        one.tried = (self.gone,)
+        return one
+
+    def waits(self, one: Exchange) -> None:
+        """It shall go again, to whoever has the fewest of its kind."""
+
+        def place() -> None:
+            backend: Backend = self.reruns.spread(tuple(self.backends))[0]
+            one.backend, one.port = backend, backend.ports[1]
+            one.attempts += 1
+            one.attempt_at = self.loop.time()
+            self.went.append(one)
+
+        self.reruns.later(one, place)
+
+
+def test_it_goes_a_little_later() -> None:
+    bench = Bench()
+    bench.waits(one := bench.lost())
+    assert bench.went == []
+    assert len(bench.reruns) == 1
+    bench.loop.advance(0.05)
+    assert bench.went == [one]
+    assert len(bench.reruns) == bench.loop.pending == 0
+
+
+def test_it_does_not_go_when_it_is_finished() -> None:
+    bench = Bench()
+    bench.waits(one := bench.lost())
+    one.finished = True
+    bench.loop.advance(1.0)
+    assert bench.went == []
+    assert bench.loop.pending == 0
+
+
+def test_one_at_a_time_goes_to_each_backend() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.waits(bench.lost())
+    bench.loop.advance(0.1)
+    assert [one.backend for one in bench.went] == bench.backends
+    bench.went[0].port = None  # it is answered
+    bench.loop.advance(0.02)
+    assert [one.backend for one in bench.went] == [*bench.backends, bench.backends[0]]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_answer_that_has_begun_makes_room(answered: bool) -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.waits(bench.lost())
+    bench.loop.advance(0.1)
+    if answered:
+        bench.went[1].first_byte_at = bench.loop.time()
+    bench.loop.advance(0.02)
+    assert len(bench.went) == (3 if answered else 2)
+
+
+def test_nobody_waits_for_others_for_long() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.waits(bench.lost())
+    bench.loop.advance(0.3)
+    assert len(bench.went) == 5
+
+
+def test_of_very_many_some_go_together() -> None:
+    bench = Bench()
+    for _ in range(80):
+        bench.waits(bench.lost())
+    bench.loop.advance(0.03)
+    assert 10 <= len(bench.went) <= 20, "at most ten for each backend"
+
+
+def test_a_request_is_forgiven_one_lost_server() -> None:
+    bench = Bench()
+    one = bench.lost()
+    assert bench.reruns.may(one, Outcome.LOST)
+    assert not bench.reruns.may(one, Outcome.STALE)
+    assert bench.reruns.refused == {"lost_twice": 1}
+
+
+def test_after_the_second_server_requests_of_the_model_are_not_forgiven() -> None:
+    bench = Bench()
+    killer = bench.lost()
+    victim = bench.lost()
+    for _ in range(2):
+        bench.reruns.may(killer, Outcome.LOST)
+    assert bench.reruns.may(victim, Outcome.LOST)
+    bench.loop.advance(1.0)
+    assert not bench.reruns.may(bench.lost(), Outcome.LOST)
+    assert bench.reruns.may(bench.lost(b"other"), Outcome.LOST)
+    assert bench.reruns.may(bench.lost(), Outcome.PROTOCOL_ERROR)
+    assert bench.reruns.refused == {"lost_twice": 1, "deadly_model": 1}
+    bench.loop.advance(60.0)
+    assert bench.reruns.may(bench.lost(), Outcome.LOST)
+
+
+def test_the_budget_holds() -> None:
+    bench = Bench(share=0.2, floor=0.0)
+    bench.backends[0].port(AppProtocol.GRPC).attempts = 50
+    bench.loop.advance(2.0)
+    allowed = [bench.reruns.may(bench.lost(), Outcome.STALLED) for _ in range(12)]
+    assert allowed == [True] * 10 + [False] * 2
+    assert bench.reruns.refused == {"budget": 2}
