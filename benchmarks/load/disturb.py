@@ -104,10 +104,6 @@ def _texts(given: argparse.Namespace) -> Callable[[], None]:
     return _infer(given, json_body('"a","b",', "BYTES"))
 
 
-def _nested(given: argparse.Namespace) -> Callable[[], None]:
-    return _infer(given, json_body("[1],[2],", "INT32"))
-
-
 def _compressed(given: argparse.Namespace) -> Callable[[], None]:
     digits = "".join(f"0.{random.randrange(10**7):07}," for _ in range(100_000))
     body = zlib.compress(json_body(digits, "FP32"), 1)
@@ -207,7 +203,6 @@ def _broadcast(given: argparse.Namespace) -> Callable[[], None]:
 KINDS: dict[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
     "numbers": _numbers,
     "texts": _texts,
-    "nested": _nested,
     "compressed": _compressed,
     "messages": _messages,
     "scrape": _scrape,

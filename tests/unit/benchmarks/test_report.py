@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load import plots, report
-from benchmarks.load.bench import Plan
+from benchmarks.load.bench import Clock, Plan
 from benchmarks.load.cells import select
 from benchmarks.load.processes import Cores
 from benchmarks.load.report import Report
@@ -207,3 +207,10 @@ def test_without_matplotlib_there_are_no_plots(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert plots.draw(_report({"http-small-64": _row(20, 50, 10)}), tmp_path) == {}
+
+
+def test_a_run_is_late_when_more_of_its_time_has_passed_than_of_its_work() -> None:
+    clock = Clock(seconds=0.0, effort=10.0)
+    assert clock.is_late(1.0)
+    clock = Clock(seconds=1e6, effort=10.0)
+    assert not clock.is_late(1.0)
