@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import AppProtocol, Backend, BackendSpec
 from lb.domain.pool import PoolSnapshot
 from lb.net.timers import Timer, TimerWheel
 
 if TYPE_CHECKING:
     from lb.proxy.http1.client import ClientConnection
 
+_NOBODY: Final = Backend(BackendSpec(name=""))
 _SWEEPS: Final = 4
 """Looks for old connections per idle time, so that none stays more than a quarter longer."""
 
@@ -82,6 +83,17 @@ class UpstreamPool:
         for idle in old.values():
             for connection in idle:
                 connection.close()
+
+    def renew(self, backend: Backend) -> None:
+        """Close connections to a backend; those that serve a request, after it."""
+        idle = self._idle.get(backend)
+        if idle is not None:
+            self._idle[backend] = []
+            for connection in idle:
+                connection.close()
+        for connection in self.open:
+            if connection.backend is backend:
+                connection.backend = _NOBODY  # whose connections nobody keeps
 
     def close_idle(self, count: int) -> None:
         """Close connections that wait for a request, the oldest of the longest lists first, since

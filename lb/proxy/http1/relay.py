@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from lb.domain.backend import Backend, BackendKind
+from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -98,8 +98,12 @@ class Http1Relay:
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""
         for connection in tuple(self.upstreams.open):
-            if connection.backend is backend:
+            if connection.port is backend.ports[AppProtocol.HTTP]:
                 connection.abort()
+
+    def renew(self, backend: Backend) -> None:
+        """Use no connection to a backend again: its name leads elsewhere now."""
+        self.upstreams.renew(backend)
 
     @property
     def idle(self) -> bool:

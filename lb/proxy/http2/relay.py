@@ -271,6 +271,13 @@ class Http2Relay:
         if pool is not None:
             pool.close()
 
+    def renew(self, backend: Backend) -> None:
+        """Begin no call any more on connections that stand to a backend: its name leads elsewhere
+        now."""
+        pool = self.pools.get(backend)
+        if pool is not None:
+            pool.retire_all()
+
     @property
     def upstream_connections(self) -> int:
         """Open connections to backends."""

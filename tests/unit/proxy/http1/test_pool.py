@@ -79,3 +79,29 @@ async def test_closed_pool_keeps_nothing() -> None:
     assert late.ended == "abort"
     await asyncio.sleep(0)
     sides.timers.close()
+
+
+async def test_connections_of_before_are_not_used_again_once_a_name_leads_elsewhere() -> None:
+    sides = Sides(backends=2)
+    _, idle = sides.upstream(0)
+    busy, transport = sides.upstream(0)
+    _, other = sides.upstream(1)
+    pool = sides.relay.upstreams
+    assert pool.take(sides.backends[0]) is busy
+    sides.relay.renew(sides.backends[0])
+    assert (idle.ended, transport.ended, other.ended) == ("abort", "", "")
+    busy.release(reusable=True)
+    assert transport.ended == "abort"
+    new, _ = sides.upstream(0)
+    assert pool.take(sides.backends[0]) is new
+
+
+async def test_all_connections_of_a_backend_that_is_cut_are_closed() -> None:
+    sides = Sides(backends=2)
+    _, idle = sides.upstream(0)
+    busy, transport = sides.upstream(0)
+    _, other = sides.upstream(1)
+    assert sides.relay.upstreams.take(sides.backends[0]) is busy
+    sides.relay.renew(sides.backends[0])
+    sides.relay.cut(sides.backends[0])
+    assert (idle.ended, transport.ended, other.ended) == ("abort", "abort", "")

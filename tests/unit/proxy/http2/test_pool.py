@@ -142,3 +142,50 @@ async def test_closing_cuts_every_connection(retired: bool) -> None:
         pool.retire_all()
     pool.close()
     assert side.transport.aborted
+
+
+async def test_a_backend_that_is_cut_has_no_connections_and_its_calls_fail() -> None:
+    relay = PaperRelay(backends=1)
+    link = relay.backend(0)
+    client = relay.client()
+    client.sends(call(1))
+    pool = pool_of(relay)
+    relay.relay.cut(relay.backends[0])
+    assert link.transport.aborted
+    link.goes()
+    assert relay.relay.upstream_connections == 0
+    assert pool_of(relay) is not pool
+    await eventually(lambda: len(relay.finished.records) == 1)
+    assert relay.backends[0].in_flight == 0
+
+
+async def test_calls_that_wait_for_a_backend_that_is_cut_are_told_so() -> None:
+    relay = PaperRelay(backends=1)
+    client = relay.client()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        aim(relay, server.getsockname()[1])
+        client.sends(call(1), call(3))
+        pool = pool_of(relay)
+        relay.relay.cut(relay.backends[0])
+        assert not pool.waiting
+        server.setblocking(False)
+        peer, _ = await asyncio.get_running_loop().sock_accept(server)
+        with peer:
+            await asyncio.get_running_loop().sock_sendall(peer, GREETING)
+            await eventually(lambda: pool.is_empty)
+        await eventually(lambda: len(relay.finished.records) == 2)
+    assert relay.backends[0].in_flight == 0
+
+
+async def test_calls_go_over_new_connections_once_a_name_leads_elsewhere() -> None:
+    relay = PaperRelay(backends=1)
+    before = relay.backend(0)
+    client = relay.client()
+    client.sends(call(1))
+    relay.relay.renew(relay.backends[0])
+    after = relay.backend(0)
+    client.sends(call(3))
+    assert [frame.kind for frame in after.gets()].count(HEADERS) == 1
+    assert not before.transport.is_closing()
+    before.sends(answer(1))
+    assert before.transport.is_closing()

@@ -1,0 +1,153 @@
+"""Follows all sources: hands on every set that one yields, and keeps account of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from lb.discovery.source import Entries, Source, SourceError
+from lb.net.tasks import TaskOwner
+
+_log = logging.getLogger(__name__)
+
+_AFTER_CRASH_S: Final = 5.0
+
+Found = Callable[[str, Entries], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """How one source does."""
+
+    name: str
+    backends: int
+    """In its last good set."""
+    updates: int
+    """Sets that it has yielded."""
+    failures: int
+    """Times that it had none to yield."""
+    age_s: float | None
+    """Since it last yielded one; None: it never did."""
+    error: str
+    """Why it has none now; empty where it has."""
+
+
+class _Followed:
+    """One source and its account."""
+
+    __slots__ = (
+        "answered",
+        "backends",
+        "error",
+        "failures",
+        "found_at",
+        "source",
+        "task",
+        "updates",
+    )
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.task: asyncio.Task[None] | None = None
+        self.answered = asyncio.Event()
+        """It has yielded a set, or has failed to."""
+        self.backends = 0
+        self.updates = 0
+        self.failures = 0
+        self.found_at: float | None = None
+        self.error = ""
+
+
+class Followers:
+    """Runs the sources that are configured."""
+
+    def __init__(self, found: Found, *, clock: Callable[[], float] = monotonic) -> None:
+        """Tell `found` the name of the source and the set, for every set."""
+        self._found = found
+        self._clock = clock
+        self._tasks = TaskOwner()
+        self._followed: dict[str, _Followed] = {}
+
+    def use(self, sources: Sequence[Source]) -> None:
+        """Follow these and no others; those that are the same as before are not disturbed."""
+        before, self._followed = self._followed, {}
+        for source in sources:
+            known = before.get(source.name)
+            if known is not None and known.source.config == source.config:
+                self._followed[source.name] = before.pop(source.name)
+            else:
+                self._followed[source.name] = _Followed(source)
+        for left in before.values():
+            if left.task is not None:
+                left.task.cancel()
+            left.answered.set()
+        for name, each in self._followed.items():
+            if each.task is None:
+                each.task = self._tasks.spawn(self._follow(each), name=f"source: {name}")
+
+    async def first_round(self, timeout_s: float) -> None:
+        """Return when every source has yielded a set or has failed to, or that time has passed."""
+        waiting = tuple(self._followed.values())
+        try:
+            async with asyncio.timeout(timeout_s):
+                for each in waiting:
+                    await each.answered.wait()
+        except TimeoutError:
+            silent = [each.source.name for each in waiting if not each.answered.is_set()]
+            _log.warning("not every source has answered", extra={"sources": ", ".join(silent)})
+
+    async def aclose(self) -> None:
+        """End everything."""
+        await self._tasks.aclose()
+        self._followed.clear()
+
+    def statuses(self) -> Iterator[SourceStatus]:
+        """How all do, in their order."""
+        now = self._clock()
+        for name, each in self._followed.items():
+            yield SourceStatus(
+                name=name,
+                backends=each.backends,
+                updates=each.updates,
+                failures=each.failures,
+                age_s=None if each.found_at is None else now - each.found_at,
+                error=each.error,
+            )
+
+    async def _follow(self, followed: _Followed) -> None:
+        while True:
+            try:
+                entries = await followed.source.next()
+            except SourceError as error:
+                self._failed(followed, str(error))
+            except Exception:  # top frame: without its loop a source would say nothing any more
+                _log.exception("source crashed", extra={"source": followed.source.name})
+                self._failed(followed, "internal error")
+                await asyncio.sleep(_AFTER_CRASH_S)
+            else:
+                self._yielded(followed, entries)
+
+    def _yielded(self, followed: _Followed, entries: Entries) -> None:
+        fields = {"source": followed.source.name, "backends": len(entries)}
+        if followed.error:
+            _log.info("source says again which backends there are", extra=fields)
+        elif followed.backends != len(entries) or followed.found_at is None:
+            _log.info("source has found backends", extra=fields)
+        followed.error = ""
+        followed.backends = len(entries)
+        followed.updates += 1
+        followed.found_at = self._clock()
+        self._found(followed.source.name, entries)
+        followed.answered.set()
+
+    def _failed(self, followed: _Followed, why: str) -> None:
+        followed.failures += 1
+        if followed.error != why:
+            followed.error = why
+            fields = {"source": followed.source.name, "error": why, "kept": followed.backends}
+            _log.warning("source does not say which backends there are", extra=fields)
+        followed.answered.set()
