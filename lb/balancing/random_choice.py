@@ -37,14 +37,17 @@ class RandomPicker:
 
     def pick(self) -> Backend | None:
         """Return a backend drawn by weight among those with room; None when all are full."""
-        # HOT PATH (benchmarks/bench_pick.py). Cumulative weights are computed at build time.
+        # HOT PATH (benchmarks/bench_pick.py). Cumulative weights are computed at build time; what
+        # is drawn beyond the share of one that starts slowly is drawn again by shares.
         # `_last` bounds the search, because the product may round up to the total.
         at = bisect(self._cumulative, self._random() * self._total, 0, self._last)
         backend = self._backends[at]
+        if backend.share < 1.0 and self._random() >= backend.share:
+            return self._pick_with_room()
         return backend if backend.has_room else self._pick_with_room()
 
     def _pick_with_room(self) -> Backend | None:
         free = [backend for backend in self._backends if backend.has_room]
         if not free:
             return None
-        return self._rng.choices(free, [backend.spec.weight for backend in free])[0]
+        return self._rng.choices(free, [each.spec.weight * each.share for each in free])[0]

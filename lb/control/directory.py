@@ -32,6 +32,7 @@ from lb.domain.pool import Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.retry import REPLAY_TABLE
 from lb.health.configurations import ConfigurationBook
 from lb.health.port import Finding
+from lb.health.ramp import NO_RAMP, Ramps
 from lb.probes.probe import ProbeResult
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
+_GONE: Final = (BackendState.STARTING, BackendState.DOWN)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
 LEAVING_S: Final = 300.0
 """Unless told otherwise."""
@@ -79,6 +81,9 @@ class BackendDirectory:
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
         self.passive.changed = self._publish_if_changed
+        self.ramps = Ramps(NO_RAMP)
+        """Backends that have begun to serve of late."""
+        self.passive.returned = self._begin_slowly
         self.configurations = ConfigurationBook()
         """How backends configure their models, as far as it was read."""
         nobody = Placement((), None, policy)
@@ -150,6 +155,7 @@ class BackendDirectory:
             _log.log(level, "backend removed", extra={"backend": backend.name, **fields})
             backend.died()  # for the sequences that it ran
             self.passive.forget(backend, record.since)
+            self.ramps.end(backend)
             self.cut(backend)
 
     def set_admin(
@@ -278,7 +284,7 @@ class BackendDirectory:
                     changed |= self._settle(port, before, "owes an answer and is silent", now)
             self._note_empty(record, now)
         gone = self._roll.remove_finished(now)
-        if gone:
+        if self.ramps.look(self._serving(), now) or gone:
             self._publish(now)
         elif changed:
             self._publish_if_changed()
@@ -356,6 +362,9 @@ class BackendDirectory:
             # It may be another process that answers next.
             self._forget_models(record)
             self.passive.forget(record.backend, now)
+            self.ramps.end(record.backend)
+        elif state in _BEST and before in _GONE:
+            self._begin_slowly(record.backend, now)
         record.wake()
         _log.log(
             logging.INFO if state is BackendState.UP else logging.WARNING,
@@ -369,6 +378,18 @@ class BackendDirectory:
             },
         )
         return True
+
+    def _begin_slowly(self, backend: Backend, now: float) -> None:
+        self.ramps.begin(backend, now)
+        self.ramps.look(self._serving(), now)
+
+    def _serving(self) -> Iterator[Backend]:
+        """Those that get requests, as far as probes and the operator say."""
+        for record in self._records.values():
+            if record.admin is AdminState.ENABLED and any(
+                port.health.state in _BEST for port in record.ports
+            ):
+                yield record.backend
 
     def _forget_models(self, record: BackendRecord) -> None:
         if record.models.lists is not False:

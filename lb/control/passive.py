@@ -30,6 +30,10 @@ def _nobody() -> None:
     """Nobody wants to know."""
 
 
+def _no_one(_backend: Backend, _now: float) -> None:
+    """Nobody wants to know."""
+
+
 class PassiveHealth:
     """The book of outliers, its log lines and counters."""
 
@@ -40,6 +44,8 @@ class PassiveHealth:
         self.least = least
         self.changed: Callable[[], None] = _nobody
         """Told when other backends are out than before."""
+        self.returned: Callable[[Backend, float], None] = _no_one
+        """Told of a backend that was out as a whole and is not any more."""
         self.out: frozenset[Backend] = frozenset()
         """Ejected as a whole."""
         self.models: Mapping[Backend, frozenset[bytes]] = {}
@@ -49,7 +55,7 @@ class PassiveHealth:
         self.ejections: dict[tuple[str, Fault], int] = {}
         """How often, by name of the backend and reason."""
 
-    def use(self, rules: OutlierRules | None, least: float) -> None:
+    def use(self, rules: OutlierRules | None, least: float, now: float) -> None:
         """Judge by other rules from now on."""
         self.least = least
         self._is_on = rules is not None
@@ -58,7 +64,7 @@ class PassiveHealth:
         else:
             for backend in tuple(self.models):
                 self._outliers.forget(backend)
-        self._conclude(0.0)
+        self._conclude(now)
 
     @property
     def is_quiet(self) -> bool:
@@ -114,6 +120,8 @@ class PassiveHealth:
         out = frozenset(backend for backend in models if outliers.is_out(backend, now))
         trials = outliers.trials
         if (out, models, trials) != (self.out, self.models, self.trials):
+            for backend in self.out - out:
+                self.returned(backend, now)
             self.out, self.models, self.trials = out, models, trials
             self.changed()
 

@@ -215,7 +215,7 @@ class Backend:
 
     __slots__ = (
         "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "max_in_flight",
-        "name", "open_sequences", "ports", "reports_due", "spec",
+        "name", "open_sequences", "ports", "reports_due", "share", "spec",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -230,6 +230,8 @@ class Backend:
         """How often it was found dead: what it remembered of sequences is gone then."""
         self.reports_due = 0
         """How many of the next answers passive health wants to be told of."""
+        self.share = 1.0
+        """What part of its weight counts; less than 1 while it starts slowly."""
         self.apply(spec)
         self.ports: tuple[Port | None, Port | None] = (
             Port(spec.http, spec.tls_of(BackendPort.HTTP)) if spec.http else None,
@@ -240,8 +242,13 @@ class Backend:
         """Take over a changed specification; addresses and TLS never change under one record."""
         self.spec = spec
         self.name = spec.name
-        self.inverse_weight = 1.0 / spec.weight
+        self.inverse_weight = 1.0 / (spec.weight * self.share)
         self.max_in_flight = spec.max_in_flight
+
+    def set_share(self, share: float) -> None:
+        """Let only a part of its weight count, between 0 (exclusive) and 1."""
+        self.share = share
+        self.inverse_weight = 1.0 / (self.spec.weight * share)
 
     def died(self) -> None:
         """Its process is gone, or it counts as gone: so are the sequences that ran on it."""

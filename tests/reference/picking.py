@@ -29,17 +29,19 @@ def power_of_two(backends: Sequence[Backend], rng: Random) -> Backend | None:
 
 
 def weighted_random(backends: Sequence[Backend], rng: Random) -> Backend | None:
-    """One draw on a line of weights laid end to end; when it hits a full one, one more without
-    the full ones."""
+    """One draw on a line of weights laid end to end; when it hits a full one, or the part of one
+    that does not count yet, one more without the full ones."""
     at = rng.random() * sum(backend.spec.weight for backend in backends)
     drawn = backends[-1]
     for backend in reversed(backends):
         if at < sum(each.spec.weight for each in backends[: backends.index(backend) + 1]):
             drawn = backend
-    if drawn.has_room:
+    is_taken = drawn.share == 1.0 or rng.random() < drawn.share
+    if is_taken and drawn.has_room:
         return drawn
     free = [backend for backend in backends if backend.has_room]
-    return rng.choices(free, [backend.spec.weight for backend in free])[0] if free else None
+    weights = [backend.spec.weight * backend.share for backend in free]
+    return rng.choices(free, weights)[0] if free else None
 
 
 def window(order: Sequence[Backend], runner_up: Backend, start: int, size: int) -> Backend | None:

@@ -33,3 +33,12 @@ def test_the_share_of_a_full_backend_goes_to_the_others_by_weight() -> None:
 def test_the_highest_draw_is_the_last_backend() -> None:
     backends = tuple(make_backend(f"b{at}", weight=0.1) for at in range(3))
     assert RandomChoice(AlmostOne()).build(backends).pick() is backends[2]
+
+
+def test_one_that_starts_slowly_is_drawn_by_its_share() -> None:
+    slow, other = make_backend("slow", weight=3.0), make_backend("other")
+    slow.set_share(0.25)
+    picker = RandomChoice(Random(5)).build((slow, other))
+    picked = Counter(chosen.name for _ in range(4000) if (chosen := picker.pick()) is not None)
+    expected = 4000 * 0.75 / 1.75
+    assert 0.9 * expected < picked["slow"] < 1.1 * expected

@@ -21,8 +21,10 @@ from lb.domain.fault import Fault
 from lb.domain.model import ModelEntry, ModelFacts, ModelState
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
+from lb.health.models import ModelList
 from lb.health.outliers import OutlierRules
 from lb.health.port import Finding
+from lb.health.ramp import RampRules
 from lb.probes.probe import ProbeResult
 from tests.fakes.backends import make_spec
 
@@ -495,7 +497,7 @@ def test_news_of_a_backend_that_left_are_ignored() -> None:
     record = directory.find("a")
     directory.replace([Member(make_spec("b"))], 110.0)
     published = Publications(directory)
-    record.models.listed([ModelEntry(b"m", b"1", ModelState.READY)], 111.0)
+    record.models.listed(ModelList([ModelEntry(b"m", b"1", ModelState.READY)]), 111.0)
     directory.models_changed(record, 111.0)
     directory.misplaced(record.backend, b"m", b"1", 112.0)
     assert published == []
@@ -503,7 +505,9 @@ def test_news_of_a_backend_that_left_are_ignored() -> None:
 
 def lists(directory: BackendDirectory, name: str, *models: str, now: float = 105.0) -> None:
     record = directory.find(name)
-    record.models.listed([ModelEntry(m.encode(), b"1", ModelState.READY) for m in models], now)
+    record.models.listed(
+        ModelList([ModelEntry(m.encode(), b"1", ModelState.READY) for m in models]), now
+    )
     directory.models_changed(record, now)
 
 
@@ -670,10 +674,10 @@ def test_a_backend_that_drains_without_a_limit_has_all_the_time() -> None:
 def judging(*names: str) -> BackendDirectory:
     """A directory whose backends all have the models m and n, and have answered well."""
     directory = make_directory(*names)
-    directory.passive.use(OutlierRules(), 0.3)
+    directory.passive.use(OutlierRules(), 0.3, 101.0)
     entries = [ModelEntry(name, b"1", ModelState.READY) for name in (b"m", b"n")]
     for record in directory.records:
-        record.models.listed(entries, 101.0)
+        record.models.listed(ModelList(entries), 101.0)
         directory.models_changed(record, 101.0)
     directory.look(101.1)
     for model in (b"m", b"n"):
@@ -749,3 +753,61 @@ def test_a_process_that_was_replaced_is_not_judged_by_the_one_before() -> None:
         for port in ports:
             found(directory, port, READY, at)
     assert eligible(directory, GRPC) == ["a", "b", "c"]
+
+
+# Slow start
+
+
+def ramping(*names: str) -> BackendDirectory:
+    directory = make_directory(*names, ready=False)
+    directory.ramps.rules = RampRules()
+    for port in directory.ports():
+        found(directory, port, READY, 101.0)
+    return directory
+
+
+def come_back(directory: BackendDirectory, name: str) -> None:
+    """It is down at 110, and is up again at 120."""
+    ports = directory.find(name).ports
+    for port in ports:
+        found(directory, port, REFUSED, 110.0)
+    for at in (119.9, 120.0):
+        for port in ports:
+            found(directory, port, READY, at)
+
+
+def test_all_that_begin_together_have_all_of_their_share() -> None:
+    directory = ramping("a", "b")
+    assert [record.backend.share for record in directory.records] == [1.0, 1.0]
+
+
+def test_one_that_comes_back_gets_its_share_little_by_little() -> None:
+    directory = ramping("a", "b")
+    for tenth in range(100):
+        directory.look(101.0 + tenth / 10)
+    come_back(directory, "b")
+    a, b = backend_of(directory, "a"), backend_of(directory, "b")
+    assert (a.share, b.share) == (1.0, 0.1)
+    directory.look(124.9)
+    directory.look(125.0)
+    assert b.share == pytest.approx(0.5)
+    generation = directory.ref.current.generation
+    directory.look(125.1)
+    assert directory.ref.current.generation == generation
+    directory.look(130.4)
+    directory.look(130.5)
+    assert b.share == 1.0
+
+
+def test_who_was_out_for_its_errors_begins_slowly_as_well() -> None:
+    directory = judging("a", "b", "c")
+    directory.ramps.rules = RampRules()
+    fail(directory, "b", b"m")
+    fail(directory, "b", b"n")
+    for tenth in range(60):
+        directory.look(101.4 + tenth / 10)
+    b = backend_of(directory, "b")
+    assert b.share == 1.0
+    for model in (b"m", b"n"):
+        directory.passive.answered(b, model, 0.02, 107.5)
+    assert b.share == pytest.approx(0.1)

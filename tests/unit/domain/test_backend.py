@@ -86,3 +86,13 @@ def test_a_histogram_begins_empty_with_a_bucket_above_all_bounds() -> None:
     histogram = Histogram()
     assert sum(histogram.counts) == 0
     assert len(histogram.counts) == 17
+
+
+def test_only_a_share_of_its_weight_counts_while_it_starts_slowly() -> None:
+    backend = make_backend(weight=2.0)
+    backend.set_share(0.25)
+    assert (backend.share, backend.inverse_weight) == (0.25, 2.0)
+    backend.apply(make_spec(weight=4.0))
+    assert backend.inverse_weight == 1.0
+    backend.set_share(1.0)
+    assert backend.inverse_weight == 0.25
