@@ -7,7 +7,7 @@ counted against limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,19 +110,7 @@ class Permit:
 class Gate:
     """Asks every request that has a claim."""
 
-    def __init__(
-        self,
-        rules: GateRules | None = None,
-        tokens: TokenBook | None = None,
-        counted: Mapping[str, int] | None = None,
-    ) -> None:
-        """
-        Args:
-            rules: what it asks.
-            tokens: those in force.
-            counted: `requests` of the gate before this one.
-        """
-        counted = counted or {}
+    def __init__(self, rules: GateRules | None = None, tokens: TokenBook | None = None) -> None:
         self.rules = rules = rules or GateRules()
         self._tokens = tokens or TokenBook()
         self._asks = rules.needs_token or bool(rules.limits)
@@ -133,7 +121,7 @@ class Gate:
         self.noted: frozenset[bytes] = frozenset(self._noted_fields())
         """Names, in lower case, of the fields that `claim` wants to see."""
         self.requests = {
-            token.name: counted.get(token.name, 0)
+            token.name: 0
             for token in self._tokens.tokens
             if token.roles & {Role.INFER, Role.CONTROL}
         }

@@ -66,6 +66,11 @@ class Limit:
     def __len__(self) -> int:
         return len(self._clients)
 
+    @property
+    def terms(self) -> tuple[float, float, int]:
+        """What it was made from: seconds between two requests, for a burst, and at once."""
+        return self._interval_s, self._depth_s, self.concurrent
+
     def open_of(self, client: bytes) -> int:
         """Requests of a client under way."""
         usage = self._clients.get(client)

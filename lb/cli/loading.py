@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TextIO
+from hashlib import sha256
+from typing import Final, TextIO
 
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
-from lb.settings.reading import read_settings
+from lb.settings.reading import Loaded, read_settings
 from lb.settings.tree import MAX_CHARACTERS
+
+_DIGITS: Final = 12
 
 
 def read_text(path: str) -> str:
@@ -24,7 +27,7 @@ def read_text(path: str) -> str:
         return file.read(MAX_CHARACTERS + 1)
 
 
-def load_settings(path: str, listen: Mapping[str, str]) -> Settings:
+def load(path: str, listen: Mapping[str, str]) -> Loaded:
     """Read a configuration file; `listen` replaces addresses of its listeners.
 
     Raises:
@@ -36,7 +39,13 @@ def load_settings(path: str, listen: Mapping[str, str]) -> Settings:
         raise SettingsError([Problem("", f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise SettingsError([Problem("", "cannot be read: it is not UTF-8 text")]) from error
-    return read_settings(text, os.environ, read_text, listen)
+    settings = read_settings(text, os.environ, read_text, listen)
+    return Loaded(settings, sha256(text.encode()).hexdigest()[:_DIGITS])
+
+
+def load_settings(path: str, listen: Mapping[str, str]) -> Settings:
+    """As `load`, without the rest."""
+    return load(path, listen).settings
 
 
 def print_problems(source: str, error: SettingsError, stream: TextIO) -> None:

@@ -60,7 +60,8 @@ class Acceptor:
         """
         self._name = name
         self._listener = listener
-        self._factory = factory
+        self.factory = factory
+        """May be replaced: for connections that come later."""
         self._room = room
         self._tasks = tasks
         self._loop = loop = asyncio.get_running_loop()
@@ -95,6 +96,10 @@ class Acceptor:
         else:
             self._look_in(_WATCH_S)
 
+    def begin(self) -> None:
+        """As `open`, soon, and again later when there is no descriptor left for it."""
+        self._tasks.spawn(self._reopen(), name=f"accept:{self._name}")
+
     def close(self) -> None:
         """Stop for good; later connections are refused. Idempotent."""
         self._closed = True
@@ -113,7 +118,7 @@ class Acceptor:
                 self._is_full = True
                 # Not at once: the loop is about to use the server for the connection in hand.
                 self._loop.call_soon(self._pause)
-        return self._factory()
+        return self.factory()
 
     def _pause(self) -> None:
         if self._closed or not self._door.is_open:
@@ -139,7 +144,7 @@ class Acceptor:
         if self._door.is_open:
             self._look_in(_WATCH_S)
         elif self._room() > 0:
-            self._tasks.spawn(self._reopen(), name=f"accept:{self._name}")
+            self.begin()
         else:
             self._look_in(_PAUSE_S)
 

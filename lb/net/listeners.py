@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Sequence
 from typing import Final
 
 from lb.domain.backend import Address
@@ -19,6 +20,14 @@ takes megabytes for each slow reader, which nobody counts and no pause upstream 
 
 class ListenError(LoadBalancerError):
     """A listener's address cannot be used; the message says which and why."""
+
+
+class ListenErrors(ListenError):
+    """Some addresses cannot be used; the message has a line for each."""
+
+    def __init__(self, errors: Sequence[ListenError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("\n".join(map(str, errors)))
 
 
 def bind(name: str, address: Address) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from lb.settings.model import Settings
 
 _log = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 0.9
-"""How often files are looked at; a change counts once it was seen twice."""
 _MAX_CHARACTERS: Final = 64 * 1024
 _FOR_CLIENTS: Final = frozenset({Role.INFER, Role.CONTROL})
 _FOR_ADMIN: Final = frozenset({Role.READ, Role.OPERATE})
@@ -73,12 +70,6 @@ class TokenKeeper:
             return
         self.book.replace(tokens)
         _log.info("tokens reloaded", extra={"files": ", ".join(self.files)})
-
-    async def run(self, interval_s: float = INTERVAL_S) -> None:
-        """Look for ever."""
-        while True:
-            await asyncio.sleep(interval_s)
-            self.look()
 
 
 def _read(path: str) -> _Reading:
@@ -145,6 +136,10 @@ class Access:
         """Take over what `make_access` made for other settings; the object that the admin API asks
         stays."""
         other.tokens.failures = self.tokens.failures
+        counted = self.gate.requests
+        other.gate.requests.update(
+            {name: counted[name] for name in other.gate.requests if name in counted}
+        )
         self.settings, self.tokens, self.gate = other.settings, other.tokens, other.gate
         self.admin_rules = other.admin_rules
         self.admin.replace(*other.admin_rules)
@@ -166,7 +161,7 @@ def make_access(settings: Settings, before: Access | None = None) -> Access:
         tokens, gate = before.tokens, before.gate
     else:
         tokens = TokenKeeper(access.tokens)
-        gate = Gate(rules, tokens.book, None if before is None else before.gate.requests)
+        gate = Gate(rules, tokens.book)
     admin = _admin(settings, tokens.book)
     return Access(access, tokens, gate, admin, AdminAccess(admin.tokens, hosts=admin.hosts))
 

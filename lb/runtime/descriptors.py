@@ -54,11 +54,13 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def budget_of_process(*, backends: int, wanted: int) -> Budget:
-    """The budget as things are; to be called before clients come."""
-    return plan_budget(
-        limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        in_use=len(os.listdir("/proc/self/fd")),
-        backends=backends,
-        wanted=wanted,
-    )
+class DescriptorUse:
+    """What the process has open; to be made before clients come."""
+
+    def __init__(self) -> None:
+        self._in_use = len(os.listdir("/proc/self/fd"))
+
+    def budget(self, *, backends: int, wanted: int) -> Budget:
+        """The budget beside that: see `plan_budget`."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return plan_budget(limit=limit, in_use=self._in_use, backends=backends, wanted=wanted)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from lb.domain.backend import Address, AppProtocol
-from lb.net.listeners import bind, bound_address
+from lb.net.listeners import ListenError, ListenErrors, bind, bound_address
 from lb.runtime.fronts import front_addresses
 from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings
 from lb.settings.model import Settings
+
+OWN: Final = ("metrics", "admin")
+"""Listeners that are not for clients' requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +69,101 @@ def _pair(
     )
 
 
-class Listeners:
-    """The listening sockets by name: those of endpoints, `metrics` and `admin`."""
+@dataclass(slots=True, eq=False)
+class Bound:
+    """A listening socket."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Bind all.
-
-        Raises:
-            ListenError: one cannot be bound; none stays open.
-        """
-        self.sockets: dict[str, socket.socket] = {}
-        self.addresses: dict[str, Address] = {}
-        """By listener, two at one address included."""
-        self.endpoints = endpoints(settings)
-        try:
-            for endpoint in self.endpoints:
-                self._bind(endpoint.name, endpoint.address)
-                for name in endpoint.names[1:]:
-                    self.addresses[name] = self.addresses[endpoint.name]
-            for name in ("metrics", "admin"):
-                listener = getattr(settings.listen, name)
-                if listener is not None:
-                    self._bind(name, listener.address)
-        except BaseException:
-            self.close()
-            raise
-
-    def _bind(self, name: str, address: Address) -> None:
-        bound = bind(name, address)
-        self.sockets[name] = bound
-        self.addresses[name] = bound_address(bound, address)
+    name: str
+    """Of its listener; of the first one where it serves two."""
+    wanted: Address
+    """As the settings have it."""
+    address: Address
+    """With the port that the kernel chose."""
+    socket: socket.socket
+    is_ours: bool = True
+    """Whether the file of a Unix socket goes with it; else somebody else listens there, too."""
 
     def close(self) -> None:
-        """Close the sockets; a Unix socket's file goes too."""
-        for name, bound in self.sockets.items():
-            path = self.addresses[name].path if name in self.addresses else ""
+        """Close it; a Unix socket's file goes too."""
+        self.socket.close()
+        path = self.address.path
+        if path and self.is_ours and os.path.exists(path):
+            os.unlink(path)
+
+
+def wanted_sockets(settings: Settings) -> dict[str, Address]:
+    """Where the settings want sockets, by name: those of endpoints, `metrics` and `admin`."""
+    wanted = {endpoint.name: endpoint.address for endpoint in endpoints(settings)}
+    for name in OWN:
+        listener = getattr(settings.listen, name)
+        if listener is not None:
+            wanted[name] = listener.address
+    return wanted
+
+
+class Listeners:
+    """The listening sockets that some settings ask for."""
+
+    def __init__(self, settings: Settings, known: Iterable[Bound] = ()) -> None:
+        """Bind what is not known. Known sockets are taken over, and never closed here.
+
+        Args:
+            settings: say where to listen.
+            known: sockets that are open already. Sockets with a name of a listener and no port in
+                what was wanted (0) serve that listener only; others whoever wants their address.
+
+        Raises:
+            ListenErrors: some cannot be bound; none that was bound here stays open.
+        """
+        self.endpoints = endpoints(settings)
+        self.bound: dict[str, Bound] = {}
+        """By name: those of endpoints, `metrics` and `admin`."""
+        self.fresh: list[Bound] = []
+        """Those of them that were not known."""
+        free = list(known)
+        problems = []
+        for name, address in wanted_sockets(settings).items():
+            found = _find(free, name, address)
+            if found is not None:
+                free.remove(found)
+                self.bound[name] = found
+                continue
+            try:
+                listener = bind(name, address)
+            except ListenError as error:
+                problems.append(error)
+                continue
+            fresh = Bound(name, address, bound_address(listener, address), listener)
+            self.bound[name] = fresh
+            self.fresh.append(fresh)
+        self.unused = tuple(free)
+        """Known ones that nobody wants."""
+        if problems:
+            self.discard()
+            raise ListenErrors(problems)
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """By listener, two at one address included."""
+        found = {name: bound.address for name, bound in self.bound.items()}
+        for endpoint in self.endpoints:
+            found.update(dict.fromkeys(endpoint.names, found[endpoint.name]))
+        return found
+
+    def discard(self) -> None:
+        """Close what was bound here: it is not wanted after all."""
+        for bound in self.fresh:
             bound.close()
-            if path and os.path.exists(path):
-                os.unlink(path)
-        self.sockets.clear()
+        self.fresh.clear()
+
+    def close(self) -> None:
+        """Close all; the files of Unix sockets go too."""
+        for bound in self.bound.values():
+            bound.close()
+
+
+def _find(free: Iterable[Bound], name: str, address: Address) -> Bound | None:
+    for bound in sorted(free, key=lambda each: each.name != name):
+        if bound.wanted == address and (address.path or address.port or bound.name == name):
+            return bound
+    return None

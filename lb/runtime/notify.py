@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -21,3 +22,19 @@ def notify(state: str, environment: Mapping[str, str]) -> None:
             client.sendto(state.encode(), path)
         except OSError:
             return
+
+
+def ready(environment: Mapping[str, str], main_pid: int = 0) -> None:
+    """Say that we serve, after the start and after each reload.
+
+    Args:
+        environment: of the process.
+        main_pid: of the process that is the service from now on, where that is another one.
+    """
+    notify(f"MAINPID={main_pid}\nREADY=1" if main_pid else "READY=1", environment)
+
+
+def reloading(environment: Mapping[str, str]) -> None:
+    """Say that the configuration, or the whole process, is being replaced; `ready` follows. The
+    time is for `Type=notify-reload`."""
+    notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", environment)

@@ -14,18 +14,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
 
-from lb.net.acceptor import Acceptor
 from lb.runtime.allocator import keep_freed_memory
-from lb.runtime.descriptors import budget_of_process, raise_limit
+from lb.runtime.descriptors import raise_limit
+from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
-from lb.runtime.front import Front
 from lb.runtime.logs import Logs
-from lb.runtime.notify import notify
+from lb.runtime.notify import notify, ready
+from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
 from lb.settings.model import Settings
 from lb.wire.native import is_compiled
@@ -36,14 +37,12 @@ _LAG_TICK_S: Final = 0.1
 _SWITCH_S: Final = 0.0005
 """How long a thread that merges answers may keep the interpreter: by default 5 ms, and the loop
 waits for it at every single callback."""
-_OWN_CONNECTIONS: Final = 16
-"""Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
 _COLLECT_AFTER: Final = (10_000, 2, 100)
 """New objects that start a collection, collections until the middle generation is looked at as
 well, and those until all is: pauses of 1 ms and 4 ms, and for all one that may never come
 (docs/decisions/0022-garbage-collection.md)."""
-_IDLE_CLOSED: Final = 32
-"""Idle connections to backends that are closed at once when descriptors get short."""
+_LOOK_S: Final = 0.9
+"""How often files are looked at that may be replaced; a change counts once it was seen twice."""
 _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _TABLES_S: Final = 2.0
@@ -52,7 +51,17 @@ _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
 
 
-def run(settings: Settings) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How the process was started, beside its settings."""
+
+    file: ConfigurationFile | None = None
+    """Where the settings come from; None where flags say it all."""
+    digest: str = ""
+    """Of the text of the settings."""
+
+
+def run(settings: Settings, start: Start | None = None) -> int:
     """Balance until told to stop. Returns the exit code.
 
     Raises:
@@ -66,7 +75,7 @@ def run(settings: Settings) -> int:
             sys.setswitchinterval(_SWITCH_S)
             keep_freed_memory()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(Process(settings, listeners, logs).main())
+                runner.run(Process(settings, listeners, logs, start or Start()).main())
         finally:
             logs.close()
     finally:
@@ -97,17 +106,14 @@ def quiet_the_collector() -> None:
 class Process:
     """A running load balancer."""
 
-    def __init__(self, settings: Settings, listeners: Listeners, logs: Logs) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners, logs: Logs, start: Start) -> None:
         self._settings = settings
         self._listeners = listeners
         self._logs = logs
+        self._start = start
         self._accepting = False
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
-        self._acceptors: list[Acceptor] = []
-        self._fronts: list[Front] = []
-        self._own_acceptors: list[Acceptor] = []
-        """Of the metrics port and the admin API, which answer until the end."""
         self._runners: list[web.AppRunner] = []
 
     @property
@@ -118,28 +124,27 @@ class Process:
     async def main(self) -> None:
         """Start, serve, shut down."""
         self._handle_signals()
-        product = build(self._settings, self._logs)
+        product = build(self._settings, self._logs, self._start.digest)
+        doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
+            reloader = Reloader(product, doors, self._logs, self._start.file)
+            self._on_hangup(product, reloader)
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
-            if product.security.is_used:
-                product.tasks.spawn(product.security.watch.run(), name="certificates")
-            if product.access.tokens.files:
-                product.tasks.spawn(product.access.tokens.run(), name="tokens")
-            metrics = metrics_app(product, lambda: self.is_ready)
-            await self._serve_app(product, "metrics", metrics)
-            await self._serve_app(product, "admin", admin_app(product))
+            product.tasks.spawn(self._watch_files(product, reloader), name="files")
+            await doors.open_own()
+            await self._unless_stopped(product.discovery.start())
             product.probes.start()
             product.models.start()
             await self._unless_stopped(product.probes.first_round())
             await self._unless_stopped(product.models.first_round(_TABLES_S))
             if not self._stop.is_set():
-                await self._open(product)
+                await self._open(product, doors)
+                reloader.begun.set()
                 await self._stop.wait()
-                await self._shut_down(product)
+                reloader.closed = "the process shuts down"
+                await self._shut_down(product, doors)
         finally:
-            self._stop_accepting()
-            for acceptor in self._own_acceptors:
-                acceptor.close()
+            doors.close()
             await product.aclose()
             for runner in self._runners:
                 await runner.cleanup()
@@ -152,15 +157,17 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop_signal)
         loop.add_signal_handler(signal.SIGUSR1, self._logs.reopen)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():
             self._force.set()
         self._stop.set()
 
-    def _on_hangup(self) -> None:
-        _log.warning("SIGHUP ignored: restart the process to apply a changed configuration")
+    def _on_hangup(self, product: Product, reloader: Reloader) -> None:
+        def reload() -> None:
+            product.tasks.spawn(reloader.ask("SIGHUP"), name="reload")
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for `work`, but not longer than until the process is told to stop."""
@@ -171,52 +178,32 @@ class Process:
             done.cancel()
             stopped.cancel()
 
-    async def _serve_app(self, product: Product, name: str, app: web.Application) -> None:
-        bound = self._listeners.sockets.get(name)
-        if bound is None:
-            return
-        runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await runner.setup()
-        self._runners.append(runner)
-        server = runner.server
-        if server is None:
-            return
-        acceptor = Acceptor(name, bound, server, lambda: _make_room(server), product.tasks)
-        self._own_acceptors.append(acceptor)
-        await acceptor.open()
+    async def _own_servers(self, product: Product) -> Mapping[str, web.Server]:
+        """What stands behind the metrics port and the admin API, whether they listen or not: a
+        reload may open them."""
+        servers = {}
+        apps = {"metrics": metrics_app(product, lambda: self.is_ready), "admin": admin_app(product)}
+        for name, app in apps.items():
+            runner = web.AppRunner(app, access_log=None, handle_signals=False)
+            await runner.setup()
+            self._runners.append(runner)
+            if runner.server is not None:
+                servers[name] = runner.server
+        return servers
 
-    async def _open(self, product: Product) -> None:
+    async def _open(self, product: Product, doors: Doors) -> None:
         """Start to accept requests and say so."""
-        settings = self._settings
-        budget = budget_of_process(
-            backends=len(settings.backends), wanted=settings.limits.connections
-        )
-
-        def room() -> int:
-            clients = product.connections + sum(map(len, self._fronts))
-            found = budget.room(clients, product.upstream_connections)
-            if found <= 0 and clients < budget.clients:
-                # What is missing is held by connections to backends.
-                product.http1.upstreams.close_idle(_IDLE_CLOSED)
-            return found
-
-        for endpoint in self._listeners.endpoints:
-            door = Front(product, endpoint)
-            self._fronts.append(door)
-            bound = self._listeners.sockets[endpoint.name]
-            acceptor = Acceptor(endpoint.name, bound, door.factory, room, product.tasks)
-            self._acceptors.append(acceptor)
-            await acceptor.open()
+        await doors.open()
         quiet_the_collector()
         self._accepting = True
-        addresses = {name: str(address) for name, address in self._listeners.addresses.items()}
+        addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
         facts = {
-            "backends": len(settings.backends),
-            "connections": budget.clients,
+            "backends": len(product.directory.records),
+            "connections": doors.budget.clients,
             "compiled": is_compiled(),
         }
         _log.info("serving", extra={**addresses, **facts})
-        notify("READY=1", os.environ)
+        ready(os.environ)
 
     async def _watch_lag(self, product: Product) -> None:
         loop = asyncio.get_running_loop()
@@ -225,17 +212,28 @@ class Process:
             await asyncio.sleep(_LAG_TICK_S)
             product.loop_lag.observe(loop.time() - due)
 
+    async def _watch_files(self, product: Product, reloader: Reloader) -> None:
+        """Follow certificates, tokens and, where that is asked for, the configuration."""
+        file = self._start.file
+        watch = ConfigurationWatch(file.path) if file is not None else None
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            product.security.watch.look()
+            product.access.tokens.look()
+            if watch is not None and watch.look() and product.settings.reload.watch:
+                await reloader.ask("watch")
+
     # Shutdown
 
-    async def _shut_down(self, product: Product) -> None:
-        shutdown = self._settings.shutdown
+    async def _shut_down(self, product: Product, doors: Doors) -> None:
+        shutdown = product.settings.shutdown
         self._accepting = False
         notify("STOPPING=1", os.environ)
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
         product.dispatcher.announce_exit()
         if shutdown.settle:
             await self._until(lambda: False, shutdown.settle)
-        self._stop_accepting()
+        doors.stop()
         product.http1.begin_drain()
         product.http2.begin_drain()
         await self._until(lambda: product.idle, shutdown.drain)
@@ -244,12 +242,6 @@ class Process:
             _log.warning("requests were cut", extra={"requests": cut})
         else:
             await self._until(lambda: not product.connections, _GOODBYE_S)
-
-    def _stop_accepting(self) -> None:
-        for acceptor in self._acceptors:
-            acceptor.close()
-        for door in self._fronts:
-            door.close()
 
     async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
         """Wait until `is_over`, a second signal, or the limit."""
@@ -261,16 +253,6 @@ class Process:
                     await self._force.wait()
             except TimeoutError:
                 continue
-
-
-def _make_room(server: web.Server) -> int:
-    """How many more connections the metrics port or the admin API may take. With none, the older
-    half is closed, so that silent ones keep nobody from asking for our health."""
-    connections = server.connections
-    room = _OWN_CONNECTIONS - len(connections)
-    for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
-        connection.force_close()
-    return room
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -29,11 +29,6 @@ class Security:
     clients: ClientTlsBook
     watch: FileWatch
 
-    @property
-    def is_used(self) -> bool:
-        """Whether there is anything to watch."""
-        return bool(self.servers) or any(True for _ in self.clients)
-
     def replace(self, other: Security, used: Collection[BackendTls]) -> None:
         """Take over what `make_security` made for other settings.
 

@@ -26,7 +26,7 @@ from lb.control.models import ModelWatch
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.views import port_statuses
-from lb.domain.backend import AppProtocol, Backend, BackendPort
+from lb.domain.backend import AppProtocol, BackendPort
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
@@ -38,6 +38,7 @@ from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
+from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import fan_out_options, http1_options, http2_options
@@ -48,6 +49,7 @@ from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, ma
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.record import RequestSink
+from lb.telemetry.reloads import Reloads
 from lb.telemetry.sinks import combine
 from lb.wire.ledger import Ledger
 
@@ -81,6 +83,7 @@ class Product:
     rng: Random
     directory: BackendDirectory
     membership: Membership
+    discovery: Discovery
     probes: ProbeLoops
     models: ModelWatch
     restorer: Restorer
@@ -98,6 +101,7 @@ class Product:
     collector: LoadBalancerCollector
     security: Security
     access: Access
+    reloads: Reloads
 
     @property
     def idle(self) -> bool:
@@ -116,6 +120,7 @@ class Product:
 
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
+        await self.discovery.aclose()
         await self.probes.aclose()
         await self.restorer.aclose()
         await self.models.aclose()
@@ -125,14 +130,19 @@ class Product:
         self.timers.close()
 
 
-def build(settings: Settings, logs: Logs) -> Product:
-    """Make all parts. Needs a running loop; nothing listens or connects yet."""
+def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
+    """Make all parts. Needs a running loop; nothing listens or connects yet.
+
+    Args:
+        settings: what to build.
+        logs: where to tell of it.
+        digest: of the text of the settings.
+    """
     security = make_security(settings)
     access = make_access(settings)
     rng = Random()
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
     membership = Membership(directory)
-    membership.configure(settings.backends, settings.health)
     timers = TimerWheel(asyncio.get_running_loop())
     tasks = TaskOwner()
     ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
@@ -146,8 +156,10 @@ def build(settings: Settings, logs: Logs) -> Product:
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
-    _follow_pool(membership, directory, (http1, http2), meter, fan_out)
+    discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out)
+    discovery.configure(settings)
     loop_lag = LoopLag()
+    reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
     sources = Sources(
         meter=meter,
         snapshot=lambda: directory.ref.current,
@@ -168,12 +180,14 @@ def build(settings: Settings, logs: Logs) -> Product:
         open_sequences=lambda: dispatcher.steps.table.open_by_model(meter.max_models),
         sequence_counts=dispatcher.steps.table.counts,
         own_calls=fan_out.own_calls,
+        reloads=reloads,
     )
     return Product(
         settings=settings,
         rng=rng,
         directory=directory,
         membership=membership,
+        discovery=discovery,
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
         models=models,
         restorer=restorer,
@@ -190,6 +204,7 @@ def build(settings: Settings, logs: Logs) -> Product:
         collector=LoadBalancerCollector(sources),
         security=security,
         access=access,
+        reloads=reloads,
     )
 
 
@@ -263,35 +278,6 @@ def _relays(
     )
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
     return http1, http2
-
-
-def _follow_pool(
-    membership: Membership,
-    directory: BackendDirectory,
-    relays: tuple[Http1Relay, Http2Relay],
-    meter: Meter,
-    fan_out: BackendFanOut,
-) -> None:
-    """Have everybody who keeps something about backends go along with what the pool becomes."""
-    http1, http2 = relays
-
-    def cut(backend: Backend) -> None:
-        http1.cut(backend)
-        http2.cut(backend)
-        present = frozenset(directory.ref.current.backends)
-        meter.retain(present)
-        fan_out.own_calls.retain(present)
-        changed()
-
-    def changed() -> None:
-        kinds = frozenset(record.backend.spec.kind for record in directory.records)
-        if http1.kinds != kinds:
-            http1.kinds = http2.kinds = kinds
-            http2.configure(http2.options)  # what it decided for heads depends on them
-
-    directory.cut = cut
-    membership.changed = changed
-    changed()
 
 
 def request_sink(settings: Settings, logs: Logs, meter: Meter, rng: Random) -> RequestSink:

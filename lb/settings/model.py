@@ -21,6 +21,7 @@ from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
 from lb.settings.model_table import ModelTableSettings
+from lb.settings.reload import ReloadSettings, UpgradeSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
 from lb.settings.section import Section
 from lb.settings.sequences import SequenceSettings
@@ -102,6 +103,8 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
+    reload: ReloadSettings = ReloadSettings()
+    upgrade: UpgradeSettings = UpgradeSettings()
     model_table: ModelTableSettings = ModelTableSettings()
     sequences: SequenceSettings = SequenceSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)

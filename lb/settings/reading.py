@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,6 +18,14 @@ from lb.settings.tree import Tree, parse_tree
 from lb.settings.wording import describe
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Loaded(NamedTuple):
+    """A configuration, and what tells its text from others."""
+
+    settings: Settings
+    digest: str
+    """How its SHA-256 begins."""
 
 
 def read_settings(

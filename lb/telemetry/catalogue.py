@@ -73,6 +73,27 @@ PROCESS: Final = (
         "stay in use.",
     ),
 )
+CONFIGURATION: Final = (
+    MetricSpec(
+        "triton_lb_reloads_total",
+        _COUNTER,
+        "Reloads of the configuration: applied, unchanged (the file says what is in force), or "
+        "refused, after which everything stays as it was.",
+        ("result",),
+    ),
+    MetricSpec("triton_lb_last_reload_success", _GAUGE, "Whether the last reload was not refused."),
+    MetricSpec(
+        "triton_lb_configuration_timestamp_seconds",
+        _GAUGE,
+        "Unix time at which the configuration in force was applied, or last found unchanged.",
+    ),
+    MetricSpec(
+        "triton_lb_configuration_info",
+        _GAUGE,
+        "Always 1; how the SHA-256 of the configuration in force begins (empty: there is no file).",
+        ("hash",),
+    ),
+)
 TOKENS: Final = (
     MetricSpec(
         "triton_lb_token_requests_total",
@@ -299,7 +320,7 @@ SCRAPE_FAILURES: Final = MetricSpec(
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
-COLLECTED: Final = (*PROCESS, *TOKENS, *CLIENTS, *BACKENDS, *MODELS)
+COLLECTED: Final = (*PROCESS, *CONFIGURATION, *TOKENS, *CLIENTS, *BACKENDS, *MODELS)
 """What the collector renders, in this order."""
 
 _INTRODUCTION: Final = """\
@@ -335,6 +356,7 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for title, specs in (
         ("Process", PROCESS),
+        ("Configuration", CONFIGURATION),
         ("Access", TOKENS),
         ("Clients and requests", CLIENTS),
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),

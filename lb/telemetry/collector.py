@@ -28,6 +28,7 @@ from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.reloads import Reloads
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -104,6 +105,7 @@ class Sources:
     """Backend, model, and how many run there."""
     sequence_counts: Callable[[], Mapping[str, int]]
     """Since the start: `started`, and by why they were forgotten."""
+    reloads: Reloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,12 @@ class LoadBalancerCollector:
             "triton_lb_certificate_reload_failures_total": lambda: [
                 ((), sources.reload_failures())
             ],
+            "triton_lb_reloads_total": lambda: [
+                ((result,), count) for result, count in sources.reloads.counts.items()
+            ],
+            "triton_lb_last_reload_success": lambda: [((), int(sources.reloads.succeeded))],
+            "triton_lb_configuration_timestamp_seconds": lambda: [((), sources.reloads.applied_at)],
+            "triton_lb_configuration_info": lambda: [((sources.reloads.digest,), 1)],
             "triton_lb_token_requests_total": self._token_requests,
             "triton_lb_token_reload_failures_total": lambda: [((), sources.token_failures())],
             "triton_lb_connections": self._traffic("connections"),

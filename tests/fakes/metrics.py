@@ -18,6 +18,7 @@ from lb.telemetry.collector import (
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.reloads import Reloads
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -72,6 +73,7 @@ class Counters:
                 open_sequences=lambda: [("a", "m", 3)],
                 sequence_counts=lambda: {"started": 9, "lost": 2, "expired": 1, "dropped": 0},
                 own_calls=self.own_calls,
+                reloads=Reloads("0123abcd", 1_700_000_000.5),
             )
         )
 

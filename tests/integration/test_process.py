@@ -307,13 +307,6 @@ def test_sigusr1_follows_a_rotated_access_log(tmp_path: Path, config: dict[str, 
     assert (second["operation"], second["status"], second["attempts"]) == ("ModelConfig", 200, 1)
 
 
-def test_sighup_changes_nothing(serving: Serving) -> None:
-    addresses = serving.until_serving()
-    serving.process.signal(signal.SIGHUP)
-    wait_until(lambda: "SIGHUP ignored" in serving.log, timeout_s=10, what="the warning")
-    assert get(addresses["http"], "/v2/health/ready")[0] == 200
-
-
 def test_an_idle_process_hardly_uses_the_cpu(serving: Serving) -> None:
     """One backend is probed once a second on two ports; that is all there is to do."""
     serving.until_serving()

@@ -6,17 +6,14 @@ through symbolic links, as Kubernetes does it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from typing import Final, Protocol
+from typing import Protocol
 
 from lb.net.tls.contexts import TlsError
 
 _log = logging.getLogger(__name__)
-
-INTERVAL_S: Final = 1.0
 
 _Print = tuple[tuple[int, ...] | None, ...]
 """What tells one state of some files from another; None for one that is missing."""
@@ -104,12 +101,6 @@ class FileWatch:
             return
         entry.is_doubtful = False
         _log.info("certificates reloaded", extra=fields)
-
-    async def run(self, interval_s: float = INTERVAL_S) -> None:
-        """Look for ever."""
-        while True:
-            await asyncio.sleep(interval_s)
-            self.look()
 
 
 def _print_of(files: Iterable[str]) -> _Print:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,7 +13,6 @@ from lb.access.tokens import digest_of
 from lb.domain.access import Role
 from lb.domain.client import NOBODY, Client
 from lb.domain.errors import RequestRefused
-from lb.net.tasks import TaskOwner
 from lb.runtime.access import TokenFileError, TokenKeeper, credential_fields, make_access
 from lb.settings.access import TokenSettings
 from lb.settings.model import Settings
@@ -101,19 +99,6 @@ def test_an_unfit_file_leaves_all_as_it_was_and_is_told_once(
     for _ in range(2):
         tokens.look()
     assert names(tokens, ONE, TWO) == [None, "a"]
-
-
-async def test_it_looks_by_itself(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text(ONE)
-    tokens = keeper({"name": "a", "file": str(path)})
-    owner = TaskOwner()
-    owner.spawn(tokens.run(0.0), name="tokens")
-    path.write_text(TWO)
-    for _ in range(1000):
-        await asyncio.sleep(0)
-    assert names(tokens, TWO) == ["a"]
-    await owner.aclose()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from lb.runtime.descriptors import (
     RESERVE,
     Budget,
-    budget_of_process,
+    DescriptorUse,
     plan_budget,
     raise_limit,
 )
@@ -48,5 +48,5 @@ def test_the_lower_limit_is_raised_and_divided(limits: tuple[int, int]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
     raise_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    budget = budget_of_process(backends=1, wanted=0)
+    budget = DescriptorUse().budget(backends=1, wanted=0)
     assert hard - RESERVE - 200 < budget.all < hard - RESERVE

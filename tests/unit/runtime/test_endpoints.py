@@ -44,7 +44,7 @@ def test_sockets_are_bound_and_closed(tmp_path: Path) -> None:
     listeners = Listeners(
         settings(http="127.0.0.1:0", grpc="127.0.0.1:0", grpcs=f"unix:{path}", admin="127.0.0.1:0")
     )
-    assert set(listeners.sockets) == {"http", "grpcs", "admin"}
+    assert set(listeners.bound) == {"http", "grpcs", "admin"}
     assert listeners.addresses["grpc"] == listeners.addresses["http"]
     assert listeners.addresses["http"].port != 0
     assert path.exists()

@@ -34,8 +34,8 @@ def test_port_0_is_told_as_what_it_became() -> None:
     listeners = Listeners(settings("127.0.0.1:0", "[::1]:0"))
     try:
         assert set(listeners.addresses) == {"http", "grpc", "metrics", "admin"}
-        for name, bound in listeners.sockets.items():
-            assert listeners.addresses[name].port == bound.getsockname()[1] > 0
+        for name, bound in listeners.bound.items():
+            assert listeners.addresses[name].port == bound.socket.getsockname()[1] > 0
         assert str(listeners.addresses["grpc"]).startswith("[::1]:")
     finally:
         listeners.close()
@@ -45,7 +45,7 @@ def test_one_address_for_both_protocols_is_one_socket(unused_tcp_port: int) -> N
     address = f"127.0.0.1:{unused_tcp_port}"
     listeners = Listeners(settings(address, address))
     try:
-        assert "grpc" not in listeners.sockets
+        assert "grpc" not in listeners.bound
         assert listeners.addresses["grpc"] == listeners.addresses["http"]
     finally:
         listeners.close()

@@ -31,7 +31,8 @@ def settings(listen: dict[str, Any], **backend: Any) -> Settings:
 
 def test_plain_settings_need_nothing() -> None:
     security = make_security(settings({"http": "a:1"}))
-    assert not security.is_used
+    assert not security.servers
+    assert not list(security.clients)
     assert security.servers == {}
     assert private_fields(settings({"http": "a:1"})) == frozenset()
 
@@ -39,7 +40,7 @@ def test_plain_settings_need_nothing() -> None:
 def test_listeners_get_their_protocols_with_http1_first(world: World) -> None:
     shared = settings({"https": {"address": "a:1", "tls": tls_of(world)}, "grpcs": "a:1"})
     security = make_security(shared)
-    assert security.is_used
+    assert security.servers or list(security.clients)
     assert security.servers["https"].protocols == (b"http/1.1", b"h2")
     assert [file for file, _ in security.watch.expiries()] == [world.server[0]]
 
@@ -69,7 +70,7 @@ def test_headers_of_all_listeners_are_private_everywhere(world: World) -> None:
 
 def test_backends_are_loaded_at_the_start(world: World) -> None:
     security = make_security(settings({"http": "a:1"}, tls={"ca": world.ca}))
-    assert security.is_used
+    assert security.servers or list(security.clients)
     assert {tls.protocol for tls in security.clients} == set(AppProtocol)
     with pytest.raises(TlsError, match="cannot read /nowhere"):
         make_security(settings({"http": "a:1"}, tls={"ca": "/nowhere"}))

@@ -1,0 +1,163 @@
+"""Where the process accepts connections: its listening sockets, and what stands behind each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from lb.net.acceptor import Acceptor
+from lb.runtime.descriptors import Budget, DescriptorUse
+from lb.runtime.endpoints import OWN, Bound, Endpoint, Listeners
+from lb.runtime.front import Front
+from lb.runtime.wiring import Product
+
+_OWN_CONNECTIONS: Final = 16
+"""Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
+_IDLE_CLOSED: Final = 32
+"""Idle connections to backends that are closed at once when descriptors get short."""
+_ANY: Final = ("0.0.0.0", "::")
+
+
+class Doors:
+    """All listening sockets of the process while it runs."""
+
+    def __init__(
+        self, product: Product, listeners: Listeners, own: Mapping[str, web.Server]
+    ) -> None:
+        """
+        Args:
+            product: what stands behind those for requests.
+            listeners: open sockets; this closes them.
+            own: what stands behind `metrics` and `admin`.
+        """
+        self._product = product
+        self.listeners = listeners
+        self._own = own
+        self._acceptors: dict[Bound, Acceptor] = {}
+        self._fronts: dict[str, Front] = {}
+        """By name of the endpoint."""
+        self._earlier: list[Front] = []
+        """Whose connections may not have reached their protocols yet."""
+        self._use = DescriptorUse()
+        self.budget = self._plan()
+
+    async def open_own(self) -> None:
+        """Accept at the metrics port and for the admin API."""
+        for name in OWN:
+            if name in self.listeners.bound:
+                await self._acceptor(name).open()
+
+    async def open(self) -> None:
+        """Accept requests."""
+        self._use = DescriptorUse()
+        self.budget = self._plan()
+        for endpoint in self.listeners.endpoints:
+            self._put_behind(endpoint)
+            await self._acceptor(endpoint.name).open()
+
+    def replace(self, listeners: Listeners) -> None:
+        """Accept where other settings say so, which are in force. Sockets that stay go on; what
+        came through one that goes is asked to leave after its next answer."""
+        before, self.listeners = self.listeners, listeners
+        self.budget = self._plan()
+        self._earlier = [front for front in (*self._earlier, *self._fronts.values()) if len(front)]
+        self._fronts = {}
+        for endpoint in listeners.endpoints:
+            self._put_behind(endpoint)
+        staying = set(listeners.bound.values())
+        for bound in before.bound.values():
+            if bound not in staying:
+                self._shut(bound)
+        for name, bound in listeners.bound.items():
+            acceptor = self._acceptors.get(bound)
+            if acceptor is None:
+                self._acceptor(name).begin()
+            else:
+                acceptor.factory = self._factory(name)
+
+    def stop(self, *, gently: bool = False) -> None:
+        """Accept no more requests; later connections are refused.
+
+        Args:
+            gently: connections that are still shaking hands may go on.
+        """
+        for name, bound in self.listeners.bound.items():
+            if name not in OWN and bound in self._acceptors:
+                self._acceptors[bound].close()
+        for front in (*self._fronts.values(), *self._earlier) if not gently else ():
+            front.close()
+
+    def close(self) -> None:
+        """Stop all, and close the sockets."""
+        self.stop()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        self.listeners.close()
+
+    # What stands behind a socket
+
+    def _acceptor(self, name: str) -> Acceptor:
+        bound = self.listeners.bound[name]
+        room = self._room
+        if name in self._own:
+            server = self._own[name]
+            room = lambda: _make_room(server)  # noqa: E731  # it is one of two
+        acceptor = Acceptor(name, bound.socket, self._factory(name), room, self._product.tasks)
+        self._acceptors[bound] = acceptor
+        return acceptor
+
+    def _factory(self, name: str) -> Callable[[], Any]:
+        return self._own[name] if name in self._own else self._fronts[name].factory
+
+    def _put_behind(self, endpoint: Endpoint) -> None:
+        self._fronts[endpoint.name] = Front(self._product, endpoint)
+
+    def _shut(self, bound: Bound) -> None:
+        local = bound.socket.getsockname()
+        self._acceptors.pop(bound).close()
+        bound.close()
+        for http1 in tuple(self._product.http1.servers):
+            if _came_through(http1.transport, local):
+                http1.begin_drain(gently=True)
+        for http2 in tuple(self._product.http2.servers):
+            if _came_through(http2.transport, local):
+                http2.begin_drain()
+
+    # Room
+
+    def _plan(self) -> Budget:
+        product = self._product
+        return self._use.budget(
+            backends=len(product.directory.records), wanted=product.settings.limits.connections
+        )
+
+    def _room(self) -> int:
+        product = self._product
+        fronts = (*self._fronts.values(), *self._earlier)
+        clients = product.connections + sum(map(len, fronts))
+        found = self.budget.room(clients, product.upstream_connections)
+        if found <= 0 and clients < self.budget.clients:
+            # What is missing is held by connections to backends.
+            product.http1.upstreams.close_idle(_IDLE_CLOSED)
+        return found
+
+
+def _came_through(transport: asyncio.BaseTransport | None, listener: Any) -> bool:
+    """Whether a connection was accepted at the socket with that name (`getsockname`)."""
+    name = None if transport is None else transport.get_extra_info("sockname")
+    if not name or not isinstance(name, tuple) or not isinstance(listener, tuple):
+        return bool(name == listener)
+    return name[1] == listener[1] and (listener[0] in _ANY or name[0] == listener[0])
+
+
+def _make_room(server: web.Server) -> int:
+    """How many more connections the metrics port or the admin API may take. With none, the older
+    half is closed, so that silent ones keep nobody from asking for our health."""
+    connections = server.connections
+    room = _OWN_CONNECTIONS - len(connections)
+    for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
+        connection.force_close()
+    return room
