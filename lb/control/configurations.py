@@ -121,9 +121,9 @@ class ConfigurationReader:
         """What to read next, when there is something."""
         while True:
             self._woken.clear()
-            for record in tuple(self._unread):
-                self._unread.discard(record)
-                self._add_unknown(record)
+            while self._unread:
+                self._add_unknown(self._unread.pop())
+                await asyncio.sleep(0)  # that took as long as it has models
             while self._left:
                 record, left = next(reversed(self._left.items()))
                 if not left:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from time import monotonic
 from typing import Final, TypeVar
@@ -16,15 +16,15 @@ from typing import Final, TypeVar
 from lb.control.configurations import ConfigurationReader
 from lb.control.directory import BackendDirectory
 from lb.control.facts import FactsKeeper
-from lb.control.questions import NotOffered, Questions, entries
+from lb.control.lists import ListReader
+from lb.control.questions import NotOffered, Questions
 from lb.control.record import LISTING_KINDS, BackendRecord, Setup
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendState
 from lb.domain.errors import UpstreamError
-from lb.domain.model import ModelEntry
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
-from lb.health.models import Version
+from lb.health.models import ModelList, Version
 from lb.net.tasks import TaskOwner
 
 _log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class ModelWatch:
         self.refresh_s = refresh_s
         self._clock = clock
         self._tasks = TaskOwner()
+        self._lists = ListReader()
         self._facts = FactsKeeper(questions, self._tasks, directory.facts_changed, clock)
         self.configurations = ConfigurationReader(
             questions,
@@ -272,8 +273,7 @@ class ModelWatch:
             if watched.last == came and record.models.lists is True:
                 self._take_index(watched, None, came, asked_at)
             else:
-                listed = entries(index)
-                await asyncio.sleep(0)  # a turn of the loop for reading, one for what follows
+                listed = await self._lists.read(index)
                 self._take_index(watched, listed, came, asked_at)
         except NotOffered as refused:
             self._take_none(record, str(refused))
@@ -287,7 +287,7 @@ class ModelWatch:
     def _take_index(
         self,
         watched: _Watched,
-        listed: Sequence[ModelEntry] | None,
+        listed: ModelList | None,
         came: tuple[AppProtocol, int],
         asked_at: float,
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -101,8 +101,8 @@ class Reply:
         raise NotOffered(text)
 
 
-def entries(index: Reply) -> tuple[ModelEntry, ...]:
-    """Read the answer to `Questions.index`.
+def entries(index: Reply) -> Iterator[ModelEntry]:
+    """Read the answer to `Questions.index`, one line after the other.
 
     Raises:
         ValueError: it is no list of models.

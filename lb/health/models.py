@@ -6,7 +6,7 @@ model", "not at ready state") counts until a list that was asked for after it sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from lb.domain.model import ModelEntry, ModelState
@@ -20,11 +20,30 @@ _CHANGING: Final = (ModelState.LOADING, ModelState.UNLOADING)
 _NONE: Final[frozenset[Version]] = frozenset()
 
 
+class ModelList:
+    """One list of models, and what follows from it: it never changes, so backends may share it."""
+
+    __slots__ = ("entries", "is_changing", "names", "ready")
+
+    def __init__(self, entries: Iterable[ModelEntry] = ()) -> None:
+        self.entries = tuple(entries)
+        self.names = frozenset(entry.name for entry in self.entries)
+        """Of all models listed, ready or not."""
+        self.ready: frozenset[Version] = frozenset(
+            (entry.name, entry.version) for entry in self.entries if entry.state is ModelState.READY
+        )
+        self.is_changing = any(entry.state in _CHANGING for entry in self.entries)
+        """Whether some model is being loaded or unloaded: another list is due soon."""
+
+
+_EMPTY: Final = ModelList()
+
+
 class ModelTable:
     """The models of one backend. Times are monotonic seconds."""
 
     __slots__ = (
-        "_absent", "_listed_ready", "_withheld", "asked_at", "entries", "lists", "names", "ready",
+        "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "lists", "names", "ready",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,7 +53,7 @@ class ModelTable:
         """Know nothing again: the process may be another one."""
         self.lists: bool | None = None
         """Whether it lists its models at all; None: not known yet."""
-        self.entries: tuple[ModelEntry, ...] = ()
+        self._list = _EMPTY
         self.names: frozenset[bytes] = frozenset()
         """Of all models listed, ready or not."""
         self.ready: frozenset[Version] = _NONE
@@ -53,26 +72,29 @@ class ModelTable:
         return bool(self.ready)
 
     @property
+    def entries(self) -> tuple[ModelEntry, ...]:
+        """The newest list, line by line."""
+        return self._list.entries
+
+    @property
     def is_changing(self) -> bool:
         """Whether some model is being loaded or unloaded: another list is due soon."""
-        return any(entry.state in _CHANGING for entry in self.entries)
+        return self._list.is_changing
 
-    def listed(self, entries: Sequence[ModelEntry], asked_at: float) -> frozenset[Version]:
+    def listed(self, models: ModelList, asked_at: float) -> frozenset[Version]:
         """Take over a list that was asked for at `asked_at`.
 
         Returns:
             What has become ready since the list before.
         """
-        if len(entries) > MAX_ENTRIES:
+        if len(models.entries) > MAX_ENTRIES:
             self.cannot_list()
             return _NONE
         before = self._listed_ready
         self.lists = True
-        self.entries = tuple(entries)
-        self.names = frozenset(entry.name for entry in entries)
-        self._listed_ready = frozenset(
-            (entry.name, entry.version) for entry in entries if entry.state is ModelState.READY
-        )
+        self._list = models
+        self.names = models.names
+        self._listed_ready = models.ready
         self.confirmed(asked_at)
         return (self._listed_ready - before) & self.ready
 

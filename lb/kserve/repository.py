@@ -7,7 +7,8 @@ backends, so texts are cut and everything else is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from lb.kserve import inference_pb2 as pb
 NAME_BYTES: Final = 1024
 """Models with longer names are left out."""
 _REASON_LENGTH: Final = 1024
+_DECODER: Final = json.JSONDecoder()
+_GAP: Final = re.compile(r"[ \t\n\r]*")
 _STATES: Final = {state.name: state for state in ModelState}
 
 
@@ -32,18 +35,21 @@ class Region:
     byte_size: int
 
 
-def entries_from_json(body: bytes) -> tuple[ModelEntry, ...]:
-    """Read the answer to `POST v2/repository/index`.
+def entries_from_json(body: bytes) -> Iterator[ModelEntry]:
+    """Read the answer to `POST v2/repository/index`, one line after the other.
 
     Raises:
-        ValueError: it is no list of models.
+        ValueError: it is no list of models; lines before the one that is none are given all the
+            same.
     """
-    items = (_text_fields(item, "name", "version", "state", "reason") for item in _array(body))
-    return _entries(items)
+    for item in _items(body):
+        entry = _entry(*_text_fields(item, "name", "version", "state", "reason"))
+        if entry is not None:
+            yield entry
 
 
-def entries_from_message(message: bytes) -> tuple[ModelEntry, ...]:
-    """Read a `RepositoryIndexResponse`.
+def entries_from_message(message: bytes) -> Iterator[ModelEntry]:
+    """Read a `RepositoryIndexResponse`, one line after the other.
 
     Raises:
         ValueError: it is none.
@@ -52,24 +58,23 @@ def entries_from_message(message: bytes) -> tuple[ModelEntry, ...]:
         models = pb.RepositoryIndexResponse.FromString(message).models
     except DecodeError as error:
         raise ValueError(f"not a list of models: {error}") from error
-    return _entries((model.name, model.version, model.state, model.reason) for model in models)
+    for model in models:
+        entry = _entry(model.name, model.version, model.state, model.reason)
+        if entry is not None:
+            yield entry
 
 
-def _entries(items: Iterable[tuple[str, ...]]) -> tuple[ModelEntry, ...]:
-    entries = []
-    for name, version, state, reason in items:
-        key = name.encode("utf-8", "surrogatepass")
-        if key and len(key) <= NAME_BYTES:
-            entries.append(
-                ModelEntry(
-                    key,
-                    version[:NAME_BYTES].encode("utf-8", "surrogatepass"),
-                    # A model that was never loaded has no state.
-                    _STATES.get(state, ModelState.UNAVAILABLE),
-                    reason[:_REASON_LENGTH],
-                )
-            )
-    return tuple(entries)
+def _entry(name: str, version: str, state: str, reason: str) -> ModelEntry | None:
+    key = name.encode("utf-8", "surrogatepass")
+    if not key or len(key) > NAME_BYTES:
+        return None
+    return ModelEntry(
+        key,
+        version[:NAME_BYTES].encode("utf-8", "surrogatepass"),
+        # A model that was never loaded has no state.
+        _STATES.get(state, ModelState.UNAVAILABLE),
+        reason[:_REASON_LENGTH],
+    )
 
 
 def regions_from_json(body: bytes) -> tuple[Region, ...]:
@@ -128,8 +133,43 @@ def _json(body: bytes) -> Any:
         raise ValueError(f"not JSON: {error}") from error
 
 
-def _text_fields(item: dict[str, Any], *names: str) -> tuple[str, ...]:
-    values = tuple(item.get(name) or "" for name in names)
-    if not all(isinstance(value, str) for value in values):
-        raise ValueError(f"expected texts for {', '.join(names)}")
+def _items(body: bytes) -> Iterator[dict[str, Any]]:
+    """The objects of an array as far as they are asked for: it may be long."""
+    try:
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        at = _next_sign(text, 0, "[")
+        while text[at : at + 1] != "]":
+            item, at = _DECODER.raw_decode(text, at)
+            if not isinstance(item, dict):
+                raise ValueError("expected an array of objects")
+            yield item
+            at = _skip(text, at)
+            if text[at : at + 1] != "]":
+                at = _next_sign(text, at, ",")
+                if text[at : at + 1] == "]":
+                    raise ValueError("an object is missing")
+        if _skip(text, at + 1) != len(text):
+            raise ValueError("more than an array")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def _next_sign(text: str, at: int, sign: str) -> int:
+    """Go on behind a sign, and the blanks before and after it."""
+    at = _skip(text, at)
+    if text[at : at + 1] != sign:
+        raise ValueError(f"{sign!r} is missing")
+    return _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    gap = _GAP.match(text, at)
+    return at if gap is None else gap.end()
+
+
+def _text_fields(item: dict[str, Any], *names: str) -> list[str]:
+    values = [item.get(name) or "" for name in names]
+    for value in values:
+        if not isinstance(value, str):
+            raise ValueError(f"expected texts for {', '.join(names)}")
     return values

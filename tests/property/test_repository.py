@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,9 +30,11 @@ FROM_MESSAGE = (
     trace_from_message,
     log_from_message,
 )
+ENTRY_KEYS = ("name", "version", "state", "reason")
 KEYS = st.sampled_from(
     [
-        *("name", "version", "state", "reason", "key", "offset", "byte_size", "log_info"),
+        *ENTRY_KEYS,
+        *("key", "offset", "byte_size", "log_info"),
         *("trace_level", "max_batch_size", "sequence_batching", "instance_group", "count"),
         *("gpus", "oldest", "direct", "max_candidate_sequences", "ensemble_scheduling", "step"),
         *("model_name", "max_sequence_idle_microseconds", "model_transaction_policy"),
@@ -52,7 +54,8 @@ VALUES = st.recursive(
 
 def read(reader: Callable[[bytes], Any], data: bytes) -> Any:
     try:
-        return reader(data)
+        found = reader(data)
+        return tuple(found) if isinstance(found, Iterator) else found
     except ValueError:
         return None
 
@@ -62,6 +65,27 @@ def read(reader: Callable[[bytes], Any], data: bytes) -> Any:
 def test_any_json_is_read_or_refused(reader: Callable[[bytes], Any], content: Any) -> None:
     found = read(reader, json.dumps(content).encode())
     assert read(reader, json.dumps(content).encode()) == found
+
+
+@given(
+    items=st.lists(st.dictionaries(KEYS, VALUES, max_size=4), max_size=4),
+    separators=st.sampled_from([(",", ":"), (" , ", " : "), ("\n,", ":\t")]),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
+)
+def test_lists_are_read_as_the_whole_of_their_json_is(
+    items: list[Any], separators: tuple[str, str], encoding: str
+) -> None:
+    text = f" {json.dumps(items, separators=separators)}\n".encode(encoding)
+    wanted = json.loads(text)
+    texts = [entry.get(key) or "" for entry in wanted for key in ENTRY_KEYS]
+    found = read(entries_from_json, text)
+    if not all(isinstance(each, str) for each in texts):
+        assert found is None
+        return
+    names = [entry.get("name") or "" for entry in wanted]
+    assert [each.name.decode("utf-8", "surrogatepass") for each in found] == list(
+        filter(None, names)
+    )
 
 
 @pytest.mark.parametrize("reader", FROM_MESSAGE)

@@ -32,7 +32,10 @@ from lb.wire.protobuf import ProtobufError, fields
 _log = logging.getLogger(__name__)
 
 _BEGUN_AT_ONCE: Final = 8
-"""Calls that are begun in one turn of the loop, a millisecond or two: there may be hundreds."""
+_HEAD_START_S: Final = 0.005
+"""There may be hundreds to be called, with long answers: calls begin so many at a time, which is a
+millisecond or two of work, and the next ones when these are answered or after this time, so that
+neither beginnings nor answers come all in one turn of the loop."""
 _LOOK_S: Final = 1.0
 """How often those that are waited for are held against the roster."""
 _REPOSITORY: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
@@ -259,10 +262,11 @@ class BackendFanOut:
 
         waiting: dict[asyncio.Task[None], Reach] = {}
         try:
-            for number, reach in enumerate(targets, start=1):
-                waiting[self._tasks.spawn(put(reach), name=f"ask:{reach.backend.name}")] = reach
-                if number % _BEGUN_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            for begin in range(0, len(targets), _BEGUN_AT_ONCE):
+                if waiting:
+                    await asyncio.wait(tuple(waiting)[-_BEGUN_AT_ONCE:], timeout=_HEAD_START_S)
+                for reach in targets[begin : begin + _BEGUN_AT_ONCE]:
+                    waiting[self._tasks.spawn(put(reach), name=f"ask:{reach.backend.name}")] = reach
             while waiting:
                 done, _ = await asyncio.wait(
                     waiting, timeout=_LOOK_S, return_when=asyncio.ALL_COMPLETED

@@ -9,6 +9,7 @@ from lb.admin.models import render_models
 from lb.admin.openapi import openapi_document
 from lb.control.model_views import models_view
 from lb.domain.model import ModelEntry, ModelState
+from lb.health.models import ModelList
 from tests.fakes.pool import READY_AT, make_pool
 from tests.unit.admin.schema import problems
 
@@ -17,10 +18,12 @@ def test_the_models_of_a_backend_are_as_documented() -> None:
     pool = make_pool()
     record = pool.find("a")
     record.models.listed(
-        [
-            ModelEntry(b"simple", b"1", ModelState.READY),
-            ModelEntry(b"other", b"", ModelState.UNAVAILABLE, "unloaded"),
-        ],
+        ModelList(
+            [
+                ModelEntry(b"simple", b"1", ModelState.READY),
+                ModelEntry(b"other", b"", ModelState.UNAVAILABLE, "unloaded"),
+            ]
+        ),
         READY_AT,
     )
     rendered = render_models(models_view(pool, record, READY_AT + 2))

@@ -14,7 +14,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelEntry, ModelState
 from lb.domain.outcome import Outcome
 from lb.health.configurations import ConfigurationBook
-from lb.health.models import Version
+from lb.health.models import ModelList, Version
 from lb.kserve.configuration import Configuration
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
@@ -63,7 +63,7 @@ class Bench:
         """One that configures models like that."""
         record = BackendRecord(Member(make_spec(name)), 100.0)
         entries = [ModelEntry(each.encode(), b"1", ModelState.READY) for each in models]
-        record.models.listed(entries, 100.0)
+        record.models.listed(ModelList(entries), 100.0)
         for model, digest in models.items():
             self.questions.digests[name, model.encode()] = digest
         self.reader.read(record)
@@ -163,7 +163,7 @@ async def test_what_is_not_ready_any_more_is_forgotten() -> None:
     async with reading() as bench:
         a, b = bench.record("a", m=1, n=1), bench.record("b", m=2, n=1)
         await eventually(lambda: bench.book.count == 4)
-        b.models.listed([ModelEntry(b"n", b"1", ModelState.READY)], 101.0)
+        b.models.listed(ModelList([ModelEntry(b"n", b"1", ModelState.READY)]), 101.0)
         bench.reader.read(b)
         await eventually(lambda: bench.known(a, b) == [1, None])
         assert not bench.book.differing

@@ -8,7 +8,7 @@ from lb.control.facts import FactsKeeper
 from lb.control.questions import NotOffered, Questions
 from lb.control.record import BackendRecord, Member
 from lb.domain.model import ModelEntry, ModelFacts, ModelState
-from lb.health.models import Version
+from lb.health.models import ModelList, Version
 from lb.kserve.facts import Configured
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
@@ -52,7 +52,9 @@ class Bench:
 
     def record(self, *models: bytes, name: str = "a") -> BackendRecord:
         record = BackendRecord(Member(make_spec(name)), 100.0)
-        record.models.listed([ModelEntry(m, b"1", ModelState.READY) for m in models], 100.0)
+        record.models.listed(
+            ModelList([ModelEntry(m, b"1", ModelState.READY) for m in models]), 100.0
+        )
         return record
 
     async def idle(self) -> Mapping[bytes, ModelFacts]:

@@ -11,6 +11,7 @@ from lb.control.model_views import (
 from lb.control.record import Setup, text
 from lb.domain.backend import AdminState
 from lb.domain.model import ModelEntry, ModelState
+from lb.health.models import ModelList
 from lb.kserve.repository import Region
 from tests.unit.control.test_directory import lists, make_directory
 
@@ -24,7 +25,7 @@ def drift(directory: BackendDirectory, name: str) -> Drift:
 def test_a_view_shows_models_and_regions() -> None:
     directory = make_directory("a")
     record = directory.find("a")
-    record.models.listed([ModelEntry(b"m", b"1", ModelState.LOADING, "it loads")], 108.0)
+    record.models.listed(ModelList([ModelEntry(b"m", b"1", ModelState.LOADING, "it loads")]), 108.0)
     record.learn(Setup(regions=(Region("r", "/k", 0, 8),), cuda=frozenset({"c"})))
     view = models_view(directory, record, NOW)
     assert view.models == (ModelLine("m", "1", "loading", "it loads"),)

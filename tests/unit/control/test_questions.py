@@ -72,7 +72,7 @@ async def test_http_is_asked_first() -> None:
     body = b'[{"name": "m", "version": "1", "state": "READY"}]'
     asker = Scripted(http_answer=HttpAnswer(200, (), body))
     reply = await Questions(asker).index(record())
-    assert entries(reply) == (ModelEntry(b"m", b"1", ModelState.READY),)
+    assert tuple(entries(reply)) == (ModelEntry(b"m", b"1", ModelState.READY),)
     assert asker.asked == [(b"POST", b"/v2/repository/index", b"")]
 
 
@@ -84,7 +84,7 @@ async def test_grpc_is_asked_where_http_does_not_answer() -> None:
     closed.ports[0].health.refused()
     for backend in (record(http=None), closed):
         reply = await Questions(asker).index(backend)
-        assert entries(reply) == (ModelEntry(b"m", b"1", ModelState.READY),)
+        assert tuple(entries(reply)) == (ModelEntry(b"m", b"1", ModelState.READY),)
     assert asker.asked == [(b"", SERVICE + b"RepositoryIndex", b"")] * 2
 
 

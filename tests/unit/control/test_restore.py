@@ -20,7 +20,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.model import ModelEntry, ModelState
 from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
-from lb.health.models import Version
+from lb.health.models import ModelList, Version
 from lb.health.port import Finding
 from lb.kserve.configuration import Configuration
 from lb.kserve.messages import REPOSITORY_MODEL_UNLOAD
@@ -41,7 +41,9 @@ R, OTHER = Region("r", "/r", 0, 64), Region("other", "/o", 0, 64)
 
 def record(name: str, setup: Setup | None = None, **models: ModelState) -> BackendRecord:
     made = BackendRecord(Member(make_spec(name)), 100.0)
-    made.models.listed([ModelEntry(m.encode(), b"1", state) for m, state in models.items()], 100.0)
+    made.models.listed(
+        ModelList([ModelEntry(m.encode(), b"1", state) for m, state in models.items()]), 100.0
+    )
     made.learn(setup or Setup())
     return made
 

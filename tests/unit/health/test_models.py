@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from lb.domain.model import ModelEntry, ModelState
-from lb.health.models import MAX_ENTRIES, ModelTable
+from lb.health.models import MAX_ENTRIES, ModelList, ModelTable
 
 A = (b"a", b"1")
 READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
@@ -13,7 +13,7 @@ def entry(name: str, version: str = "1", state: ModelState = READY) -> ModelEntr
 
 def make_table(*entries: ModelEntry, asked_at: float = 10.0) -> ModelTable:
     table = ModelTable()
-    table.listed(entries, asked_at)
+    table.listed(ModelList(entries), asked_at)
     return table
 
 
@@ -35,17 +35,17 @@ def test_what_is_listed_as_ready_is_ready() -> None:
 
 def test_a_list_tells_what_became_ready() -> None:
     table = ModelTable()
-    assert table.listed([entry("a")], 1.0) == {(b"a", b"1")}
-    assert table.listed([entry("a"), entry("b")], 2.0) == {(b"b", b"1")}
-    assert table.listed([entry("b")], 3.0) == frozenset()
-    assert table.listed([entry("a"), entry("b")], 4.0) == {(b"a", b"1")}
+    assert table.listed(ModelList([entry("a")]), 1.0) == {(b"a", b"1")}
+    assert table.listed(ModelList([entry("a"), entry("b")]), 2.0) == {(b"b", b"1")}
+    assert table.listed(ModelList([entry("b")]), 3.0) == frozenset()
+    assert table.listed(ModelList([entry("a"), entry("b")]), 4.0) == {(b"a", b"1")}
 
 
 def test_a_contradiction_counts_until_a_list_that_was_asked_for_later() -> None:
     table = make_table(entry("a"), entry("b"))
     assert table.contradicted(A, 20.0)
     assert table.ready == {(b"b", b"1")}
-    table.listed([entry("a"), entry("b")], 19.0)
+    table.listed(ModelList([entry("a"), entry("b")]), 19.0)
     assert table.ready == {(b"b", b"1")}
     table.confirmed(21.0)
     assert table.ready == {(b"a", b"1"), (b"b", b"1")}
@@ -69,7 +69,7 @@ def test_the_same_contradiction_is_no_news_twice() -> None:
 def test_a_model_that_was_contradicted_is_not_news_when_it_is_listed_again() -> None:
     table = make_table(entry("a"))
     table.contradicted(A, 20.0)
-    assert table.listed([entry("a")], 21.0) == frozenset()
+    assert table.listed(ModelList([entry("a")]), 21.0) == frozenset()
 
 
 def test_a_table_is_changing_while_a_model_loads_or_unloads() -> None:
@@ -95,7 +95,7 @@ def test_a_backend_that_cannot_list_keeps_no_list() -> None:
 
 def test_a_list_without_end_counts_as_none() -> None:
     table = ModelTable()
-    table.listed([entry(f"m{at}") for at in range(MAX_ENTRIES + 1)], 10.0)
+    table.listed(ModelList([entry(f"m{at}") for at in range(MAX_ENTRIES + 1)]), 10.0)
     assert table.lists is False
     assert table.ready == frozenset()
 
@@ -105,7 +105,7 @@ def test_forgetting_forgets_contradictions_too() -> None:
     table.contradicted(A, 20.0)
     table.forget()
     assert table.lists is None
-    assert table.listed([entry("a")], 5.0) == {(b"a", b"1")}
+    assert table.listed(ModelList([entry("a")]), 5.0) == {(b"a", b"1")}
     assert table.ready == {(b"a", b"1")}
 
 
@@ -130,7 +130,7 @@ def test_what_is_withheld_is_not_ready_until_it_is_let_go() -> None:
     table = ModelTable()
     entries = [ModelEntry(name, b"1", ModelState.READY) for name in (b"m", b"n")]
     assert not table.withhold(frozenset({b"m"}))
-    assert table.listed(entries, 1.0) == {(b"n", b"1")}
+    assert table.listed(ModelList(entries), 1.0) == {(b"n", b"1")}
     assert table.ready == {(b"n", b"1")}
     assert table.state_of(entries[0]) is ModelState.LOADING
     assert table.state_of(entries[1]) is ModelState.READY
