@@ -1,0 +1,152 @@
+"""Sources of backends and host names, as the settings ask for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from lb.control.directory import BackendDirectory
+from lb.control.membership import Membership
+from lb.discovery.file import FileSource
+from lb.discovery.follow import Followers, SourceStatus
+from lb.discovery.names import NameWatch
+from lb.discovery.source import Entries, Source
+from lb.domain.backend import Address, Backend, BackendSpec
+from lb.domain.client import ip_of
+from lb.net.tasks import TaskOwner
+from lb.proxy.fan_out.fan_out import BackendFanOut
+from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http2.relay import Http2Relay
+from lb.settings.listed import own_addresses, read_backends
+from lb.settings.model import Settings
+from lb.settings.substitution import Substitution
+from lb.settings.tree import MAX_CHARACTERS
+from lb.telemetry.meter import Meter
+
+
+class Discovery:
+    """Keeps the membership in line with the configuration and with what its sources find."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        membership: Membership,
+        renew: Callable[[Backend], None],
+    ) -> None:
+        """
+        Args:
+            directory: whose backends' names are followed.
+            membership: told of what is wanted.
+            renew: makes all further requests to a backend go over new connections.
+        """
+        self._directory = directory
+        self._membership = membership
+        self._renew = renew
+        self._followers = Followers(membership.found)
+        self._names = NameWatch(self._hosts, self._name_changed, interval_s=0.0)
+        self._tasks = TaskOwner()
+        self._sources: tuple[Source, ...] = ()
+        self._wait_s = 0.0
+        self._is_running = False
+
+    def configure(self, settings: Settings) -> None:
+        """Go by these settings, the first or other ones."""
+        discovery = settings.discovery
+        self._sources = make_sources(settings)
+        self._wait_s = discovery.wait
+        self._names.interval_s = discovery.resolve
+        self._directory.leaving_s = discovery.drain
+        self._membership.most = discovery.max_backends
+        names = [source.name for source in self._sources]
+        self._membership.configure(settings.backends, settings.health, names)
+        if self._is_running:
+            self._followers.use(self._sources)
+
+    async def start(self) -> None:
+        """Begin to follow the sources, and wait until each has said something, within limits."""
+        self._is_running = True
+        self._followers.use(self._sources)
+        self._tasks.spawn(self._names.run(), name="host names")
+        if self._sources:
+            await self._followers.first_round(self._wait_s)
+
+    async def aclose(self) -> None:
+        """End everything."""
+        self._is_running = False
+        await self._tasks.aclose()
+        await self._followers.aclose()
+
+    def statuses(self) -> Iterator[SourceStatus]:
+        """How all sources do."""
+        return self._followers.statuses()
+
+    def _hosts(self) -> frozenset[str]:
+        specs = (record.backend.spec for record in self._directory.records)
+        return frozenset(host for spec in specs for host in _hosts_of(spec))
+
+    def _name_changed(self, host: str) -> None:
+        for record in self._directory.records:
+            if host in _hosts_of(record.backend.spec):
+                self._renew(record.backend)
+
+
+def make_discovery(
+    directory: BackendDirectory,
+    membership: Membership,
+    relays: tuple[Http1Relay, Http2Relay],
+    meter: Meter,
+    fan_out: BackendFanOut,
+) -> Discovery:
+    """Have everybody who keeps something about backends go along with what the pool becomes."""
+    http1, http2 = relays
+
+    def cut(backend: Backend) -> None:
+        http1.cut(backend)
+        http2.cut(backend)
+        present = frozenset(directory.ref.current.backends)
+        meter.retain(present)
+        fan_out.own_calls.retain(present)
+        changed()
+
+    def changed() -> None:
+        kinds = frozenset(record.backend.spec.kind for record in directory.records)
+        if http1.kinds != kinds:
+            http1.kinds = http2.kinds = kinds
+            http2.configure(http2.options)  # what it decided for heads depends on them
+
+    def renew(backend: Backend) -> None:
+        http1.renew(backend)
+        http2.renew(backend)
+
+    directory.cut = cut
+    membership.changed = changed
+    return Discovery(directory, membership, renew)
+
+
+def make_sources(settings: Settings) -> tuple[Source, ...]:
+    """The sources that are configured; nothing is looked at yet."""
+    discovery = settings.discovery
+    sources: list[Source] = []
+    if discovery.dns:
+        from lb.discovery.dns import DnsSource  # most do without: 6 MB
+
+        sources += map(DnsSource, discovery.dns)
+    read = partial(_read_file, own_addresses(settings))
+    sources += (FileSource(path, read) for path in discovery.files)
+    return tuple(sources)
+
+
+def _read_file(ours: Mapping[str, Address], path: str) -> Entries:
+    return read_backends(_read_text(path), Substitution(os.environ, _read_text).apply, ours)
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read(MAX_CHARACTERS + 1)
+
+
+def _hosts_of(spec: BackendSpec) -> frozenset[str]:
+    """The names, not numbers, that a backend is reached by."""
+    addresses = [each for each in (spec.http, spec.grpc) if each is not None and each.host]
+    return frozenset(each.host for each in addresses if ip_of(each.host) is None)

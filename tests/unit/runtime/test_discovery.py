@@ -1,0 +1,149 @@
+"""Sources as the settings ask for them, and what becomes of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from lb.balancing.policies import make_policy
+from lb.control.directory import BackendDirectory
+from lb.control.membership import Membership
+from lb.domain.backend import Backend
+from lb.runtime.discovery import Discovery, make_sources
+from lb.runtime.logs import Logs
+from lb.runtime.wiring import Product, build
+from lb.settings.model import Settings
+from tests.fakes.dns_server import dns_server
+
+
+def settings(**config: Any) -> Settings:
+    return Settings.model_validate({"listen": {"http": "127.0.0.1:8000"}, **config})
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.membership = Membership(self.directory)
+        self.renewed: list[Backend] = []
+        self.discovery = Discovery(self.directory, self.membership, self.renewed.append)
+
+    @property
+    def names(self) -> list[str]:
+        return [record.backend.name for record in self.directory.records]
+
+    async def until(self, *names: str) -> None:
+        changed = asyncio.Event()
+        end = self.directory.ref.subscribe(lambda _snapshot: changed.set())
+        async with asyncio.timeout(10):
+            while self.names != list(names):
+                changed.clear()
+                await changed.wait()
+        end()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.discovery.aclose()
+
+
+async def test_the_start_waits_for_the_sources(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "backends.yaml"
+    path.write_text("- http: f:1\n")
+    async with dns_server() as server:
+        server.say("t.test.", "A", "10.0.0.9")
+        lookup = {"host": "t.test.", "http_port": 1, "servers": [server.address]}
+        config = settings(
+            backends=[{"http": "c:1"}], discovery={"files": [str(path)], "dns": [lookup]}
+        )
+        bench.discovery.configure(config)
+        assert bench.names == ["c:1"]
+        await bench.discovery.start()
+    assert bench.names == ["c:1", "10.0.0.9:1", "f:1"]
+    names = [status.name for status in bench.discovery.statuses()]
+    assert names == ["dns:t.test.", f"file:{path}"]
+
+
+async def test_a_source_that_fails_holds_up_nothing(bench: Bench) -> None:
+    bench.discovery.configure(settings(backends=[{"http": "c:1"}], discovery={"files": ["/no"]}))
+    await bench.discovery.start()
+    assert bench.names == ["c:1"]
+    (status,) = bench.discovery.statuses()
+    assert (status.failures, status.error) == (1, "cannot be read: No such file or directory")
+
+
+async def test_other_settings_bring_other_sources(bench: Bench, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        path.write_text(f"- http: {path.name}:1\n")
+    bench.discovery.configure(settings(discovery={"files": [str(one)]}))
+    await bench.discovery.start()
+    assert bench.names == ["one:1"]
+    bench.discovery.configure(settings(discovery={"files": [str(one), str(two)]}))
+    await bench.until("one:1", "two:1")
+    bench.discovery.configure(settings(discovery={"files": [str(two)], "max_backends": 7}))
+    assert bench.names == ["two:1"]
+    assert bench.membership.most == 7
+
+
+async def test_files_are_read_as_the_configuration_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIGHT_HEADER", "secret")
+    path = tmp_path / "backends.yaml"
+    path.write_text("- http: a:1\n  headers: {x: '${WEIGHT_HEADER}'}\n")
+    (source,) = make_sources(settings(discovery={"files": [str(path)]}))
+    (entry,) = await source.next()
+    assert entry.headers == {"x": "secret"}
+
+
+async def test_a_file_cannot_name_ourselves(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "backends.yaml"
+    path.write_text("- http: 127.0.0.1:8000\n")
+    bench.discovery.configure(settings(discovery={"files": [str(path)]}))
+    await bench.discovery.start()
+    (status,) = bench.discovery.statuses()
+    assert status.error.endswith("127.0.0.1:8000 is our own listener listen.http")
+
+
+async def test_time_to_leave_is_what_is_configured(bench: Bench) -> None:
+    bench.discovery.configure(settings(backends=[{"http": "c:1"}], discovery={"drain": "7s"}))
+    assert bench.directory.leaving_s == 7.0
+
+
+@pytest.fixture
+async def product() -> AsyncIterator[Product]:
+    config = settings(backends=[{"name": "a", "http": "127.0.0.1:1", "kind": "generic"}])
+    logs = Logs(config)
+    made = build(config, logs)
+    yield made
+    await made.aclose()
+    logs.close()
+
+
+async def test_the_relays_know_which_kinds_of_servers_there_are(product: Product) -> None:
+    def kinds() -> set[str]:
+        assert product.http1.kinds == product.http2.kinds
+        return {kind.value for kind in product.http1.kinds}
+
+    assert kinds() == {"generic"}
+    both = [{"http": "127.0.0.1:1", "kind": "generic"}, {"http": "127.0.0.1:2"}]
+    product.discovery.configure(settings(backends=both))
+    assert kinds() == {"generic", "triton"}
+    product.discovery.configure(settings(backends=both[1:]))
+    assert kinds() == {"triton"}
+
+
+async def test_what_was_counted_for_a_backend_goes_with_it(product: Product) -> None:
+    a = product.directory.find("a").backend
+    product.meter.traffic[0].answers[a] = {200: 1}
+    product.fan_out.own_calls.count("x", a, "ok")
+    product.discovery.configure(settings(backends=[{"http": "127.0.0.1:2"}]))
+    assert product.meter.traffic[0].answers == {}
+    assert not product.fan_out.own_calls.counts
