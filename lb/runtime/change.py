@@ -69,8 +69,7 @@ class Change:
         if old.balancing != new.balancing:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
-        if (old.backends, old.health) != (new.backends, new.health):
-            product.membership.configure(new.backends, new.health)
+        product.discovery.configure(new)
         records = product.directory.records
         used = {spec.tls for record in records if (spec := record.backend.spec).tls is not None}
         product.security.replace(self.security, used)
