@@ -12,11 +12,15 @@ import http.client
 import json
 import os
 import random
+import re
 import select
+import signal
 import sys
 import time
+import urllib.request
 import zlib
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 from benchmarks.load import payloads
@@ -30,6 +34,7 @@ LOAD_BYTES = 16 * 2**20
 _TIMEOUT_S = 120.0
 _SCRAPE_S = 1.0
 _CERTIFICATE_S = 0.5
+_RELOAD_S = 1.0
 _PARAMETERS = '"parameters":{"sequence_id":%d,"sequence_start":true,"sequence_end":true}'
 
 
@@ -166,6 +171,33 @@ def _certificates(given: argparse.Namespace) -> Callable[[], None]:
     return once
 
 
+def _reload(given: argparse.Namespace) -> Callable[[], None]:
+    """Change the weight of a backend in the configuration, and have that applied."""
+    weights = cycle((2, 1))
+    done = _applied(given.metrics)
+
+    def once() -> None:
+        nonlocal done
+        line = f"name: gpu-1, weight: {next(weights)},"
+        text = re.sub(r"name: gpu-1,( weight: \d,)?", line, given.config.read_text(), count=1)
+        given.config.write_text(text)
+        os.kill(given.pid, signal.SIGHUP)
+        time.sleep(_RELOAD_S)
+        before, done = done, _applied(given.metrics)
+        if done == before:
+            raise LoadError("the configuration was not reloaded")
+
+    return once
+
+
+def _applied(port: int) -> int:
+    """How many reloads of the configuration were applied, as the metrics say."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics/own", timeout=30.0) as answer:
+        page = answer.read().decode()
+    found = re.search(r'^triton_lb_reloads_total\{result="applied"\} (\d+)', page, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
 def _views(given: argparse.Namespace) -> Callable[[], None]:
     def once() -> None:
         _get(given.admin, "/api/v1/backends")
@@ -207,6 +239,7 @@ KINDS: dict[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
     "messages": _messages,
     "scrape": _scrape,
     "certificates": _certificates,
+    "reload": _reload,
     "views": _views,
     "merged": _merged,
     "tables": _tables,
@@ -219,6 +252,8 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     for name in ("http", "grpc", "metrics", "admin", "fleet"):
         parser.add_argument(f"--{name}", type=int, required=True, help="port")
+    parser.add_argument("--pid", type=int, required=True, help="of triton-lb")
+    parser.add_argument("--config", type=Path, required=True, help="file of triton-lb")
     parser.add_argument("--files", nargs="*", default=[], help="certificate and key")
     given = parser.parse_args()
     try:

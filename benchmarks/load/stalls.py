@@ -37,6 +37,7 @@ _MODELS = 1000
 _CALM = 2
 """Backends for the small requests, served by a process that the disturbance does not reach."""
 _SHARE = 0.999
+_CONFIGURATION = "stalls.yaml"
 _BELOW = "5"
 """Niceness of what is not measured: the small requests come first on the load core."""
 _NOTES = f"""\
@@ -46,7 +47,7 @@ beside what the row says. Milliseconds from when a request was due to its answer
 rounds; `worst` is the slowest of all. `harness` is what the 99.9th percentile of the same requests
 without a proxy has gained at the same time, since the disturbance is made on the core of the load
 generator; what is left of `added` without it is held against the limit. `done`: how often it was
-done. There is no reload of the whole configuration; the row about certificates reloads those."""
+done."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ SCENARIOS = (
     Scenario("messages", "64 MiB gRPC messages with their parameters at the end", 8),
     Scenario("certificates", "certificates reloaded every second", 8),
     Scenario("broadcast", "loads of 16 MiB for 8 backends", 8),
+    Scenario("reload", "the configuration of 200 backends changed every second", 200),
     Scenario("scrape", "/metrics with 200 backends' metrics every second", 200),
     Scenario("views", "views of 200 backends and of 1,000 models", 200),
     Scenario("merged", "lists and statistics of models of 200 backends, merged", 200),
@@ -244,7 +246,8 @@ class _Site:
         argv = [*("nice", "-n", _BELOW), sys.executable, "-m", "benchmarks.load.disturb"]
         argv += [scenario.kind, "--http", str(ports.http), "--grpc", str(ports.grpc)]
         argv += ["--metrics", str(ports.metrics), "--admin", str(ports.admin)]
-        argv += ["--fleet", str(ports.fleet)]
+        argv += ["--fleet", str(ports.fleet), "--pid", str(self._proxy.pid)]
+        argv += ["--config", str(self._directory / _CONFIGURATION)]
         argv += ["--files", *(str(self._directory / name) for name in ("server.pem", "server.key"))]
         cores = self._plan.cores
         child = self._children.start("disturb", argv, core=cores.load, cwd=REPOSITORY)
@@ -315,7 +318,7 @@ def _start(plan: Plan, children: Children, directory: Path, backends: int) -> tu
     config = render(
         "stalls.yaml",
         directory,
-        "stalls.yaml",
+        _CONFIGURATION,
         **dict(zip(("http", "grpc", "https"), (http, grpc, https), strict=True)),
         metrics=metrics,
         admin=admin,
