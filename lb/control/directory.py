@@ -444,13 +444,10 @@ class BackendDirectory:
         return self._trials.put(routing, passive.trials)
 
     def _tiers(self, protocol: AppProtocol) -> Tiers:
-        """Enabled backends by the state of their port."""
+        """Backends that may serve, by the state of their port."""
         by_state: dict[BackendState, list[Candidate]] = {}
         for_models = []
-        for record in self._records.values():
-            port = record.port(protocol)
-            if port is None or record.admin is not AdminState.ENABLED:
-                continue
+        for record, port in self._roll.serving(protocol):
             models = record.models
             candidate = Candidate(
                 record.backend,

@@ -11,14 +11,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lb.control.record import BackendRecord, Member
-from lb.domain.backend import AdminState
+from lb.control.record import BackendRecord, Member, PortRecord
+from lb.domain.backend import AdminState, AppProtocol, BackendState
 
 _log = logging.getLogger(__name__)
 
 MOST_LEAVING: Final = 1000
 """Beyond that the first ones go at once: a source that keeps changing its mind must not fill the
 memory."""
+_SERVING: Final = {BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED}
 
 
 class Roll:
@@ -53,14 +54,36 @@ class Roll:
         """Those that nobody wants any more."""
         return (each for each in self.records.values() if each.admin is AdminState.LEAVING)
 
+    def serving(self, protocol: AppProtocol) -> Iterator[tuple[BackendRecord, PortRecord]]:
+        """Those that may get requests over a protocol if their health lets them, and their ports:
+        the enabled ones. While these can do nothing but wait for their first probe, those that
+        leave stand in for them: there would be nobody."""
+        enabled = [
+            (record, port)
+            for record in self.records.values()
+            if record.admin is AdminState.ENABLED and (port := record.port(protocol)) is not None
+        ]
+        yield from enabled
+        states = {port.health.state for _, port in enabled}
+        if BackendState.STARTING in states and not states & _SERVING:
+            for record in self.leaving():
+                leaving = record.port(protocol) if record.word is AdminState.ENABLED else None
+                if leaving is not None and leaving.health.state in _SERVING:
+                    yield record, leaving
+
     def remove_finished(self, now: float) -> list[BackendRecord]:
         """Forget those that have finished, or had their time; returns them."""
         leaving = list(self.leaving())
+        if not leaving:
+            return []
         surplus = len(leaving) - MOST_LEAVING
+        needed = {record for protocol in AppProtocol for record, _ in self.serving(protocol)}
         gone = [
             record
             for number, record in enumerate(leaving)
-            if record.is_empty or record.is_overdue(now) or number < surplus
+            if (record.is_empty and record not in needed)
+            or record.is_overdue(now)
+            or number < surplus
         ]
         for record in gone:
             del self.records[record.backend.name]

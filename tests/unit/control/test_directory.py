@@ -239,7 +239,7 @@ def test_news_of_a_backend_that_left_is_ignored() -> None:
     directory = make_directory("a", "b")
     port, backend = port_of(directory, "a", HTTP), backend_of(directory, "a")
     moved = dataclasses.replace(make_spec("a"), http=Address(host="127.0.0.2", port=1))
-    for members in ([Member(moved)], []):
+    for members in ([Member(moved), Member(make_spec("b"))], []):
         directory.replace(members, 103.0)
         published = Publications(directory)
         directory.probed(port, ProbeResult(REFUSED), 104.0)
@@ -632,6 +632,32 @@ def test_what_a_removed_backend_does_not_finish_in_time_is_cut() -> None:
     directory.look(106.0)
     assert cut == [a]
     assert (a.deaths, a.open_sequences) == (1, 0)
+
+
+def test_those_that_leave_serve_until_the_first_newcomer_is_probed() -> None:
+    directory = make_directory("a", "b")
+    directory.set_admin("b", AdminState.DRAINING, 104.0)
+    cut: list[Backend] = []
+    directory.cut = cut.append
+    directory.replace([Member(make_spec("c")), Member(make_spec("d"))], 105.0)
+    directory.look(105.1)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
+    found(directory, port_of(directory, "c", HTTP), READY, 105.2)
+    assert (eligible(directory, HTTP), eligible(directory, GRPC)) == (["c"], ["a"])
+    directory.look(105.3)
+    assert [backend.name for backend in cut] == ["b"]
+    found(directory, port_of(directory, "c", GRPC), READY, 105.4)
+    directory.look(105.5)
+    assert [backend.name for backend in cut] == ["b", "a"]
+    assert eligible(directory, GRPC) == ["c"]
+
+
+def test_those_that_leave_do_not_stand_in_for_newcomers_that_are_down() -> None:
+    directory = make_directory("a")
+    directory.replace([Member(make_spec("c"))], 105.0)
+    for protocol in (HTTP, GRPC):
+        found(directory, port_of(directory, "c", protocol), REFUSED, 105.2)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == []
 
 
 def test_nothing_can_be_said_of_a_backend_that_leaves() -> None:
