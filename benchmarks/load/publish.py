@@ -43,7 +43,8 @@ def replaced(text: str, tables: Mapping[str, str]) -> str:
     """A page with its marked tables written anew; a mark with another name stays as it is."""
 
     def one(found: re.Match[str]) -> str:
-        return f"{found[1]}\n{tables[found[2]]}\n{found[4]}" if found[2] in tables else found[0]
+        table = tables.get(found[2])
+        return found[0] if table is None else f"{found[1]}\n\n{table}\n\n{found[4]}"
 
     marked = r"(<!-- bench:([\w-]+) -->)\n(.*?)(<!-- /bench -->)"
     return re.sub(marked, one, text, flags=re.DOTALL)
