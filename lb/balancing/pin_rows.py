@@ -37,6 +37,15 @@ class PinRows:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def size(self) -> int:
+        """One more than the highest number of a row so far."""
+        return len(self._keys)
+
+    def key(self, row: int) -> bytes:
+        """The key of a row; empty where there is none."""
+        return self._keys[row]
+
     def new_queue(self) -> int:
         """A queue; it lives as long as the table."""
         row = self._new_row()

@@ -12,9 +12,9 @@ along when it died is found out pin by pin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.balancing.rendezvous import by_rendezvous
@@ -41,6 +41,16 @@ class Affinity(Enum):
     RENDEZVOUS = "rendezvous"
     """By a hash of the key over the eligible backends: replicas of the balancer agree on it
     without telling each other."""
+
+
+class OpenSequence(NamedTuple):
+    """A sequence that runs, for another table."""
+
+    key: SequenceKey
+    backend: str
+    """Name of the backend; empty: it is over."""
+    lifetime_s: float = 0.0
+    """How long it is remembered without a step."""
 
 
 class _Model:
@@ -115,6 +125,8 @@ class SequenceTable:
         self._shares: dict[int, _Share] = {}
         self._shares_seen = 0
         self._turn = 0
+        self.told: Callable[[OpenSequence], None] | None = None
+        """Told of every sequence that begins or is over, while another process takes over."""
         self.started = 0
         self.lost = 0
         """Sequences whose backend died, as far as another step of them came."""
@@ -238,6 +250,49 @@ class SequenceTable:
         for lifetime_s, queue in self._queues.items():
             self._expire(queue, lifetime_s, now, limit)
 
+    # Another table
+
+    def export(self, begin: int, count: int) -> list[OpenSequence] | None:
+        """A part of what runs, for another table; None when that was all.
+
+        Args:
+            begin: row to begin at.
+            count: rows to look at.
+        """
+        if begin >= self._rows.size:
+            return None
+        lifetimes = {queue: lifetime for lifetime, queue in self._queues.items()}
+        found = []
+        for row in range(begin, min(begin + count, self._rows.size)):
+            if self._rows.key(row):
+                share = self._shares[self._rows.owner[row]]
+                if not share.is_lost:
+                    lifetime_s = lifetimes[self._rows.queue[row]]
+                    found.append(OpenSequence(self._key(row), share.backend.name, lifetime_s))
+        return found
+
+    def adopt(self, sequence: OpenSequence, backend: Backend | None, now: float) -> None:
+        """Know of a sequence what another table knows, unless a step of it is under way here.
+
+        Args:
+            sequence: as it was exported.
+            backend: the one that it names; None where there is none, or it is over.
+            now: monotonic seconds.
+        """
+        key = sequence.key
+        model = self._models.get(key.model)
+        row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
+        if row != NO_ROW:
+            if row in self._pins:
+                return
+            self._close(row)
+        if backend is not None:
+            self._open(key, self._queue(sequence.lifetime_s), backend, now)
+
+    def _key(self, row: int) -> SequenceKey:
+        model = self._shares[self._rows.owner[row]].model
+        return SequenceKey(model.name, _id_of(self._rows.key(row)))
+
     def open_by_model(self, max_models: int) -> Iterator[tuple[str, str, int]]:
         """Name of the backend, model, and how many run there; of models beyond the first
         `max_models` under the name `other`."""
@@ -343,12 +398,17 @@ class SequenceTable:
         backend.open_sequences += 1
         self._turn += 1
         backend.last_sequence = self._turn
+        if self.told is not None:
+            lifetime_s = next(each for each, known in self._queues.items() if known == queue)
+            self.told(OpenSequence(key, backend.name, lifetime_s))
         return self._rows.add(model.row_key(key.id), share.number, queue, now)
 
     def _close(self, row: int) -> None:
         pin = self._pins.pop(row, None)
         if pin is not None:
             pin.row = NO_ROW
+        if self.told is not None:
+            self.told(OpenSequence(self._key(row), ""))
         share = self._shares[self._rows.owner[row]]
         self._rows.remove(row)
         share.open -= 1
@@ -388,6 +448,14 @@ class SequenceTable:
                 self._close(row)
                 return
             rows.touch(row, rows.queue[row], rows.used[row])
+
+
+def _id_of(row_key: bytes) -> int | str:
+    """The id in a key of a row: see `_Model.row_key`."""
+    text = row_key.partition(b" ")[2]
+    if text[:1] == b"i":
+        return int(text[1:], 16)
+    return text[1:].decode("utf-8", "surrogateescape")
 
 
 def lost_text(key: SequenceKey, backend: Backend) -> str:

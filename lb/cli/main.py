@@ -72,6 +72,9 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
             metavar="ADDRESS",
             help=f"where to listen, instead of the file's or 127.0.0.1:{port}",
         )
+    command.add_argument(
+        "--pid-file", metavar="FILE", help="file that is to hold the id of the process that serves"
+    )
     command.set_defaults(handler=_serve)
 
 
@@ -117,12 +120,19 @@ def _positive(text: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from lb.cli.serve import serve
+    from lb.cli.serve import ServeOptions, serve
 
     names = ("http", "grpc", "metrics", "admin")
     given = {name: getattr(arguments, name) for name in names}
     listen = {name: address for name, address in given.items() if address is not None}
-    return serve(arguments.config, arguments.backend, listen)
+    return serve(
+        ServeOptions(
+            config=arguments.config,
+            backends=arguments.backend,
+            listen=listen,
+            pid_file=arguments.pid_file or "",
+        )
+    )
 
 
 def _check(arguments: argparse.Namespace) -> int:

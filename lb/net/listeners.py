@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.domain.backend import Address
+from lb.domain.client import ip_of
 from lb.domain.errors import LoadBalancerError
 
 BACKLOG: Final = 4096
@@ -57,16 +58,21 @@ def _bind_tcp(address: Address) -> socket.socket:
         if family == socket.AF_INET6:
             # `[::]` is every interface of both families, as with Triton.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            # Accepted sockets inherit it.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-        listener.setblocking(False)
+        prepare_inherited(listener)
         listener.bind(target)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def prepare_inherited(listener: socket.socket) -> None:
+    """Have a listening socket as we need it, whoever made it."""
+    if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        # Accepted sockets inherit it.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    listener.setblocking(False)
 
 
 def _bind_unix(path: str) -> socket.socket:
@@ -101,3 +107,13 @@ def bound_address(listener: socket.socket, wanted: Address) -> Address:
     if wanted.path:
         return wanted
     return Address(host=wanted.host, port=listener.getsockname()[1])
+
+
+def listening_address(listener: socket.socket, wanted: Address | None = None) -> Address:
+    """Where a socket listens; under the host name that was `wanted`, if it was a name."""
+    name = listener.getsockname()
+    if listener.family == socket.AF_UNIX:
+        return Address(path=name if isinstance(name, str) else "")
+    if wanted is not None and wanted.host and ip_of(wanted.host) is None:
+        return Address(host=wanted.host, port=name[1])
+    return Address(host=name[0], port=name[1])

@@ -78,17 +78,20 @@ class Doors:
             else:
                 acceptor.factory = self._factory(name)
 
-    def stop(self, *, gently: bool = False) -> None:
-        """Accept no more requests; later connections are refused.
-
-        Args:
-            gently: connections that are still shaking hands may go on.
-        """
+    def stop(self) -> None:
+        """Accept no more requests; later connections are refused."""
         for name, bound in self.listeners.bound.items():
             if name not in OWN and bound in self._acceptors:
                 self._acceptors[bound].close()
-        for front in (*self._fronts.values(), *self._earlier) if not gently else ():
+        for front in (*self._fronts.values(), *self._earlier):
             front.close()
+
+    def give_way(self) -> None:
+        """Another process listens at the same sockets: accept no more at any of them."""
+        for bound in self.listeners.bound.values():
+            bound.is_ours = False
+        for acceptor in self._acceptors.values():
+            acceptor.close()
 
     def close(self) -> None:
         """Stop all, and close the sockets."""

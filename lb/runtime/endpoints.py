@@ -82,9 +82,13 @@ class Bound:
     socket: socket.socket
     is_ours: bool = True
     """Whether the file of a Unix socket goes with it; else somebody else listens there, too."""
+    is_closed: bool = False
 
     def close(self) -> None:
-        """Close it; a Unix socket's file goes too."""
+        """Close it; a Unix socket's file goes too. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         self.socket.close()
         path = self.address.path
         if path and self.is_ours and os.path.exists(path):

@@ -2,7 +2,8 @@
 
 Start: bind every address, probe the backends once, then accept. Shutdown: readiness down, accept
 for the settle time, close the listeners, ask clients to go (Connection: close, GOAWAY), wait for
-what runs, cut what is left. A second signal cuts at once.
+what runs, cut what is left. A second signal cuts at once. A process that gives way to the next one
+goes more gently: that one listens at the same sockets, so nobody has to be refused.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from lb.runtime.allocator import keep_freed_memory
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
+from lb.runtime.inheritance import claim
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify, ready
+from lb.runtime.pid_file import remove_pid, write_pid
+from lb.runtime.predecessor import Inherited, Predecessor
 from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
+from lb.runtime.succession import Succession
+from lb.runtime.upgrade import Upgrader
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
 from lb.settings.model import Settings
 from lb.wire.native import is_compiled
@@ -59,6 +65,12 @@ class Start:
     """Where the settings come from; None where flags say it all."""
     digest: str = ""
     """Of the text of the settings."""
+    inherited: tuple[Inherited, ...] = ()
+    """Listening sockets that others have bound for us."""
+    predecessor: Predecessor | None = None
+    """Whom to take over from."""
+    pid_file: str = ""
+    """Holds the id of the process that serves; empty: there is none."""
 
 
 def run(settings: Settings, start: Start | None = None) -> int:
@@ -67,7 +79,8 @@ def run(settings: Settings, start: Start | None = None) -> int:
     Raises:
         LoadBalancerError: an address or a log file cannot be used.
     """
-    listeners = Listeners(settings)
+    start = start or Start()
+    listeners = Listeners(settings, claim(start.inherited, settings))
     try:
         logs = Logs(settings)
         try:
@@ -75,7 +88,7 @@ def run(settings: Settings, start: Start | None = None) -> int:
             sys.setswitchinterval(_SWITCH_S)
             keep_freed_memory()
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(Process(settings, listeners, logs, start or Start()).main())
+                runner.run(Process(settings, listeners, logs, start).main())
         finally:
             logs.close()
     finally:
@@ -114,6 +127,8 @@ class Process:
         self._accepting = False
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._successor = 0
+        """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
 
     @property
@@ -128,22 +143,26 @@ class Process:
         doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
             reloader = Reloader(product, doors, self._logs, self._start.file)
-            self._on_hangup(product, reloader)
+            upgrader = Upgrader(product, doors, lambda pid: self._give_way(doors, pid))
+            self._handle_requests(product, reloader, upgrader)
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
             product.tasks.spawn(self._watch_files(product, reloader), name="files")
-            await doors.open_own()
+            if self._start.predecessor is None:
+                await doors.open_own()
             await self._unless_stopped(product.discovery.start())
             product.probes.start()
             product.models.start()
             await self._unless_stopped(product.probes.first_round())
             await self._unless_stopped(product.models.first_round(_TABLES_S))
             if not self._stop.is_set():
-                await self._open(product, doors)
+                await self._begin(product, doors)
                 reloader.begun.set()
+                upgrader.begun.set()
                 await self._stop.wait()
-                reloader.closed = "the process shuts down"
+                reloader.closed = upgrader.closed = upgrader.closed or "the process shuts down"
                 await self._shut_down(product, doors)
         finally:
+            self._remove_pid_file()
             doors.close()
             await product.aclose()
             for runner in self._runners:
@@ -163,11 +182,22 @@ class Process:
             self._force.set()
         self._stop.set()
 
-    def _on_hangup(self, product: Product, reloader: Reloader) -> None:
+    def _handle_requests(self, product: Product, reloader: Reloader, upgrader: Upgrader) -> None:
         def reload() -> None:
             product.tasks.spawn(reloader.ask("SIGHUP"), name="reload")
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        def upgrade() -> None:
+            product.tasks.spawn(upgrader.ask("SIGUSR2"), name="upgrade")
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(signal.SIGUSR2, upgrade)
+
+    def _give_way(self, doors: Doors, successor: int) -> None:
+        """Another process accepts at our sockets."""
+        self._successor = successor
+        doors.give_way()
+        self._stop.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for `work`, but not longer than until the process is told to stop."""
@@ -191,6 +221,18 @@ class Process:
                 servers[name] = runner.server
         return servers
 
+    async def _begin(self, product: Product, doors: Doors) -> None:
+        """Accept; before that, take over from the process before, if there is one."""
+        predecessor = self._start.predecessor
+        if predecessor is None:
+            await self._open(product, doors)
+            return
+        succession = Succession(predecessor, product)
+        await succession.take_over()
+        await doors.open_own()
+        await self._open(product, doors)
+        succession.accepts()
+
     async def _open(self, product: Product, doors: Doors) -> None:
         """Start to accept requests and say so."""
         await doors.open()
@@ -202,8 +244,14 @@ class Process:
             "connections": doors.budget.clients,
             "compiled": is_compiled(),
         }
+        if self._start.pid_file:
+            write_pid(self._start.pid_file)
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
+
+    def _remove_pid_file(self) -> None:
+        if self._start.pid_file:
+            remove_pid(self._start.pid_file)
 
     async def _watch_lag(self, product: Product) -> None:
         loop = asyncio.get_running_loop()
@@ -228,6 +276,9 @@ class Process:
     async def _shut_down(self, product: Product, doors: Doors) -> None:
         shutdown = product.settings.shutdown
         self._accepting = False
+        if self._successor:
+            await self._leave(product)
+            return
         notify("STOPPING=1", os.environ)
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
         product.dispatcher.announce_exit()
@@ -242,6 +293,20 @@ class Process:
             _log.warning("requests were cut", extra={"requests": cut})
         else:
             await self._until(lambda: not product.connections, _GOODBYE_S)
+
+    async def _leave(self, product: Product) -> None:
+        """Finish what we have, while the next process takes what is new. A client's connection
+        closes with the answer to its next request, so that none is lost on one that has just been
+        closed."""
+        drain_s = product.settings.shutdown.drain
+        fields = {"to": self._successor, "requests": product.dispatcher.open_exchanges}
+        _log.info("giving way", extra=fields)
+        product.http1.begin_drain(gently=True)
+        product.http2.begin_drain()
+        await self._until(lambda: product.idle and not product.connections, drain_s)
+        if not product.idle:
+            cut = product.dispatcher.open_exchanges
+            _log.warning("requests were cut", extra={"requests": cut})
 
     async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
         """Wait until `is_over`, a second signal, or the limit."""

@@ -1,0 +1,105 @@
+"""What one process tells the next one of its state: what operators said, and which sequences run.
+
+Settings come from the file; whether backends live is found out by probes; what is learnt of models
+is asked for again. What is told here exists nowhere else. The process before goes on telling of
+sequences that begin and end there, on connections that clients had, until it has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from time import monotonic
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from lb.balancing.sequences import OpenSequence
+from lb.control.membership import RuntimeChanges
+from lb.domain.backend import Address, AdminState
+from lb.domain.sequence import SequenceKey
+from lb.runtime.wiring import Product
+from lb.settings.backends import BackendSettings
+
+_log = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE: Final = 500
+"""Sequences that are told of in one turn of the loop: about two milliseconds."""
+_STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
+
+
+def operator_state(product: Product) -> dict[str, Any]:
+    """What operators said while the process ran."""
+    changes = product.membership.runtime_changes
+    return {
+        "added": [_plain(entry) for entry in changes.added],
+        "removed": sorted(changes.removed),
+        "states": {
+            record.backend.name: record.admin.value
+            for record in product.directory.records
+            if record.admin in _STATES
+        },
+    }
+
+
+def resume_operator_state(product: Product, state: Mapping[str, Any]) -> None:
+    """Take over what operators said to the process before. What this version cannot use is left
+    out, and told."""
+    added = []
+    for entry in state.get("added", ()):
+        try:
+            added.append(BackendSettings.model_validate(entry))
+        except ValidationError as error:
+            fields = {"backend": entry.get("name"), "why": str(error.errors()[0]["msg"])}
+            _log.warning("backend that an operator added cannot be taken over", extra=fields)
+    product.membership.resume(RuntimeChanges(tuple(added), frozenset(state.get("removed", ()))))
+    known = {record.backend.name for record in product.directory.records}
+    for name, value in state.get("states", {}).items():
+        if name in known:
+            product.directory.set_admin(name, AdminState(value), monotonic())
+
+
+def sequence_parts(product: Product) -> Iterator[list[list[Any]]]:
+    """All open sequences, in parts; between two of them the loop may turn."""
+    table, begin = product.dispatcher.steps.table, 0
+    while (part := table.export(begin, _ROWS_AT_ONCE)) is not None:
+        if part:
+            yield [_row(each) for each in part]
+        begin += _ROWS_AT_ONCE
+
+
+def follow_sequences(product: Product, tell: Callable[[list[list[Any]]], None]) -> None:
+    """Tell of every sequence that begins or ends from now on."""
+    product.dispatcher.steps.table.told = lambda sequence: tell([_row(sequence)])
+
+
+def resume_sequences(product: Product, rows: Sequence[Sequence[Any]]) -> None:
+    """Take over what another process told of sequences."""
+    table, now = product.dispatcher.steps.table, monotonic()
+    backends = {record.backend.name: record.backend for record in product.directory.records}
+    for model, sequence_id, backend, lifetime_s in rows:
+        key = SequenceKey(model.encode("utf-8", "surrogateescape"), sequence_id)
+        sequence = OpenSequence(key, backend, lifetime_s)
+        table.adopt(sequence, backends.get(backend), now)
+
+
+def _row(sequence: OpenSequence) -> list[Any]:
+    key = sequence.key
+    model = key.model.decode("utf-8", "surrogateescape")
+    return [model, key.id, sequence.backend, sequence.lifetime_s]
+
+
+def _plain(value: object) -> Any:
+    """A value of the settings as a file would have it."""
+    if isinstance(value, BaseModel):
+        return {name: _plain(getattr(value, name)) for name in sorted(value.model_fields_set)}
+    if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list, frozenset, set)):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,35 @@
+"""The file that says which process serves, for those who send it signals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lb.domain.errors import LoadBalancerError
+
+
+class PidFileError(LoadBalancerError):
+    """The file cannot be written; the message says which and why."""
+
+
+def write_pid(path: str) -> None:
+    """Say that it is this process, at once for whoever reads it.
+
+    Raises:
+        PidFileError: it cannot be written.
+    """
+    fresh = Path(f"{path}.{os.getpid()}")
+    try:
+        fresh.write_text(f"{os.getpid()}\n")
+        fresh.replace(path)
+    except OSError as error:
+        raise PidFileError(f"cannot write the PID file {path}: {error.strerror}") from error
+
+
+def remove_pid(path: str) -> None:
+    """Remove the file, unless another process has taken over."""
+    try:
+        if Path(path).read_text().strip() == str(os.getpid()):
+            os.unlink(path)
+    except OSError:
+        return

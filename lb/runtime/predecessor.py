@@ -1,0 +1,111 @@
+"""The process that started this one to take over from it, as seen from here.
+
+They talk over a pair of sockets, one JSON object per line. The first line comes with the listening
+sockets. `lb.runtime.upgrade` is the other end, and says what follows.
+
+Nothing of the data plane is imported here: a mistake in the settings is told without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import Any, Final, NamedTuple
+
+VARIABLE: Final = "TRITON_LB_UPGRADE_FD"
+"""Environment variable with the number of the descriptor."""
+MOST_SOCKETS: Final = 64
+_MOST_BYTES: Final = 64 * 1024
+_GREETING_S: Final = 10.0
+
+
+class Inherited(NamedTuple):
+    """A listening socket that somebody else bound."""
+
+    name: str
+    """Of its listener, or whatever who bound it calls it; may be empty."""
+    wanted: str
+    """The address that was asked for; empty where nobody says."""
+    socket: socket.socket
+    is_ours: bool
+    """Whether the file of a Unix socket goes when we close it."""
+
+
+class Predecessor:
+    """The process before this one."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        """Hear what it has to say first.
+
+        Raises:
+            OSError: it has gone, or says nothing.
+            ValueError: it says something else.
+        """
+        self.channel = channel
+        channel.settimeout(_GREETING_S)
+        data, fds, _, _ = socket.recv_fds(channel, _MOST_BYTES, MOST_SOCKETS)
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        while not data.endswith(b"\n"):
+            more = channel.recv(_MOST_BYTES)
+            if not more:
+                raise ConnectionError("the process before this one has gone")
+            data += more
+        listeners = json.loads(data)["listeners"]
+        self.inherited = tuple(
+            Inherited(each["name"], each["wanted"], sock, each["is_ours"])
+            for each, sock in zip(listeners, sockets, strict=True)
+        )
+
+    def tell(self, event: str, value: Any = True) -> None:
+        """Tell it how far we are; nobody may be there any more."""
+        try:
+            self.channel.sendall(line(event, value))
+        except OSError:
+            return
+
+
+def line(event: str, value: Any = True) -> bytes:
+    """One message."""
+    return json.dumps({event: value}).encode() + b"\n"
+
+
+def find_predecessor(environment: MutableMapping[str, str]) -> Predecessor | None:
+    """The process that started this one to take over; None where nobody did.
+
+    Args:
+        environment: of the process; the variable is taken out, so that nobody else finds it.
+
+    Raises:
+        OSError, ValueError: see `Predecessor`.
+    """
+    text = environment.pop(VARIABLE, "")
+    if not text:
+        return None
+    return Predecessor(socket.socket(fileno=int(text)))
+
+
+def sockets_of_systemd(environment: MutableMapping[str, str]) -> tuple[Inherited, ...]:
+    """The sockets that the service manager has bound for us (sd_listen_fds(3)).
+
+    Args:
+        environment: of the process; the variables are taken out, since they are for this process.
+    """
+    pid = environment.pop("LISTEN_PID", "")
+    count = environment.pop("LISTEN_FDS", "0")
+    names = environment.pop("LISTEN_FDNAMES", "").split(":")
+    if pid != str(os.getpid()) or not count.isdecimal():
+        return ()
+    found = []
+    for index in range(int(count)):
+        fd = _FIRST_FD + index
+        os.set_inheritable(fd, False)
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        name = names[index] if index < len(names) else ""
+        found.append(Inherited(name, "", sock, is_ours=False))
+    return tuple(found)
+
+
+_FIRST_FD: Final = 3
