@@ -59,9 +59,10 @@ class LimitSettings(Section):
     body_bytes: Size = 0
     """Body of one HTTP request, or one gRPC message. More gets 413 or RESOURCE_EXHAUSTED; 0 is
     no limit, as with Triton."""
-    retained_body_bytes: Size = 64 << 10
-    """How much of a request's body is kept so that it can be sent to another backend. A request
-    that sent more is not repeated."""
+    retained_body_bytes: Size = 8 << 20
+    """How much of a request's body is kept, until its answer begins, so that it can be sent to
+    another backend. A request that sent more is not repeated; nor are those that came when half of
+    `memory_bytes` was held."""
     memory_bytes: Size = 0
     """All bytes held for requests and answers under way. Past it new requests are refused, then
     the largest holder is cut. 0 is a quarter of the memory limit of the container or machine, at

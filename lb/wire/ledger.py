@@ -24,7 +24,9 @@ class Holder(Protocol):
 class Ledger:
     """Counts bytes held. Callers `take` before they keep payload and `release` after."""
 
-    __slots__ = ("_holders", "ceiling", "evictions", "held", "short_at", "shortages")
+    __slots__ = (
+        "_holders", "ceiling", "evictions", "held", "keep_up_to", "short_at", "shortages", "unkept",
+    )  # fmt: skip
 
     def __init__(self, ceiling: int) -> None:
         self.held = 0
@@ -33,6 +35,8 @@ class Ledger:
         """How often a holder had to give way."""
         self.shortages = 0
         """How often it became short; while it is short and this stays, it always was."""
+        self.unkept = 0
+        """How often something was not kept because much is held."""
         self._holders: dict[Holder, None] = {}
 
     def __len__(self) -> int:
@@ -44,11 +48,21 @@ class Ledger:
         self.ceiling = ceiling
         self.short_at = ceiling - ceiling // 8
         """From here on new work should be refused and credit withheld."""
+        self.keep_up_to = ceiling // 2
+        """Up to here bytes may be kept that nobody waits for."""
 
     @property
     def is_short(self) -> bool:
         """Whether new work should be refused and credit withheld."""
         return self.held >= self.short_at
+
+    def may_keep(self, size: int) -> bool:
+        """Whether there is room for bytes that are kept only to be sent once more, perhaps: they
+        leave half of it to what waits."""
+        if self.held + size <= self.keep_up_to:
+            return True
+        self.unkept += 1
+        return False
 
     def take(self, holder: Holder, size: int) -> bool:
         """Put `size` bytes on the holder's account. False when it was evicted instead."""

@@ -70,8 +70,8 @@ class Way:
         self.sent += payload
         pipe.window -= size
         assert pipe.window >= 0
-        if pipe.retained is not None and not pipe.retain(payload, self.stream.keep):
-            return
+        if pipe.retained is not None:
+            pipe.retain(payload, self.stream.keep)
         if pipe.queue or pipe.credit < size:
             if pipe.push(payload):
                 self.drain()

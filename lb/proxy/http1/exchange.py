@@ -238,14 +238,15 @@ class Http1Exchange(Upload):
         _log.debug(
             "attempt failed", extra={"backend": name, "outcome": outcome.value, "detail": detail}
         )
-        if self.server is None:
+        server = self.server
+        if server is None:
             return
         if dispatcher.may_retry(
             self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
         ):
             dispatcher.go_again(self, outcome, self._place)
-            if self.port is None and self.server is not None and not self.request_ended:
-                self.server.update_reading()  # what comes meanwhile could only be kept
+            if self.port is None and self.server is server and not self.request_ended:
+                server.update_reading()  # what comes meanwhile could only be kept
         else:
             reason, text = dispatcher.steps.failure(self, outcome)
             if outcome is Outcome.PROTOCOL_ERROR:

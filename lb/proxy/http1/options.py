@@ -17,7 +17,7 @@ class Http1Options:
     """Of requests and of answers."""
     body_size: int = 0
     """Longest request body; 0 is no limit."""
-    retained_size: int = 64 * 1024
+    retained_size: int = 8 * 2**20
     """How much of a request is kept to be sent again."""
     buffer_size: int = 64 * 1024
     """Bytes that may wait to be written on a connection before its source is paused, and bytes

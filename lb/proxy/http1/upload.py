@@ -38,7 +38,7 @@ class Upload(Exchange):
 
     __slots__ = (
         "_charged", "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "_unsent",
-        "plan", "relay", "request_ended", "server", "upstream",
+        "_unsent_size", "plan", "relay", "request_ended", "server", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -61,8 +61,9 @@ class Upload(Exchange):
         """Everything that goes to a backend so far; None once it is too much to keep."""
         self._unsent: deque[Payload] | None = None
         """What was kept and goes to the backend bit by bit, if it is much; never little."""
+        self._unsent_size = 0
         self._kept_size = 0
-        """Bytes of what is kept, or not sent yet."""
+        """Bytes of what is kept, or if nothing is, of what is not sent yet."""
         self._charged = 0
         """Bytes on the ledger for what is kept and gathered."""
         self._chunks = 0
@@ -111,15 +112,32 @@ class Upload(Exchange):
         upstream.port.bytes_sent += self.bytes_in
         if kept is None:
             raise RuntimeError("an attempt was made without the request")
-        limit = self.relay.options.retained_size
-        if self._kept_size > limit and self._kept_size > PORTION:
-            self._kept = None
+        if self._kept_size > UNCOUNTED or self.plan.length > UNCOUNTED:
+            self._send_much(upstream, kept)
+        else:
+            upstream.write(kept)
+
+    def _send_much(self, upstream: ClientConnection, kept: list[Payload]) -> None:
+        size = self._kept_size
+        is_kept = self._may_keep(max(size, self.plan.length))
+        if size > PORTION:
             self._unsent = deque(kept)
+            self._unsent_size = size
+            if not is_kept:
+                self._kept = None
             self._send_on()
             return
+        self._unsent = None
         upstream.write(kept)
-        if self._kept_size > limit or self.plan.length > limit:
+        if not is_kept:
             self.forget()
+
+    def _may_keep(self, size: int) -> bool:
+        """Whether so much in all is kept for another attempt."""
+        relay = self.relay
+        return size <= relay.options.retained_size and (
+            relay.ledger.may_keep(max(0, size - self._charged))
+        )
 
     def _send_on(self) -> None:
         """Send the next part of what was kept, and the rest in later turns of the loop."""
@@ -129,11 +147,13 @@ class Upload(Exchange):
         portion: list[Payload] = []
         size = 0
         # The ledger counts no crumbs, and whatever is unsent is to be on it: they go along.
-        while unsent and (size < PORTION or self._kept_size - size <= UNCOUNTED):
+        while unsent and (size < PORTION or self._unsent_size - size <= UNCOUNTED):
             piece = unsent.popleft()
             portion.append(piece)
             size += len(piece)
-        self._kept_size -= size
+        self._unsent_size -= size
+        if self._kept is None:
+            self._kept_size = self._unsent_size
         if not unsent:
             self._unsent = None
         self._settle()
@@ -162,6 +182,15 @@ class Upload(Exchange):
             message = []
             self._add_chunk(message, pieces, size)
         self._send(message, size)
+
+    def _keep_no_more(self) -> None:
+        """Give back what was sent; what is to be sent yet stays."""
+        if self._unsent is None:
+            self.forget()
+        else:
+            self._kept = None
+            self._kept_size = self._unsent_size
+            self._settle()
 
     def forget(self) -> None:
         """Give back what was kept: there will be no other attempt."""
@@ -238,18 +267,21 @@ class Upload(Exchange):
             upstream.port.bytes_sent += size
             if self._unsent is not None:
                 self._unsent += message
-                self._kept_size += sum(map(len, message))
-                self._settle()
-                return
-            upstream.write(message)
+                self._unsent_size += sum(map(len, message))
+                if self._kept is None:
+                    self._kept_size = self._unsent_size
+                    self._settle()
+                    return
+            else:
+                upstream.write(message)
         if self._kept is not None:
             self._keep(self._kept, message, may_drop=upstream is not None)
 
     def _keep(self, kept: list[Payload], message: list[Payload], *, may_drop: bool) -> None:
         size = sum(map(len, message))
         self._kept_size += size
-        if may_drop and self._kept_size > self.relay.options.retained_size:
-            self.forget()
+        if may_drop and not self._may_keep(self._kept_size):
+            self._keep_no_more()
             return
         kept += message
         # A body that comes in crumbs would otherwise cost many times its size.

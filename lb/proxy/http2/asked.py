@@ -65,7 +65,7 @@ class AskedCall(Call):
             return
         if self.messages is not None and not self._message_fits(payload):
             return
-        if not request.retain(payload, self._limit):
+        if not request.collect(payload):
             return
         join_short(request.retained)
         if not end_stream:

@@ -174,8 +174,8 @@ class Call(JoinedStreams):
             if not retained and size < UNCOUNTED:
                 retained.append(payload)
                 request.retained_size = size
-            elif not self._retain(payload):
-                return
+            else:
+                self._retain(payload)
         if self.messages is not None and not self._message_fits(payload):
             return
         if self.held_back and not self._peek(payload, end_stream):
@@ -196,8 +196,8 @@ class Call(JoinedStreams):
             return not self.held_back and self.messages is None
         return self.begun
 
-    def _retain(self, payload: Payload) -> bool:
-        """Keep payload for another attempt. False when the call had to give way."""
+    def _retain(self, payload: Payload) -> None:
+        """Keep payload for another attempt."""
         request = self.request
         limit = self.relay.options.retained_size
         if not request.retained and len(payload) >= PREFIX_SIZE:
@@ -205,8 +205,8 @@ class Call(JoinedStreams):
             if announced + PREFIX_SIZE > limit:
                 # It will not fit, so do not copy the first part of it.
                 request.drop_retained()
-                return True
-        return request.retain(payload, limit)
+                return
+        request.retain(payload, limit)
 
     def _peek(self, payload: Payload, end_stream: int) -> bool:
         """Look for the model's name in the first bytes and place the call when it is known.
@@ -470,10 +470,7 @@ class Call(JoinedStreams):
             or self.particulars is not None
             or self.permit is not None
         ):
-            if status > 0:
-                self._tell_of_error(trailers)
-            self._answered(status)
-            self.pipe_finished(response)
+            self._end_slowly(trailers)
             return True
         self.grpc_status = status
         upstream.close_stream(request.sink_id)
@@ -487,6 +484,13 @@ class Call(JoinedStreams):
         response.opposite = relay.no_pipe
         relay.dispatcher.answered_whole(self, status, now)
         return True
+
+    def _end_slowly(self, trailers: ResponseHead) -> None:
+        """The whole answer went out, and something is left to be done."""
+        if trailers.grpc_status > 0:
+            self._tell_of_error(trailers)
+        self._answered(trailers.grpc_status)
+        self.pipe_finished(self.response)
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""

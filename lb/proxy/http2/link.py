@@ -300,8 +300,7 @@ class Link(Http2Codec):
         # HOT PATH (benchmarks/bench_http2_relay.py). Asked once for many frames.
         sink = pipe.sink
         if (
-            pipe.retained is not None
-            or sink is None
+            sink is None
             or pipe.ended
             or pipe.queue
             or sink.congested

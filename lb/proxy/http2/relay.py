@@ -55,7 +55,7 @@ class Http2Options:
     frame_size: int = 2**20
     head_size: int = 32 * 1024
     """Decoded size of a request head; larger ones are answered RESOURCE_EXHAUSTED."""
-    retained_size: int = 64 * 1024
+    retained_size: int = 8 * 2**20
     connect_timeout_s: float = 1.0
     head_timeout_s: float = 10.0
     """Until a new client has sent its preface and SETTINGS."""

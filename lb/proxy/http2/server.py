@@ -281,9 +281,12 @@ class ServerLink(Link):
 
     def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
         """Payload of a request that nobody looks at."""
+        size = length * len(pieces)
+        if pipe.retained is not None:
+            pipe.retain_run(pieces, size, self.relay.options.retained_size)
         sink = pipe.sink
         if sink is not None:
-            pipe.owner.bytes_in += length * len(pieces)
+            pipe.owner.bytes_in += size
             sink.send_run(pipe, pieces, length)
 
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:

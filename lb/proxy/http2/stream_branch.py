@@ -135,10 +135,8 @@ class Branch(Exchange):
             return True
         self.bytes_in += len(payload)
         request = self.request
-        if request.retained is not None and not request.retain(
-            payload, self.relay.options.retained_size
-        ):
-            return False
+        if request.retained is not None:
+            request.retain(payload, self.relay.options.retained_size)
         if request.sink is None:
             return request.push(payload)
         request.sink.send_data(request, payload)

@@ -272,8 +272,8 @@ class StreamCall(RoutedStream):
             self._target.send(piece)
             return
         request = self.request
-        if request.retained is not None and not self._retain(piece):
-            return
+        if request.retained is not None:
+            self._retain(piece)
         if request.sink is not None:
             request.sink.send_data(request, piece)
         else:

@@ -122,23 +122,52 @@ class Pipe(Generic[S]):
 
     # Another attempt
 
-    def retain(self, payload: Payload, limit: int) -> bool:
-        """Keep a copy for another attempt, unless that passes `limit` bytes.
-
-        False when the ledger made the owner give way.
-        """
-        assert self.retained is not None
+    def retain(self, payload: Payload, limit: int) -> None:
+        """Keep payload for another attempt, unless that passes `limit` bytes or too much is held:
+        then nothing is kept any more."""
+        retained = self.retained
+        assert retained is not None
         size = len(payload)
-        if self.retained_size + size > limit:
-            self.drop_retained()
-            return True
-        counted = self._retained_counted
-        self.retained_size += size
-        counted = self._retained_counted - counted
-        if counted and not self._take(counted):
+        if self._keeps(size, limit):
+            is_small = isinstance(payload, memoryview) and size * 2 < memoryview(payload.obj).nbytes
+            # A view keeps all that was read with it.
+            retained.append(bytes(payload) if is_small else payload)
+
+    def retain_run(self, pieces: list[Payload], size: int, limit: int) -> None:
+        """As `retain` for pieces of one read, `size` bytes together."""
+        retained = self.retained
+        assert retained is not None
+        if self._keeps(size, limit):
+            first = pieces[0]
+            if isinstance(first, memoryview) and size * 2 < memoryview(first.obj).nbytes:
+                retained += [bytes(piece) for piece in pieces]
+            else:
+                retained += pieces
+
+    def collect(self, payload: Payload) -> bool:
+        """Retain payload that is needed whole. False when the ledger made the owner give way."""
+        retained = self.retained
+        assert retained is not None
+        before = self._retained_counted
+        self.retained_size += len(payload)
+        grown = self._retained_counted - before
+        if grown and not self._take(grown):
             return False
         # A view would keep all that was read with it.
-        self.retained.append(bytes(payload))
+        retained.append(bytes(payload))
+        return True
+
+    def _keeps(self, size: int, limit: int) -> bool:
+        """Account for bytes that are to be retained. False when nothing is retained any more."""
+        before = self._retained_counted
+        self.retained_size += size
+        grown = self._retained_counted - before
+        if self.retained_size > limit or (grown and not self.ledger.may_keep(grown)):
+            self.retained_size -= size
+            self.drop_retained()
+            return False
+        if grown:
+            self.ledger.take(self, grown)  # there is room for it
         return True
 
     def drop_retained(self) -> None:

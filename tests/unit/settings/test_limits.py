@@ -39,7 +39,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "request_line_bytes": 8 * 1024,
         "fields": 100,
         "body_bytes": 0,
-        "retained_body_bytes": 64 * 1024,
+        "retained_body_bytes": 8 * 2**20,
         "memory_bytes": 0,
         "concurrent_streams": 1024,
         "stream_window_bytes": 1024 * 1024,

@@ -12,6 +12,7 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.proxy.http1.look import LOOKED_AT_ONCE
+from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.upload import PORTION
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
@@ -30,8 +31,8 @@ def _body(size: int = _SIZE) -> bytes:
 class Bench:
     """A relay before one backend, a client, and a body that arrives as fast as it is read."""
 
-    def __init__(self) -> None:
-        self.sides = Sides(ceiling=64 << 20)
+    def __init__(self, kept: int = 1 << 20, *, backends: int = 1) -> None:
+        self.sides = Sides(Http1Options(retained_size=kept), ceiling=64 << 20, backends=backends)
         snapshot = snapshot_of(self.sides.backends)
         route = ModelRoute(facts=ModelFacts(is_stateful=True))
         self.sides.pool.publish(replace(snapshot, routes={b"s": route}))
@@ -103,6 +104,36 @@ async def test_what_was_held_back_is_sent_in_portions() -> None:
     assert bench.sides.finished.records[-1].sequence == 7
     assert bench.is_clean
     assert not bench.backend.ended
+
+
+@pytest.mark.parametrize("turns", [0, 2, 20])
+async def test_what_is_kept_is_sent_in_portions_again(turns: int) -> None:
+    bench = Bench(kept=8 << 20, backends=2)
+    body = _body().replace(b'"sequence_id":7', b'"sequence_id":0')  # no sequence
+    bench.begin(len(body))
+    await bench.receive(body)
+    await bench.begins()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    bench.backend.lose()
+    bench.sides.waits.advance(0.1)
+    exchange = bench.server.exchange
+    assert exchange is not None
+    assert exchange.is_retained
+    assert exchange.attempts == 2
+    await bench.sides.tasks.aclose()  # there is nobody to dial
+    upstream, other = bench.sides.upstream(1)
+    exchange._send_over(upstream)
+    writes: list[bytes] = []
+    while sum(map(len, writes)) < len(body):
+        writes.append(other.take())
+        await asyncio.sleep(0)
+    assert b"".join(writes).endswith(body)
+    assert max(map(len, writes)) < 2 * PORTION
+    assert bench.sides.ledger.held > len(body)
+    upstream.data_received(_OK)
+    assert bench.client.take() == _OK
+    assert bench.is_clean
 
 
 async def test_a_backend_that_is_full_gets_the_rest_when_it_has_caught_up() -> None:

@@ -127,6 +127,39 @@ async def test_everything_is_kept_while_there_is_no_connection() -> None:
     await sides.tasks.aclose()
 
 
+async def test_body_is_kept_until_its_answer_begins() -> None:
+    sides = Sides(ceiling=1 << 20)
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_post(200_000) + b"x" * 100_000)
+    server.data_received(b"x" * 100_000)
+    assert sides.ledger.held > 200_000
+    connection.data_received(_OK[:-1])
+    assert sides.ledger.held == 0
+    connection.data_received(_OK[-1:])
+    assert client.take() == _OK
+
+
+@pytest.mark.parametrize("length", [600_000, 200_000])
+async def test_nothing_is_kept_where_much_is_held(length: int) -> None:
+    """It is known at once that it will not fit, or it turns out on the way."""
+    sides = Sides(ceiling=1 << 20)
+    sides.upstream()
+    server, client = sides.client()
+    if length < 524_288:
+        sides.upstream()
+        other, _ = sides.client()
+        other.data_received(_post(500_000) + b"x" * 400_000)
+    server.data_received(_post(length) + b"x" * 90_000)
+    server.data_received(b"x" * 90_000)
+    exchange = server.exchange
+    assert exchange is not None
+    assert not exchange.is_retained
+    assert sides.ledger.unkept == 1
+    client.lose()
+    sides.timers.close()
+
+
 async def test_request_that_does_not_fit_into_memory_is_refused() -> None:
     sides = Sides(ceiling=10_000)
     sides.upstream()

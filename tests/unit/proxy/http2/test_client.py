@@ -11,6 +11,7 @@ from tests.fakes.frames import (
     DATA,
     GOAWAY,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
     MAX_CONCURRENT_STREAMS,
     OK_TRAILERS,
     PROTOCOL_ERROR,
@@ -26,9 +27,12 @@ from tests.fakes.frames import (
     data,
     goaway,
     headers,
+    named,
     ping,
+    request_fields,
     rst,
     settings,
+    window_update,
 )
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
 
@@ -122,6 +126,35 @@ async def test_lost_call_that_may_run_twice_goes_elsewhere_a_little_later() -> N
     relay.loop.advance(0.1)
     relay.relay.flush()
     assert heads(second.gets()) == [1]
+    second.sends(answer(1))
+    assert client.gets()
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("size", [1_000, 16_384, 65_535])
+@pytest.mark.parametrize("ended", [True, False])
+async def test_large_message_goes_again_as_it_was(size: int, ended: bool) -> None:
+    """In frames that come one by one, or in runs of many."""
+    relay = PaperRelay(backends=2)
+    wide = settings({INITIAL_WINDOW_SIZE: 10**7}) + window_update(0, 10**7) + SETTINGS_ACK
+    first, second, client = relay.backend(0, wide), relay.backend(1, wide), relay.client()
+    head = bytes(1) + (600_000).to_bytes(4, "big")
+    body = (head + named()[5:] + bytes(range(256)) * 2400)[: 600_000 + 5]
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    frames = [data(1, piece) for piece in pieces[:-1]]
+    client.sends(headers(1, request_fields()), b"".join(frames))
+    last = data(1, pieces[-1], end=True)
+    if ended:
+        client.sends(last)
+    assert first.gets()
+    first.goes()
+    relay.loop.advance(0.1)
+    if not ended:
+        client.sends(last)
+    relay.relay.flush()
+    got = b"".join(frame.payload for frame in second.gets() if frame.kind == DATA)
+    assert got == body
+    assert relay.ledger.held > 600_000
     second.sends(answer(1))
     assert client.gets()
     assert relay.is_clean()

@@ -104,22 +104,49 @@ def test_nothing_is_credited_while_memory_is_short_and_bytes_wait() -> None:
 def test_retained_copies_are_counted_above_the_size_of_a_call() -> None:
     pipe = make_pipe()
     pipe.retained = []
-    assert pipe.retain(memoryview(bytes(UNCOUNTED)), 10_000)
+    pipe.retain(memoryview(bytes(UNCOUNTED)), 10_000)
     assert pipe.held == 0
-    assert pipe.retain(b"x", 10_000)
+    pipe.retain(b"x", 10_000)
     assert pipe.held == UNCOUNTED + 1
     assert pipe.retained == [bytes(UNCOUNTED), b"x"]
-    assert isinstance(pipe.retained[0], bytes)
     pipe.drop_retained()
     assert pipe.retained is None
     assert pipe.held == pipe.ledger.held == 0
 
 
+def test_views_are_retained_unless_they_keep_much_else() -> None:
+    read = bytes(100_000)
+    view = memoryview(read)
+    pipe = make_pipe()
+    pipe.retained = []
+    pipe.retain(view[:60_000], 1 << 20)
+    pipe.retain(view[:10_000], 1 << 20)
+    pipe.retain_run([view[:30_000], view[30_000:60_000]], 60_000, 1 << 20)
+    pipe.retain_run([view[:10_000], view[10_000:20_000]], 20_000, 1 << 20)
+    kinds = [type(piece) for piece in pipe.retained or ()]
+    assert kinds == [memoryview, bytes, memoryview, memoryview, bytes, bytes]
+    assert pipe.held == pipe.retained_size == 150_000
+
+
+@pytest.mark.parametrize("run", [False, True])
+def test_nothing_is_retained_where_much_is_held(run: bool) -> None:
+    pipe = make_pipe(Ledger(20_000))
+    pipe.retained = []
+    pipe.retain(bytes(9_000), 1 << 20)
+    if run:
+        pipe.retain_run([bytes(1_500)], 1_500, 1 << 20)
+    else:
+        pipe.retain(bytes(1_500), 1 << 20)
+    assert pipe.retained is None
+    assert pipe.held == pipe.ledger.held == 0
+    assert pipe.ledger.unkept == 1
+
+
 def test_what_passes_the_limit_is_not_retained_at_all() -> None:
     pipe = make_pipe()
     pipe.retained = []
-    assert pipe.retain(bytes(5000), 6000)
-    assert pipe.retain(bytes(1001), 6000)
+    pipe.retain(bytes(5000), 6000)
+    pipe.retain(bytes(1001), 6000)
     assert pipe.retained is None
     assert pipe.held == 0
 
@@ -169,11 +196,11 @@ def test_clearing_leaves_nothing_on_the_ledger() -> None:
     assert pipe.retained is None
 
 
-@pytest.mark.parametrize("act", ["push", "retain"])
+@pytest.mark.parametrize("act", ["push", "collect"])
 def test_the_owner_gives_way_where_the_ledger_is_full(act: str) -> None:
     pipe = make_pipe(Ledger(4999))
     pipe.retained = []
-    kept = pipe.push(bytes(5000)) if act == "push" else pipe.retain(bytes(5000), 10_000)
+    kept = pipe.push(bytes(5000)) if act == "push" else pipe.collect(bytes(5000))
     assert not kept
     assert pipe.owner.evicted == 1
     assert pipe.ledger.held == 0

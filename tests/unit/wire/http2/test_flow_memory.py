@@ -46,11 +46,11 @@ def test_evicting_the_other_direction_of_the_same_stream_ends_a_push() -> None:
     assert stream.is_clean()
 
 
-def test_evicting_the_other_direction_of_the_same_stream_ends_retaining() -> None:
+def test_evicting_the_other_direction_of_the_same_stream_ends_collecting() -> None:
     stream = Stream(ceiling=2 * UNCOUNTED)
     stream.second.retained = []
     stream.first.push(bytes(2 * UNCOUNTED - 1))
-    assert not stream.second.retain(bytes(UNCOUNTED + 1), 1 << 20)
+    assert not stream.second.collect(bytes(UNCOUNTED + 1))
     assert stream.evictions == 1
     assert stream.is_clean()
 
