@@ -12,10 +12,20 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from lb.admin.access import AdminAccess, Handler, refuse
+from lb.admin.membership import (
+    BadQuery,
+    MembershipApi,
+    OwnAddresses,
+    SourceStatuses,
+    limit_of,
+    no_sources,
+    nowhere,
+)
 from lb.admin.models import render_models
 from lb.admin.openapi import openapi_document
 from lb.admin.render import render_backend
-from lb.control.directory import BackendDirectory
+from lb.control.directory import BackendDirectory, StillLeavingError
+from lb.control.membership import Membership
 from lb.control.model_views import models_view
 from lb.control.views import backend_view
 from lb.domain.backend import AdminState
@@ -32,24 +42,31 @@ _VIEWS_AT_ONCE: Final = 10
 _INDEX: Final = {
     "name": "triton-lb admin",
     "backends": "/api/v1/backends",
+    "sources": "/api/v1/sources",
     "openapi": "/api/v1/openapi.json",
 }
 
 
 def make_admin_app(
     directory: BackendDirectory,
+    membership: Membership,
     *,
     version: str,
     clock: Callable[[], float] = monotonic,
     access: AdminAccess | None = None,
+    own_addresses: OwnAddresses = nowhere,
+    sources: SourceStatuses = no_sources,
 ) -> web.Application:
     """Make the application; whoever runs it decides where it listens.
 
     Args:
         directory: what it shows and changes.
+        membership: through which it adds and removes backends.
         version: of the product, for the OpenAPI document.
         clock: the clock that the directory is used with.
         access: who may use it; everybody who can reach it if left out.
+        own_addresses: where no backend can be; see `lb.settings.listed`.
+        sources: how the sources of backends do.
     """
     app = web.Application(middlewares=[_answer_in_json])
     (access or AdminAccess()).install(app)
@@ -60,6 +77,9 @@ def make_admin_app(
     app.router.add_get("/api/v1/backends/{name}/models", api.show_models)
     for action, state in _ACTIONS.items():
         app.router.add_post(f"/api/v1/backends/{{name}}/{action}", api.changer(state))
+    MembershipApi(
+        directory, membership, clock, own_addresses=own_addresses, sources=sources
+    ).install(app)
     app.router.add_get("/api/v1/openapi.json", api.show_openapi)
     return app
 
@@ -107,9 +127,13 @@ class _Api:
         async def change(request: web.Request) -> web.Response:
             name = request.match_info["name"]
             try:
-                self._directory.set_admin(name, state, self._clock())
+                self._directory.set_admin(name, state, self._clock(), limit_of(request))
+            except BadQuery as error:
+                return refuse(400, str(error))
             except LookupError as error:
                 return refuse(404, str(error))
+            except StillLeavingError as error:
+                return refuse(409, str(error))
             return self._backend(name)
 
         return change

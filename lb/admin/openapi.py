@@ -29,6 +29,7 @@ def _json(schema: Schema, description: str) -> Schema:
 
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _SECONDS: Final = {"type": "number", "minimum": 0}
+_SECONDS_OR_NULL: Final = {"type": ["number", "null"], "minimum": 0}
 _MS: Final = {"type": ["number", "null"], "minimum": 0}
 _TEXT: Final = {"type": "string"}
 _NAMES: Final = {"type": "array", "items": _TEXT}
@@ -40,6 +41,12 @@ _NAME: Final = {
     "required": True,
     "schema": _TEXT,
     "description": "Name of the backend.",
+}
+_LIMIT: Final = {
+    "name": "limit",
+    "in": "query",
+    "schema": _TEXT,
+    "description": "How long what still runs on it may take, such as `30s`; the rest is cut.",
 }
 
 _SCHEMAS: Final = {
@@ -80,6 +87,13 @@ _SCHEMAS: Final = {
                 "type": "boolean",
                 "description": "Nothing is in flight and no sequence open: a backend that drains "
                 "may be stopped.",
+            },
+            "origin": _TEXT
+            | {"description": "What names it: `configuration`, a source, or `operator`."},
+            "cut_in_s": _SECONDS_OR_NULL
+            | {
+                "description": "When what still runs on a backend that drains or leaves is cut; "
+                "null: never."
             },
             "ports": {
                 "type": "object",
@@ -132,6 +146,26 @@ _SCHEMAS: Final = {
         },
         "What is known of the models of one backend.",
     ),
+    "Source": _object(
+        {
+            "name": _TEXT | {"description": "Such as `dns:HOST` or `file:PATH`."},
+            "backends": _COUNT | {"description": "In its last good set, which is in force."},
+            "updates": _COUNT | {"description": "Sets that it gave."},
+            "failures": _COUNT | {"description": "Times that it had none to give."},
+            "age_s": _SECONDS_OR_NULL | {"description": "Of its last good set; null: none yet."},
+            "error": _TEXT | {"description": "Why it has none now; empty where it has."},
+        },
+        "One source of backends.",
+    ),
+    "Sources": _object(
+        {"sources": {"type": "array", "items": _ref("Source")}}, "All sources, in their order."
+    ),
+    "NewBackend": {
+        "type": "object",
+        "description": "As an entry of `backends` in the configuration (docs/configuration.md); "
+        "with the name alone, a backend that was removed is taken back.",
+        "properties": {"name": _TEXT, "http": _TEXT, "grpc": _TEXT},
+    },
     "Error": _object({"error": _TEXT}, "What was wrong, in one sentence."),
 }
 
@@ -142,6 +176,7 @@ _REFUSALS: Final = {
         "The token lacks the role, or the request comes from another web site or for another host.",
     ),
 }
+_BAD_QUERY: Final = _json(_ref("Error"), "What stands behind the question mark is wrong.")
 _NOT_FOUND: Final = _json(_ref("Error"), "There is no such backend.")
 
 
@@ -150,14 +185,49 @@ def _change(action: str, summary: str) -> Schema:
         "post": {
             "operationId": f"{action}Backend",
             "summary": summary,
-            "parameters": [_NAME],
+            "parameters": [_NAME, _LIMIT] if action == "drain" else [_NAME],
             "responses": {
                 "200": _json(_ref("Backend"), "The backend as it is now."),
                 **_REFUSALS,
+                "400": _BAD_QUERY,
                 "404": _NOT_FOUND,
+                "409": _json(_ref("Error"), "It has been removed, and finishes what it has."),
                 "415": _json(_ref("Error"), "The body is not JSON; none is needed."),
             },
         }
+    }
+
+
+def _add() -> Schema:
+    return {
+        "operationId": "addBackend",
+        "summary": "Add a backend until the process ends; it gets requests once its probes say so.",
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": _ref("NewBackend")}},
+        },
+        "responses": {
+            "201": _json(_ref("Backend"), "The backend as it is now."),
+            **_REFUSALS,
+            "400": _json(_ref("Error"), "The settings are wrong; all that is wrong is told."),
+            "409": _json(_ref("Error"), "The name is taken, or there are too many backends."),
+        },
+    }
+
+
+def _remove() -> Schema:
+    return {
+        "operationId": "removeBackend",
+        "summary": "Remove a backend: it finishes what it has, and is gone.",
+        "description": "One that the configuration or a source names stays out until the process "
+        "ends, or until it is added again.",
+        "parameters": [_NAME, _LIMIT],
+        "responses": {
+            "200": _json(_ref("Backend"), "The backend as it is now; it may be gone already."),
+            **_REFUSALS,
+            "400": _BAD_QUERY,
+            "404": _NOT_FOUND,
+        },
     }
 
 
@@ -176,7 +246,8 @@ def openapi_document(version: str) -> Schema:
                     "operationId": "listBackends",
                     "summary": "List all backends in the order of the configuration.",
                     "responses": {"200": _json(_ref("Backends"), "All backends."), **_REFUSALS},
-                }
+                },
+                "post": _add(),
             },
             "/api/v1/backends/{name}": {
                 "get": {
@@ -188,6 +259,14 @@ def openapi_document(version: str) -> Schema:
                         **_REFUSALS,
                         "404": _NOT_FOUND,
                     },
+                },
+                "delete": _remove(),
+            },
+            "/api/v1/sources": {
+                "get": {
+                    "operationId": "listSources",
+                    "summary": "List the sources of backends, in their order.",
+                    "responses": {"200": _json(_ref("Sources"), "All sources."), **_REFUSALS},
                 }
             },
             "/api/v1/backends/{name}/models": {

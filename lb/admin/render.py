@@ -21,6 +21,8 @@ def render_backend(view: BackendView) -> dict[str, Any]:
         "weight": view.weight,
         "max_in_flight": view.max_in_flight,
         "empty": view.empty,
+        "origin": view.origin,
+        "cut_in_s": None if view.cut_in_s is None else round(view.cut_in_s, 3),
         "ports": {port.protocol.label: _render_port(port) for port in view.ports},
     }
 

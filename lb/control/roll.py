@@ -64,9 +64,12 @@ class Roll:
             if record.admin is AdminState.ENABLED and (port := record.port(protocol)) is not None
         ]
         yield from enabled
+        leaving_too = list(self.leaving())
+        if not leaving_too:
+            return
         states = {port.health.state for _, port in enabled}
         if BackendState.STARTING in states and not states & _SERVING:
-            for record in self.leaving():
+            for record in leaving_too:
                 leaving = record.port(protocol) if record.word is AdminState.ENABLED else None
                 if leaving is not None and leaving.health.state in _SERVING:
                     yield record, leaving
@@ -141,6 +144,7 @@ def _let_go(record: BackendRecord, now: float, limit_s: float) -> None:
     record.admin = AdminState.LEAVING
     record.finish_by = now + limit_s
     record.empty_since = None
+    record.settle(now)
     fields = {
         "backend": record.backend.name,
         "requests": record.backend.in_flight,

@@ -59,6 +59,10 @@ class BackendView:
     """Nothing is in flight, and no sequence is open: one that drains may be stopped."""
     latency: LatencyView
     ports: tuple[PortView, ...]
+    origin: str
+    """What names it: the configuration, a source, the operator."""
+    cut_in_s: float | None
+    """Seconds until what still runs on one that drains or leaves is cut; None: never."""
 
 
 def backend_view(record: BackendRecord, now: float) -> BackendView:
@@ -78,12 +82,16 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
         empty=not (backend.in_flight or backend.open_sequences),
         latency=_latency(port.port.latency for port in record.ports),
         ports=ports,
+        origin=record.member.origin,
+        cut_in_s=None if record.finish_by is None else max(record.finish_by - now, 0.0),
     )
 
 
 def _why(record: BackendRecord) -> str:
     reasons = [f"{port.protocol.label}: {port.why}" for port in record.ports if port.why]
-    if record.admin is not AdminState.ENABLED:
+    if record.admin is AdminState.LEAVING:
+        reasons.insert(0, "removed")
+    elif record.admin is not AdminState.ENABLED:
         reasons.insert(0, "operator")
     return "; ".join(reasons)
 

@@ -43,6 +43,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import fan_out_options, http1_options, http2_options
 from lb.runtime.security import Security, make_security
+from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
@@ -320,7 +321,10 @@ def admin_app(product: Product) -> web.Application:
     """The application of the admin listener."""
     return make_admin_app(
         product.directory,
+        product.membership,
         version=version(),
         clock=product.dispatcher.clock,
         access=product.access.admin,
+        own_addresses=lambda: own_addresses(product.settings),
+        sources=product.discovery.statuses,
     )

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from lb.admin.app import make_admin_app
 from lb.cli.admin import AdminTarget, change_backend, list_backends
 from lb.control.directory import BackendDirectory
+from lb.control.membership import Membership
 from lb.domain.backend import AdminState, AppProtocol
 from tests.fakes.pool import make_pool
 from tests.unit.admin.schema import problems
@@ -29,7 +30,8 @@ def directory() -> BackendDirectory:
 
 @pytest_asyncio.fixture
 async def client(directory: BackendDirectory) -> AsyncIterator[Client]:
-    app = make_admin_app(directory, version="1.2.3", clock=lambda: 111.0)
+    membership = Membership(directory, clock=lambda: 111.0)
+    app = make_admin_app(directory, membership, version="1.2.3", clock=lambda: 111.0)
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -99,7 +101,7 @@ async def test_a_drained_backend_says_when_it_is_empty(
 async def test_errors_are_json(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     cases = [
         ("GET", "/nothing", 404, "Not Found"),
-        ("POST", "/api/v1/backends", 405, "Method Not Allowed"),
+        ("PUT", "/api/v1/backends", 405, "Method Not Allowed"),
         ("GET", "/api/v1/backends/a/drain", 405, "Method Not Allowed"),
         ("POST", "/api/v1/backends/x/drain", 404, "there is no backend 'x'"),
         ("POST", "/api/v1/backends/a/explode", 404, "Not Found"),
@@ -161,7 +163,7 @@ async def test_the_commands_reach_a_unix_socket(
     directory: BackendDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "lb.control.directory")
-    runner = web.AppRunner(make_admin_app(directory, version="1.2.3"))
+    runner = web.AppRunner(make_admin_app(directory, Membership(directory), version="1.2.3"))
     await runner.setup()
     path = str(tmp_path / "admin.sock")
     await web.UnixSite(runner, path).start()

@@ -14,6 +14,7 @@ from lb.access.tokens import Token, TokenBook, digest_of
 from lb.admin.access import AdminAccess
 from lb.admin.app import make_admin_app
 from lb.control.directory import BackendDirectory
+from lb.control.membership import Membership
 from lb.domain.access import Role
 from lb.domain.backend import AdminState
 from tests.fakes.pool import make_pool
@@ -32,7 +33,8 @@ BOOK = TokenBook(
 async def serving(
     access: AdminAccess, directory: BackendDirectory | None = None
 ) -> AsyncIterator[Client]:
-    app = make_admin_app(directory or make_pool(), version="1.2.3", access=access)
+    directory = directory or make_pool()
+    app = make_admin_app(directory, Membership(directory), version="1.2.3", access=access)
     async with TestClient(TestServer(app)) as client:
         yield client
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from lb.admin.app import make_admin_app
 from lb.admin.openapi import openapi_document
+from lb.control.membership import Membership
 from tests.fakes.pool import make_pool
 
 
 def test_the_document_describes_every_route_and_no_other() -> None:
-    app = make_admin_app(make_pool(), version="1.2.3")
+    directory = make_pool()
+    app = make_admin_app(directory, Membership(directory), version="1.2.3")
     routes = {
         (route.method.lower(), route.resource.canonical)
         for route in app.router.routes()

@@ -7,6 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from lb.admin.app import make_admin_app
 from lb.admin.models import render_models
 from lb.admin.openapi import openapi_document
+from lb.control.membership import Membership
 from lb.control.model_views import models_view
 from lb.domain.model import ModelEntry, ModelState
 from lb.health.models import ModelList
@@ -42,7 +43,8 @@ def test_the_models_of_a_backend_are_as_documented() -> None:
 
 
 async def test_models_are_asked_for_by_backend() -> None:
-    app = make_admin_app(make_pool(), version="1", clock=lambda: READY_AT)
+    directory = make_pool()
+    app = make_admin_app(directory, Membership(directory), version="1", clock=lambda: READY_AT)
     async with TestClient(TestServer(app)) as client:
         answer = await client.get("/api/v1/backends/a/models")
         assert answer.status == 200
