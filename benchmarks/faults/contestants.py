@@ -108,7 +108,7 @@ class TritonLb(Contestant):
         """Let the next process take the sockets of the one that runs.
 
         Raises:
-            RuntimeError: it did not.
+            TimeoutError: it did not.
         """
         self.balancer.upgrade()
 

@@ -159,6 +159,8 @@ class Load:
         try:
             await work
         except grpc.aio.AioRpcError as error:
+            # Only a head that is not the end carries fields of its own.
+            asked.response_begun |= bool(error.initial_metadata())
             asked.error = f"{error.code().name}: {error.details()}"
         except TimeoutError:
             asked.error = "deadline"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -71,12 +71,15 @@ class RunningBalancer:
         self.metrics = f"127.0.0.1:{metrics_port}"
         self.admin = f"127.0.0.1:{admin_port}"
         self._config = workspace / "balancer.yaml"
-        self._environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        self._pid_file = workspace / "balancer.pid"
         self.configure(tritons, **sections)
         self._process = ChildProcess(
-            (sys.executable, "-m", "lb.cli.main", "serve", "--config", str(self._config)),
+            (
+                *(sys.executable, "-m", "lb.cli.main", "serve", "--config", str(self._config)),
+                *("--pid-file", str(self._pid_file)),
+            ),
             log=workspace / "balancer.log",
-            env=self._environment,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )
         self.started.append(self)
 
@@ -87,17 +90,22 @@ class RunningBalancer:
         draft.replace(self._config)
 
     def upgrade(self) -> None:
-        """Have `triton-lb upgrade` start the next process with the sockets of this one.
+        """Have the next process take the sockets of this one, and wait until this one has ended.
 
         Raises:
-            RuntimeError: it says that it did not.
+            TimeoutError: it did not.
         """
-        argv = (sys.executable, "-m", "lb.cli.main", "upgrade", "--admin", self.admin)
-        done = subprocess.run(
-            argv, env=self._environment, capture_output=True, text=True, timeout=60.0, check=False
+        old = self.process()
+        old.send_signal(signal.SIGUSR2)
+        wait_until(lambda: self._pid() != old.pid, timeout_s=START_TIMEOUT_S, what="it took over")
+        wait_until(
+            lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE,
+            timeout_s=START_TIMEOUT_S,
+            what="the old process has ended",
         )
-        if done.returncode:
-            raise RuntimeError(f"upgrade: {done.stdout}{done.stderr}"[-500:])
+
+    def _pid(self) -> int:
+        return int(self._pid_file.read_text())
 
     def _settings(self, tritons: Sequence[Reachable]) -> dict[str, Any]:
         return {
@@ -189,8 +197,8 @@ class RunningBalancer:
             connection.close()
 
     def process(self) -> psutil.Process:
-        """What runs."""
-        return psutil.Process(self._process.pid)
+        """What runs: after an upgrade another one."""
+        return psutil.Process(self._pid())
 
     def open_files(self) -> int:
         """File descriptors that its process holds."""
