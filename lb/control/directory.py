@@ -54,6 +54,11 @@ def _nobody_cuts(_backend: Backend) -> None:
     """There are no connections."""
 
 
+def _at_once(act: Callable[[], None]) -> None:
+    """Puts nothing off."""
+    act()
+
+
 class StillLeavingError(LoadBalancerError):
     """A backend was removed: all that can be done is to add it again."""
 
@@ -89,6 +94,10 @@ class BackendDirectory:
         nobody = Placement((), None, policy)
         self.ref = PoolRef(PoolSnapshot(0, (), (nobody, nobody)))
         """What the data plane reads."""
+        self.put_off: Callable[[Callable[[], None]], object] = _at_once
+        """Puts off to the end of a turn of the loop what probes and lists have changed: hundreds
+        may end in one turn, and to publish takes a millisecond then."""
+        self._is_put_off = False
 
     @property
     def records(self) -> tuple[BackendRecord, ...]:
@@ -212,12 +221,12 @@ class BackendDirectory:
             before = port.health.state
             port.health.has_models = record.models.has_ready_models
             self._settle(port, before, port.why or "its models are not ready", now)
-        self._publish_if_changed()
+        self._publish_soon()
 
     def facts_changed(self, facts: Mapping[bytes, ModelFacts]) -> None:
         """What is known of the configuration of all models, by their names."""
         self._facts = dict(facts)
-        self._publish_if_changed()
+        self._publish_soon()
 
     def misplaced(self, backend: Backend, model: bytes, version: bytes, now: float) -> None:
         """A backend answered that it does not have a model ready.
@@ -267,7 +276,7 @@ class BackendDirectory:
         self.find(port.backend.name).note_death()
         if self._settle(port, before, result.detail, now):
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
-            self._publish_if_changed()
+            self._publish_soon()
 
     def look(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""
@@ -406,6 +415,15 @@ class BackendDirectory:
         self._routes.forget_pickers()
         self._publish_routing(self._route())
 
+    def _publish_soon(self) -> None:
+        if not self._is_put_off:
+            self._is_put_off = True
+            self.put_off(self._publish_put_off)
+
+    def _publish_put_off(self) -> None:
+        self._is_put_off = False
+        self._publish_if_changed()
+
     def _publish_if_changed(self) -> None:
         routing = self._route()
         now = self.ref.current
@@ -436,32 +454,35 @@ class BackendDirectory:
         listed = {id(each.models.names): each.models.names for each in self._records.values()}
         if listed.keys() != self._listed.keys():
             self._listed, self._names = listed, frozenset[bytes]().union(*listed.values())
-        tiers = [self._tiers(protocol) for protocol in AppProtocol]
+        known: dict[BackendRecord, Candidate] = {}
+        tiers = [self._tiers(protocol, known) for protocol in AppProtocol]
         passive = self.passive
         if not passive.is_quiet:
             tiers = [leave_out(each, passive.out, passive.models, passive.least) for each in tiers]
         routing = self._routes.build(tiers, self._names, self._facts)
         return self._trials.put(routing, passive.trials)
 
-    def _tiers(self, protocol: AppProtocol) -> Tiers:
-        """Backends that may serve, by the state of their port."""
-        by_state: dict[BackendState, list[Candidate]] = {}
-        for_models = []
+    def _tiers(self, protocol: AppProtocol, known: dict[BackendRecord, Candidate]) -> Tiers:
+        """Backends that may serve, by the state of their port. A backend is the same candidate in
+        both protocols."""
+        up, partial, suspected, for_models = [], [], [], []
         for record, port in self._roll.serving(protocol):
-            models = record.models
-            candidate = Candidate(
-                record.backend,
-                None if models.lists is False else models.ready,
-                is_known=models.lists is True,
-                regions=record.regions,
-            )
+            candidate = known.get(record)
+            if candidate is None:
+                models = record.models
+                candidate = known[record] = Candidate(
+                    record.backend,
+                    None if models.lists is False else models.ready,
+                    is_known=models.lists is True,
+                    regions=record.regions,
+                )
             state = port.health.state
-            by_state.setdefault(state, []).append(candidate)
-            if state in _BEST:
+            if state is BackendState.UP:
+                up.append(candidate)
                 for_models.append(candidate)
-        return Tiers(
-            up=tuple(by_state.get(BackendState.UP, ())),
-            partial=tuple(by_state.get(BackendState.PARTIAL, ())),
-            suspected=tuple(by_state.get(BackendState.SUSPECTED, ())),
-            for_models=tuple(for_models),
-        )
+            elif state is BackendState.PARTIAL:
+                partial.append(candidate)
+                for_models.append(candidate)
+            elif state is BackendState.SUSPECTED:
+                suspected.append(candidate)
+        return Tiers(tuple(up), tuple(partial), tuple(suspected), tuple(for_models))

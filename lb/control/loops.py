@@ -70,6 +70,7 @@ class ProbeLoops:
 
     def start(self) -> None:
         """Begin to probe every port at once, and follow the pool from now on."""
+        self._directory.put_off = asyncio.get_running_loop().call_soon
         self._unsubscribe = self._directory.ref.subscribe(self._follow)
         self._follow(self._directory.ref.current)
         self._unanswered = set(self._running)

@@ -106,8 +106,8 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "admin", "admin_before", "backend", "empty_since", "finish_by", "lives", "look_due",
-        "member", "models", "ports", "regions", "setup", "since", "state", "wake",
+        "_by_protocol", "admin", "admin_before", "backend", "empty_since", "finish_by", "lives",
+        "look_due", "member", "models", "ports", "regions", "setup", "since", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -118,6 +118,10 @@ class BackendRecord:
             for protocol in AppProtocol
             if member.spec.address(protocol) is not None
         )
+        ports: list[PortRecord | None] = [None] * len(AppProtocol)
+        for port in self.ports:
+            ports[port.protocol] = port
+        self._by_protocol = tuple(ports)
         self.admin = AdminState.ENABLED
         self.admin_before = AdminState.ENABLED
         """What the operator said of one that leaves; it holds again if it is taken back."""
@@ -194,7 +198,7 @@ class BackendRecord:
 
     def port(self, protocol: AppProtocol) -> PortRecord | None:
         """The record of one port, None where the backend has no such port."""
-        return next((port for port in self.ports if port.protocol is protocol), None)
+        return self._by_protocol[protocol]
 
     def apply(self, member: Member) -> None:
         """Take over changed settings; addresses stay."""

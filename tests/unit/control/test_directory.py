@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -155,6 +156,28 @@ def test_a_snapshot_is_published_only_when_eligibility_changes() -> None:
     assert published == []
     found(directory, port, REFUSED, 105.0)
     assert [snapshot.generation for snapshot in published] == [directory.ref.current.generation]
+
+
+def test_what_many_probes_find_in_one_turn_is_published_once() -> None:
+    directory = make_directory("a", "b", "c")
+    put_off: list[Callable[[], None]] = []
+    directory.put_off = put_off.append
+    published = Publications(directory)
+    for name in ("a", "b"):
+        found(directory, port_of(directory, name, HTTP), REFUSED, 102.0)
+    assert eligible(directory, HTTP) == ["a", "b", "c"]
+    assert published == []
+    for publish in put_off:
+        publish()
+    assert eligible(directory, HTTP) == ["c"]
+    assert len(put_off) == len(published) == 1
+
+
+def test_the_operators_word_is_published_at_once() -> None:
+    directory = make_directory("a", "b")
+    directory.put_off = lambda _publish: None
+    directory.set_admin("a", AdminState.DRAINING, 102.0)
+    assert eligible(directory, HTTP) == ["b"]
 
 
 def test_the_other_protocol_keeps_its_picker() -> None:
