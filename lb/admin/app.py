@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from lb.admin.access import AdminAccess, Handler, refuse
+from lb.admin.life import RELOAD, UPGRADE
 from lb.admin.membership import (
     BadQuery,
     MembershipApi,
@@ -43,6 +44,8 @@ _INDEX: Final = {
     "name": "triton-lb admin",
     "backends": "/api/v1/backends",
     "sources": "/api/v1/sources",
+    "reload": RELOAD,
+    "upgrade": UPGRADE,
     "openapi": "/api/v1/openapi.json",
 }
 

@@ -166,6 +166,17 @@ _SCHEMAS: Final = {
         "with the name alone, a backend that was removed is taken back.",
         "properties": {"name": _TEXT, "http": _TEXT, "grpc": _TEXT},
     },
+    "Reload": _object(
+        {
+            "changed": _NAMES | {"description": "Settings that are others now, as paths."},
+            "hash": _TEXT | {"description": "How the SHA-256 of the file begins."},
+        },
+        "What a reload has done.",
+    ),
+    "Upgrade": _object({"pid": _COUNT}, "The process that serves now."),
+    "NotDone": _object(
+        {"error": _TEXT, "problems": _NAMES}, "Why nothing has changed; all that was wrong."
+    ),
     "Error": _object({"error": _TEXT}, "What was wrong, in one sentence."),
 }
 
@@ -231,6 +242,21 @@ def _remove() -> Schema:
     }
 
 
+def _life(name: str, schema: str, summary: str) -> Schema:
+    return {
+        "post": {
+            "operationId": name,
+            "summary": summary,
+            "responses": {
+                "200": _json(_ref(schema), "It is done."),
+                **_REFUSALS,
+                "409": _json(_ref("NotDone"), "Nothing has changed."),
+                "415": _json(_ref("Error"), "The body is not JSON; none is needed."),
+            },
+        }
+    }
+
+
 def openapi_document(version: str) -> Schema:
     """Return the document for this version of the product."""
     return {
@@ -286,6 +312,14 @@ def openapi_document(version: str) -> Schema:
             ),
             "/api/v1/backends/{name}/enable": _change("enable", "Give a backend requests again."),
             "/api/v1/backends/{name}/disable": _change("disable", "Take a backend out."),
+            "/api/v1/reload": _life(
+                "reload", "Reload", "Apply the configuration file: all of it, or nothing."
+            ),
+            "/api/v1/upgrade": _life(
+                "upgrade",
+                "Upgrade",
+                "Start the program anew with the listening sockets, and give way to it.",
+            ),
             "/api/v1/openapi.json": {
                 "get": {
                     "operationId": "getOpenapi",

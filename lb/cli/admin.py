@@ -1,4 +1,4 @@
-"""`triton-lb backends|models|drain|enable|disable`: talk to the admin API of a running process."""
+"""`triton-lb backends|models|drain|...`: talk to the admin API of a running process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import http.client
 import json
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -15,7 +16,15 @@ from lb.domain.backend import parse_address
 
 TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
 _TIMEOUT_S: Final = 10.0
+_RELOAD_S: Final = 120.0
+_UPGRADE_S: Final = 3600.0
+"""As long as `upgrade.timeout` may be, within reason; the process ends it by itself."""
 _LONGEST_TOKEN: Final = 1024
+_LOOK_S: Final = 0.2
+"""How often it is looked whether what is waited for has happened."""
+_UP: Final = "up"
+_ADDRESSES: Final = frozenset({"http", "grpc", "metrics"})
+_FINE: Final = (http.client.OK, http.client.CREATED)
 _HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
 _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
 _NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99"})
@@ -26,6 +35,20 @@ class AdminError(Exception):
     """The admin API cannot be reached, or refused; the message is for the user."""
 
 
+class NoSuchBackendError(AdminError):
+    """There is no backend of that name."""
+
+
+class ConflictError(AdminError):
+    """What was asked for does not go together with how things are."""
+
+
+_ERRORS: Final = {
+    http.client.NOT_FOUND: NoSuchBackendError,
+    http.client.CONFLICT: ConflictError,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class AdminTarget:
     """Where the admin API is, and what it wants to see."""
@@ -33,6 +56,8 @@ class AdminTarget:
     address: str
     """`http://HOST:PORT`, `HOST:PORT` or `unix:PATH`."""
     token: str = field(default="", repr=False)
+    timeout_s: float = _TIMEOUT_S
+    """For connecting, and for each pause in its answer."""
 
 
 def find_token(path: str | None, env: Mapping[str, str]) -> str:
@@ -121,27 +146,148 @@ def _printable(value: Any) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
-def change_backend(admin: AdminTarget, name: str, action: str) -> int:
-    """Drain, enable or disable one backend and say what became of it.
+def change_backend(
+    admin: AdminTarget, name: str, action: str, *, limit: str | None = None, wait: bool = False
+) -> int:
+    """Drain, enable, disable or remove one backend and say what became of it.
 
     Args:
         admin: whom to ask.
         name: of the backend.
-        action: `drain`, `enable` or `disable`.
+        action: `drain`, `enable`, `disable` or `remove`.
+        limit: how long what runs on it may take.
+        wait: return when nothing runs on it any more.
+
+    Returns:
+        The exit code: 0, or 1 after one line on standard error.
+    """
+    path = _path_of(name)
+    query = f"?limit={quote(limit, safe='')}" if limit is not None else ""
+    try:
+        if action == "remove":
+            backend = _call(admin, "DELETE", f"{path}{query}")
+        else:
+            backend = _call(admin, "POST", f"{path}/{action}{query}")
+        print(_change_line(backend), flush=True)
+        if wait and not backend["empty"]:
+            print(_wait_until_empty(admin, backend["name"]))
+    except AdminError as error:
+        return _fail(error)
+    except (LookupError, TypeError):
+        return _fail(_foreign(admin))
+    return 0
+
+
+def add_backend(
+    admin: AdminTarget, name: str, settings: Mapping[str, Any], *, wait_s: float | None = None
+) -> int:
+    """Add one backend, or take it back, and say what became of it.
+
+    Args:
+        admin: whom to ask.
+        name: its name, or `HOST:PORT` of a Triton where `settings` have no address.
+        settings: as an entry of `backends` in the configuration; without any, a backend of that
+            name that was removed is taken back.
+        wait_s: return when it gets requests, and give up after that time; None: return at once.
 
     Returns:
         The exit code: 0, or 1 after one line on standard error.
     """
     try:
-        backend = _call(admin, "POST", f"/api/v1/backends/{quote(name, safe='')}/{action}")
-        state, in_flight = backend["state"], backend["in_flight"]
-        sequences = backend.get("open_sequences", 0)
+        backend = _added(admin, name, settings)
+        print(_change_line(backend), flush=True)
+        if wait_s is not None and backend["state"] != _UP:
+            print(_wait_until_up(admin, backend["name"], wait_s))
     except AdminError as error:
         return _fail(error)
     except (LookupError, TypeError):
         return _fail(_foreign(admin))
+    return 0
+
+
+def _added(admin: AdminTarget, name: str, settings: Mapping[str, Any]) -> Any:
+    path = "/api/v1/backends"
+    if settings.keys() & _ADDRESSES or ":" not in name:
+        return _call(admin, "POST", path, {"name": name, **settings})
+    if not settings:
+        # It may be the name of one that was removed, since names are addresses by default.
+        try:
+            return _call(admin, "POST", path, {"name": name})
+        except ConflictError:
+            pass
+    from lb.settings.flags import triton_ports  # loads all settings, which few need
+
+    return _call(admin, "POST", path, {**triton_ports(name), **settings})
+
+
+def _path_of(name: str) -> str:
+    return f"/api/v1/backends/{quote(name, safe='')}"
+
+
+def _change_line(backend: Mapping[str, Any]) -> str:
+    name, state, in_flight = backend["name"], backend["state"], backend["in_flight"]
+    sequences = backend.get("open_sequences", 0)
     running = f", {sequences} sequences open" if sequences else ""
-    print(f"{name}: {state}, {in_flight} in flight{running}")
+    return f"{name}: {state}, {in_flight} in flight{running}"
+
+
+def _wait_until_empty(admin: AdminTarget, name: str) -> str:
+    """Wait until nothing runs on a backend; what it is then, in a line."""
+    while True:
+        time.sleep(_LOOK_S)
+        try:
+            backend = _call(admin, "GET", _path_of(name))
+        except NoSuchBackendError:
+            return f"{name}: removed"
+        if backend["empty"]:
+            return f"{name}: {backend['state']}, empty"
+        if backend["state"] == _UP:
+            raise AdminError(f"{name} has been enabled again")
+
+
+def _wait_until_up(admin: AdminTarget, name: str, wait_s: float) -> str:
+    give_up_at = time.monotonic() + wait_s
+    while True:
+        backend = _call(admin, "GET", _path_of(name))
+        if backend["state"] == _UP:
+            return f"{name}: up"
+        if time.monotonic() >= give_up_at:
+            why = f": {_printable(backend['why'])}" if backend["why"] else ""
+            raise AdminError(f"{name} is still {backend['state']}{why}")
+        time.sleep(_LOOK_S)
+
+
+def reload_configuration(admin: AdminTarget) -> int:
+    """Have the process apply its configuration file, and say what is other now.
+
+    Returns:
+        The exit code: 0, or 1 after every reason on standard error; nothing has changed then.
+    """
+    try:
+        answer = _call(replace(admin, timeout_s=_RELOAD_S), "POST", "/api/v1/reload")
+        changed = [str(each) for each in answer["changed"]]
+    except AdminError as error:
+        return _fail(error)
+    except (LookupError, TypeError):
+        return _fail(_foreign(admin))
+    print("\n".join(["applied:", *(f"  {each}" for each in changed)]) if changed else "unchanged")
+    return 0
+
+
+def upgrade_process(admin: AdminTarget) -> int:
+    """Have the process start the next one, and wait until that serves.
+
+    Returns:
+        The exit code: 0, or 1 after the reason on standard error; the process goes on then.
+    """
+    try:
+        answer = _call(replace(admin, timeout_s=_UPGRADE_S), "POST", "/api/v1/upgrade")
+        pid = int(answer["pid"])
+    except AdminError as error:
+        return _fail(error)
+    except (LookupError, TypeError, ValueError):
+        return _fail(_foreign(admin))
+    print(f"process {pid} serves now; the one before finishes what it has")
     return 0
 
 
@@ -162,16 +308,23 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _call(admin: AdminTarget, method: str, path: str) -> Any:
+def _call(
+    admin: AdminTarget, method: str, path: str, content: Mapping[str, Any] | None = None
+) -> Any:
     """Return the JSON of the answer.
 
     Raises:
+        NoSuchBackendError, ConflictError: see there.
         AdminError: not reached, refused, or not the admin API.
     """
-    connection = _connection(admin.address)
+    connection = _connection(admin)
     headers = {"Authorization": f"Bearer {admin.token}"} if admin.token else {}
+    sent = None
+    if content is not None:
+        sent = json.dumps(content).encode()
+        headers["Content-Type"] = "application/json"
     try:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, sent, headers)
         response = connection.getresponse()
         body = response.read()
     except OSError as error:
@@ -187,19 +340,26 @@ def _call(admin: AdminTarget, method: str, path: str) -> Any:
         raise _foreign(admin) from error
     if response.status == http.client.UNAUTHORIZED:
         raise AdminError(f"the admin API wants a token: --token-file FILE or {TOKEN_VARIABLE}")
-    if response.status != http.client.OK:
-        raise AdminError(str(answer["error"]) if "error" in answer else f"HTTP {response.status}")
+    if response.status not in _FINE:
+        said = _reasons(answer, response.status)
+        raise _ERRORS.get(response.status, AdminError)(said)
     return answer
 
 
-def _connection(admin: str) -> http.client.HTTPConnection:
+def _reasons(answer: Any, status: int) -> str:
+    if not isinstance(answer, dict) or "error" not in answer:
+        return f"HTTP {status}"
+    return "\n  ".join(map(str, (answer["error"], *answer.get("problems", ()))))
+
+
+def _connection(admin: AdminTarget) -> http.client.HTTPConnection:
     try:
-        address = parse_address(admin.removeprefix("http://").rstrip("/"))
+        address = parse_address(admin.address.removeprefix("http://").rstrip("/"))
     except ValueError as error:
         raise AdminError(f"--admin: {error}") from error
     if address.path:
-        return _UnixConnection(address.path, _TIMEOUT_S)
-    return http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
+        return _UnixConnection(address.path, admin.timeout_s)
+    return http.client.HTTPConnection(address.host, address.port, timeout=admin.timeout_s)
 
 
 def _foreign(admin: AdminTarget) -> AdminError:

@@ -91,11 +91,49 @@ def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("drain", "let a backend finish what it has and give it nothing new"),
         ("enable", "give a backend requests again"),
         ("disable", "take a backend out at once"),
+        ("remove", "drain a backend, and forget it until the process ends"),
     ):
         command = commands.add_parser(action, help=help_text)
         command.add_argument("name", metavar="NAME", help="name of the backend")
+        if action in ("drain", "remove"):
+            command.add_argument(
+                "--limit", metavar="TIME", help="cut what still runs after this time, such as 30s"
+            )
+            command.add_argument(
+                "--wait", action="store_true", help="return when nothing runs on it any more"
+            )
         _add_admin_address(command)
-        command.set_defaults(handler=_change, action=action)
+        command.set_defaults(handler=_change, action=action, limit=None, wait=False)
+    _add_add(commands.add_parser("add", help="add a backend until the process ends"))
+    command = commands.add_parser("reload", help="apply the changed configuration file")
+    _add_admin_address(command)
+    command.set_defaults(handler=_reload)
+    command = commands.add_parser(
+        "upgrade", help="start the program anew, with the listening sockets of the one that runs"
+    )
+    _add_admin_address(command)
+    command.set_defaults(handler=_upgrade)
+
+
+def _add_add(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "backend",
+        metavar="NAME|HOST:PORT",
+        help="name of a backend, with its addresses below, or alone to take back one that was "
+        "removed; or HTTP port of a Triton, gRPC and metrics at the next two ports",
+    )
+    for port in ("http", "grpc", "metrics"):
+        command.add_argument(f"--{port}", metavar="ADDRESS", help=f"address of its {port} port")
+    command.add_argument("--kind", metavar="KIND", help="triton, kserve, tfserving or generic")
+    command.add_argument("--weight", type=float, metavar="N", help="share of the load")
+    command.add_argument(
+        "--max-in-flight", type=int, metavar="N", help="requests at once; 0 is no limit"
+    )
+    command.add_argument(
+        "--wait", type=float, metavar="SECONDS", help="return when it gets requests, or fail"
+    )
+    _add_admin_address(command)
+    command.set_defaults(handler=_add)
 
 
 def _add_admin_address(command: argparse.ArgumentParser) -> None:
@@ -163,8 +201,34 @@ def _change(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import change_backend
 
     return _ask_admin(
-        arguments, lambda admin: change_backend(admin, arguments.name, arguments.action)
+        arguments,
+        lambda admin: change_backend(
+            admin, arguments.name, arguments.action, limit=arguments.limit, wait=arguments.wait
+        ),
     )
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import add_backend
+
+    keys = ("http", "grpc", "metrics", "kind", "weight", "max_in_flight")
+    settings = {key: value for key in keys if (value := getattr(arguments, key)) is not None}
+    return _ask_admin(
+        arguments,
+        lambda admin: add_backend(admin, arguments.backend, settings, wait_s=arguments.wait),
+    )
+
+
+def _reload(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import reload_configuration
+
+    return _ask_admin(arguments, reload_configuration)
+
+
+def _upgrade(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import upgrade_process
+
+    return _ask_admin(arguments, upgrade_process)
 
 
 def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int]) -> int:

@@ -83,7 +83,12 @@ def find_predecessor(environment: MutableMapping[str, str]) -> Predecessor | Non
     text = environment.pop(VARIABLE, "")
     if not text:
         return None
-    return Predecessor(socket.socket(fileno=int(text)))
+    channel = socket.socket(fileno=int(text))
+    try:
+        return Predecessor(channel)
+    except BaseException:
+        channel.close()
+        raise
 
 
 def sockets_of_systemd(environment: MutableMapping[str, str]) -> tuple[Inherited, ...]:

@@ -21,7 +21,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from lb.admin.life import NotDone, cannot
 from lb.runtime.allocator import keep_freed_memory
+from lb.runtime.change import ChangeRefused
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
@@ -32,7 +34,7 @@ from lb.runtime.pid_file import remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
 from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
 from lb.runtime.succession import Succession
-from lb.runtime.upgrade import Upgrader
+from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
 from lb.settings.model import Settings
 from lb.wire.native import is_compiled
@@ -130,6 +132,8 @@ class Process:
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
+        self._reloader: Reloader | None = None
+        self._upgrader: Upgrader | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -144,6 +148,7 @@ class Process:
         try:
             reloader = Reloader(product, doors, self._logs, self._start.file)
             upgrader = Upgrader(product, doors, lambda pid: self._give_way(doors, pid))
+            self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(product, reloader, upgrader)
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
             product.tasks.spawn(self._watch_files(product, reloader), name="files")
@@ -193,6 +198,25 @@ class Process:
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_signal_handler(signal.SIGUSR2, upgrade)
 
+    async def _reload(self) -> dict[str, Any]:
+        """For the admin API."""
+        if self._reloader is None:
+            return await cannot()
+        try:
+            done = await self._reloader.reload("admin API")
+        except ChangeRefused as refused:
+            raise NotDone("configuration refused, nothing has changed", refused.reasons) from None
+        return {"changed": list(done.changed), "hash": done.digest}
+
+    async def _upgrade(self) -> dict[str, Any]:
+        """For the admin API."""
+        if self._upgrader is None:
+            return await cannot()
+        try:
+            return {"pid": await self._upgrader.upgrade("admin API")}
+        except UpgradeFailed as failure:
+            raise NotDone("upgrade failed, this process goes on", [str(failure)]) from None
+
     def _give_way(self, doors: Doors, successor: int) -> None:
         """Another process accepts at our sockets."""
         self._successor = successor
@@ -212,7 +236,10 @@ class Process:
         """What stands behind the metrics port and the admin API, whether they listen or not: a
         reload may open them."""
         servers = {}
-        apps = {"metrics": metrics_app(product, lambda: self.is_ready), "admin": admin_app(product)}
+        apps = {
+            "metrics": metrics_app(product, lambda: self.is_ready),
+            "admin": admin_app(product, self._reload, self._upgrade),
+        }
         for name, app in apps.items():
             runner = web.AppRunner(app, access_log=None, handle_signals=False)
             await runner.setup()

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from lb.access.gate import Gate
 from lb.admin.app import make_admin_app
+from lb.admin.life import Act, LifeApi
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
@@ -317,9 +318,9 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
     )
 
 
-def admin_app(product: Product) -> web.Application:
+def admin_app(product: Product, reload: Act, upgrade: Act) -> web.Application:
     """The application of the admin listener."""
-    return make_admin_app(
+    app = make_admin_app(
         product.directory,
         product.membership,
         version=version(),
@@ -328,3 +329,5 @@ def admin_app(product: Product) -> web.Application:
         own_addresses=lambda: own_addresses(product.settings),
         sources=product.discovery.statuses,
     )
+    LifeApi(reload, upgrade).install(app)
+    return app
