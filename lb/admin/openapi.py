@@ -82,6 +82,13 @@ _SCHEMAS: Final = {
             "served": _COUNT,
             "latency": _ref("Latency"),
             "weight": {"type": "number", "exclusiveMinimum": 0},
+            "share": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 1,
+                "description": "What part of its weight counts: less than 1 while it starts "
+                "slowly.",
+            },
             "max_in_flight": _COUNT | {"description": "0 is no limit."},
             "empty": {
                 "type": "boolean",

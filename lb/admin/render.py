@@ -19,6 +19,7 @@ def render_backend(view: BackendView) -> dict[str, Any]:
         "served": view.served,
         "latency": _render_latency(view.latency),
         "weight": view.weight,
+        "share": round(view.share, 3),
         "max_in_flight": view.max_in_flight,
         "empty": view.empty,
         "origin": view.origin,

@@ -85,7 +85,7 @@ class BackendDirectory:
         self._trials = Trials()
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
-        self.passive.changed = self._publish_if_changed
+        self.passive.changed = self._judged
         self.ramps = Ramps(NO_RAMP)
         """Backends that have begun to serve of late."""
         self.passive.returned = self._begin_slowly
@@ -163,7 +163,7 @@ class BackendDirectory:
             level = logging.INFO if record.is_empty else logging.WARNING
             _log.log(level, "backend removed", extra={"backend": backend.name, **fields})
             backend.died()  # for the sequences that it ran
-            self.passive.forget(backend, record.since)
+            self.passive.removed(backend, record.since)
             self.ramps.end(backend)
             self.cut(backend)
 
@@ -387,6 +387,15 @@ class BackendDirectory:
             },
         )
         return True
+
+    def _judged(self, now: float) -> None:
+        """Live traffic says something else of backends than before."""
+        reasons = self.passive.reasons()
+        for record in self._records.values():
+            record.conduct = reasons.get(record.backend, "")
+            record.is_ejected = record.backend in self.passive.out
+            record.settle(now)
+        self._publish_if_changed()
 
     def _begin_slowly(self, backend: Backend, now: float) -> None:
         self.ramps.begin(backend, now)

@@ -26,7 +26,7 @@ _WHY: Final = {
 }
 
 
-def _nobody() -> None:
+def _nobody(_now: float) -> None:
     """Nobody wants to know."""
 
 
@@ -42,7 +42,7 @@ class PassiveHealth:
         self._outliers = Outliers(rules or OutlierRules())
         self._is_on = rules is not None
         self.least = least
-        self.changed: Callable[[], None] = _nobody
+        self.changed: Callable[[float], None] = _nobody
         """Told when other backends are out than before."""
         self.returned: Callable[[Backend, float], None] = _no_one
         """Told of a backend that was out as a whole and is not any more."""
@@ -52,8 +52,8 @@ class PassiveHealth:
         """Names of models for which a backend is ejected."""
         self.trials: Mapping[bytes, Trial] = {}
         """By the name of the model."""
-        self.ejections: dict[tuple[str, Fault], int] = {}
-        """How often, by name of the backend and reason."""
+        self.counts: dict[Backend, dict[str, int]] = {}
+        """How often backends were ejected, by reason."""
 
     def use(self, rules: OutlierRules | None, least: float, now: float) -> None:
         """Judge by other rules from now on."""
@@ -71,13 +71,20 @@ class PassiveHealth:
         """Whether nobody is out."""
         return self._outliers.is_quiet
 
-    def why(self, backend: Backend) -> str:
-        """For which models a backend is out and why, for people; empty when it is not."""
-        return "; ".join(
-            f"{text(model) or 'all models'}: {standing.phase.value}, {_WHY[standing.reason]}"
-            for each, model, standing in self._outliers.out()
-            if each is backend
-        )
+    def reasons(self) -> dict[Backend, str]:
+        """For which models backends are out and why, for people."""
+        found: dict[Backend, list[str]] = {}
+        for backend, model, standing in self._outliers.out():
+            name = text(model) or "requests without a model"
+            found.setdefault(backend, []).append(
+                f"{name}: {standing.phase.value}, {_WHY[standing.reason]}"
+            )
+        return {backend: "; ".join(reasons) for backend, reasons in found.items()}
+
+    def removed(self, backend: Backend, now: float) -> None:
+        """It is not in the pool any more."""
+        self.counts.pop(backend, None)
+        self.forget(backend, now)
 
     # News of live traffic
 
@@ -123,7 +130,7 @@ class PassiveHealth:
             for backend in self.out - out:
                 self.returned(backend, now)
             self.out, self.models, self.trials = out, models, trials
-            self.changed()
+            self.changed(now)
 
     def _note(self, move: Move) -> None:
         fields: dict[str, object] = {"backend": move.backend.name, "model": text(move.model)}
@@ -133,8 +140,8 @@ class PassiveHealth:
                 extra=fields,
             )
             return
-        key = (move.backend.name, move.reason)
-        self.ejections[key] = self.ejections.get(key, 0) + 1
+        counts = self.counts.setdefault(move.backend, {})
+        counts[move.reason.value] = counts.get(move.reason.value, 0) + 1
         fields |= {"reason": move.reason.value, "why": _WHY[move.reason]}
         _log.warning(
             "backend ejected",

@@ -106,8 +106,9 @@ class BackendRecord:
     """One backend and its ports. Written by the directory only."""
 
     __slots__ = (
-        "_by_protocol", "admin", "admin_before", "backend", "empty_since", "finish_by", "lives",
-        "look_due", "member", "models", "ports", "regions", "setup", "since", "state", "wake",
+        "_by_protocol", "admin", "admin_before", "backend", "conduct", "empty_since", "finish_by",
+        "is_ejected", "lives", "look_due", "member", "models", "ports", "regions", "setup", "since",
+        "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -127,6 +128,10 @@ class BackendRecord:
         """What the operator said of one that leaves; it holds again if it is taken back."""
         self.finish_by: float | None = None
         """When what still runs on one that drains or leaves is cut; None: never."""
+        self.is_ejected = False
+        """As a whole, for how requests fare on it."""
+        self.conduct = ""
+        """For which models it is ejected and why, for people."""
         self.state = BackendState.STARTING
         self.since = now
         """When `state` last changed."""
@@ -192,6 +197,8 @@ class BackendRecord:
         if state is None:
             states = {port.health.state for port in self.ports}
             state = next(each for each in _WORST_FIRST if each in states)
+            if self.is_ejected and state is BackendState.UP:
+                state = BackendState.EJECTED
         if state is not self.state:
             self.state = state
             self.since = now

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord, PortRecord
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, BackendState, Histogram
-from lb.telemetry.collector import PortStatus
+from lb.telemetry.collector import ConductStatus, PortStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class BackendView:
     """Of stateful models; a draining backend goes on with those that it has."""
     served: int
     weight: float
+    share: float
+    """What part of its weight counts; less than 1 while it starts slowly."""
     max_in_flight: int
     empty: bool
     """Nothing is in flight, and no sequence is open: one that drains may be stopped."""
@@ -78,6 +80,7 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
         open_sequences=backend.open_sequences,
         served=sum(port.served for port in ports),
         weight=backend.spec.weight,
+        share=backend.share,
         max_in_flight=backend.max_in_flight,
         empty=not (backend.in_flight or backend.open_sequences),
         latency=_latency(port.port.latency for port in record.ports),
@@ -89,6 +92,8 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
 
 def _why(record: BackendRecord) -> str:
     reasons = [f"{port.protocol.label}: {port.why}" for port in record.ports if port.why]
+    if record.conduct:
+        reasons.append(record.conduct)
     if record.admin is AdminState.LEAVING:
         reasons.insert(0, "removed")
     elif record.admin is not AdminState.ENABLED:
@@ -119,15 +124,34 @@ def port_statuses(directory: BackendDirectory) -> Iterator[PortStatus]:
     placements = directory.ref.current.placements
     eligible = {protocol: set(placements[protocol].eligible) for protocol in AppProtocol}
     for record in directory.records:
-        enabled = record.admin is AdminState.ENABLED
         for port in record.ports:
             yield PortStatus(
                 backend=record.backend.name,
                 protocol=port.protocol,
-                state=(port.health.state if enabled else record.state).value,
+                state=_port_state(record, port).value,
                 is_up=record.backend in eligible[port.protocol],
                 changes=port.changes,
             )
+
+
+def _port_state(record: BackendRecord, port: PortRecord) -> BackendState:
+    if record.admin is not AdminState.ENABLED:
+        return record.state
+    state = port.health.state
+    return BackendState.EJECTED if record.is_ejected and state is BackendState.UP else state
+
+
+def conduct_statuses(directory: BackendDirectory) -> Iterator[ConductStatus]:
+    """Describe what live traffic says of every backend, for the metrics page."""
+    for record in directory.records:
+        backend = record.backend
+        yield ConductStatus(
+            backend=backend.name,
+            is_ejected=record.is_ejected,
+            models=len(directory.passive.models.get(backend, ())),
+            share=backend.share,
+            ejections=directory.passive.counts.get(backend, {}),
+        )
 
 
 def _latency(histograms: Iterable[Histogram]) -> LatencyView:

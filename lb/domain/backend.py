@@ -71,6 +71,8 @@ class BackendState(Enum):
     UP = "up"
     SUSPECTED = "suspected"
     """It owes a probe's answer and is silent: used only when nothing better is left."""
+    EJECTED = "ejected"
+    """Requests fail on it that do not fail on others: used only when nothing better is left."""
     PARTIAL = "partial"
     """Not ready as a whole, but some of its models are: used for those."""
     DOWN = "down"

@@ -21,6 +21,7 @@ from lb.domain.errors import LoadBalancerError
 from lb.net.listeners import ListenErrors
 from lb.runtime.access import Access, make_access
 from lb.runtime.endpoints import Bound, Listeners
+from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs, open_access_log
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import fan_out_options, http1_options, http2_options
@@ -69,6 +70,7 @@ class Change:
         if old.balancing != new.balancing:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
+        apply_judgement(product.directory, new, time.monotonic())
         product.discovery.configure(new)
         records = product.directory.records
         used = {spec.tls for record in records if (spec := record.backend.spec).tls is not None}

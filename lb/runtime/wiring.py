@@ -26,7 +26,7 @@ from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
-from lb.control.views import port_statuses
+from lb.control.views import conduct_statuses, port_statuses
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
@@ -40,6 +40,7 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
+from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import fan_out_options, http1_options, http2_options
@@ -143,7 +144,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     security = make_security(settings)
     access = make_access(settings)
     rng = Random()
-    directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
+    directory = _directory(settings, rng)
     membership = Membership(directory)
     timers = TimerWheel(asyncio.get_running_loop())
     tasks = TaskOwner()
@@ -182,6 +183,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         open_sequences=lambda: dispatcher.steps.table.open_by_model(meter.max_models),
         sequence_counts=dispatcher.steps.table.counts,
         own_calls=fan_out.own_calls,
+        conduct=lambda: conduct_statuses(directory),
         reloads=reloads,
     )
     return Product(
@@ -210,6 +212,12 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     )
 
 
+def _directory(settings: Settings, rng: Random) -> BackendDirectory:
+    directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
+    apply_judgement(directory, settings, time.monotonic())
+    return directory
+
+
 def _dispatcher(
     settings: Settings, directory: BackendDirectory, sink: RequestSink, ledger: Ledger, gate: Gate
 ) -> Dispatcher:
@@ -225,6 +233,7 @@ def _dispatcher(
     affinity = Affinity(settings.sequences.affinity.value)
     table = SequenceTable(limit=settings.sequences.max_open, affinity=affinity)
     dispatcher.steps = Steps(table)
+    dispatcher.conduct = directory.passive
     dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
         backend, model, version, time.monotonic()
     )

@@ -201,6 +201,31 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_state_changes_total", _COUNTER, "Changes of a port's state.", _PORT
     ),
+    MetricSpec(
+        "triton_lb_backend_ejections_total",
+        _COUNTER,
+        "Times that the backend was ejected for an ML model since requests fared badly on it, by "
+        "reason: device (its answers name a broken device), connection, error, latency.",
+        ("backend", "reason"),
+    ),
+    MetricSpec(
+        "triton_lb_backend_ejected",
+        _GAUGE,
+        "1 while the backend is ejected as a whole, since most models in use on it are, else 0.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_ejected_models",
+        _GAUGE,
+        "ML models for which the backend is ejected.",
+        ("backend",),
+    ),
+    MetricSpec(
+        "triton_lb_backend_share",
+        _GAUGE,
+        "What part of its share of the load the backend gets: less than 1 while it starts slowly.",
+        ("backend",),
+    ),
     MetricSpec("triton_lb_backend_in_flight", _GAUGE, "Attempts under way.", _PORT),
     MetricSpec(
         "triton_lb_backend_connections",

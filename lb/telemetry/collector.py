@@ -58,6 +58,21 @@ class PortStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConductStatus:
+    """What live traffic says of one backend."""
+
+    backend: str
+    is_ejected: bool
+    """As a whole."""
+    models: int
+    """For which it is ejected."""
+    share: float
+    """What part of its share of the load it gets."""
+    ejections: Mapping[str, int]
+    """How often it was ejected for a model, by reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTableStatus:
     """What the control plane knows of the models of one backend."""
 
@@ -101,6 +116,7 @@ class Sources:
     restored: Mapping[tuple[str, str], int]
     """By kind and result."""
     own_calls: OwnCalls = field(default_factory=OwnCalls)
+    conduct: Callable[[], Iterable[ConductStatus]]
     open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
     """Backend, model, and how many run there."""
     sequence_counts: Callable[[], Mapping[str, int]]
@@ -139,6 +155,17 @@ class LazySamples:
                 yield from _histogram(name, labels, value)
             else:
                 yield Sample(name, labels, value)
+
+
+def _reload_rows(reloads: Reloads) -> dict[str, Rows]:
+    return {
+        "triton_lb_reloads_total": lambda: [
+            ((result,), count) for result, count in reloads.counts.items()
+        ],
+        "triton_lb_last_reload_success": lambda: [((), int(reloads.succeeded))],
+        "triton_lb_configuration_timestamp_seconds": lambda: [((), reloads.applied_at)],
+        "triton_lb_configuration_info": lambda: [((reloads.digest,), 1)],
+    }
 
 
 def _histogram(name: str, labels: dict[str, str], value: Buckets) -> Iterator[Sample]:
@@ -190,12 +217,7 @@ class LoadBalancerCollector:
             "triton_lb_certificate_reload_failures_total": lambda: [
                 ((), sources.reload_failures())
             ],
-            "triton_lb_reloads_total": lambda: [
-                ((result,), count) for result, count in sources.reloads.counts.items()
-            ],
-            "triton_lb_last_reload_success": lambda: [((), int(sources.reloads.succeeded))],
-            "triton_lb_configuration_timestamp_seconds": lambda: [((), sources.reloads.applied_at)],
-            "triton_lb_configuration_info": lambda: [((sources.reloads.digest,), 1)],
+            **_reload_rows(sources.reloads),
             "triton_lb_token_requests_total": self._token_requests,
             "triton_lb_token_reload_failures_total": lambda: [((), sources.token_failures())],
             "triton_lb_connections": self._traffic("connections"),
@@ -216,6 +238,7 @@ class LoadBalancerCollector:
             "triton_lb_backend_up": self._up,
             "triton_lb_backend_state": self._states,
             "triton_lb_backend_state_changes_total": self._state_changes,
+            **self._conduct_rows(),
             "triton_lb_backend_models_ready": self._tables("ready"),
             "triton_lb_backend_model_table_age_seconds": self._tables("age_s"),
             "triton_lb_backend_models_missing": self._tables("missing"),
@@ -334,6 +357,23 @@ class LoadBalancerCollector:
     def _state_changes(self) -> Iterator[Row]:
         for status in self._sources.statuses():
             yield (status.backend, status.protocol.label), status.changes
+
+    def _conduct_rows(self) -> dict[str, Rows]:
+        return {
+            "triton_lb_backend_ejections_total": self._ejections,
+            "triton_lb_backend_ejected": self._conduct("is_ejected"),
+            "triton_lb_backend_ejected_models": self._conduct("models"),
+            "triton_lb_backend_share": self._conduct("share"),
+        }
+
+    def _ejections(self) -> Iterator[Row]:
+        for status in self._sources.conduct():
+            for reason, count in status.ejections.items():
+                yield (status.backend, reason), count
+
+    def _conduct(self, attribute: str) -> Rows:
+        read: Callable[[ConductStatus], float] = attrgetter(attribute)
+        return lambda: (((each.backend,), float(read(each))) for each in self._sources.conduct())
 
     def _tables(self, attribute: str) -> Rows:
         read: Callable[[ModelTableStatus], float] = attrgetter(attribute)

@@ -10,6 +10,7 @@ from lb.domain.backend import Backend
 from lb.domain.pool import Placement, PoolSnapshot
 from lb.telemetry.collector import (
     BuildInfo,
+    ConductStatus,
     LoadBalancerCollector,
     ModelTableStatus,
     PortStatus,
@@ -73,6 +74,11 @@ class Counters:
                 open_sequences=lambda: [("a", "m", 3)],
                 sequence_counts=lambda: {"started": 9, "lost": 2, "expired": 1, "dropped": 0},
                 own_calls=self.own_calls,
+                conduct=lambda: [
+                    ConductStatus(
+                        backend="b0", is_ejected=True, models=1, share=0.5, ejections={"device": 2}
+                    )
+                ],
                 reloads=Reloads("0123abcd", 1_700_000_000.5),
             )
         )

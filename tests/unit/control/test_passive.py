@@ -21,7 +21,7 @@ class Told:
         self.backends = [make_backend(name) for name in "abc"]
         self.now = 100.0
 
-    def count(self) -> None:
+    def count(self, _now: float) -> None:
         self.changes += 1
 
     def serve_well(self) -> None:
@@ -46,9 +46,10 @@ def test_who_is_out_is_told_counted_and_logged(caplog: pytest.LogCaptureFixture)
     assert told.changes == 1
     assert told.passive.out == {broken}
     assert told.passive.models == {broken: frozenset({b"m"})}
-    assert told.passive.ejections == {("b", Fault.DEVICE): 1}
-    assert told.passive.why(broken) == "m: ejected, its answers say that its device is broken"
-    assert told.passive.why(told.backends[0]) == ""
+    assert told.passive.counts == {broken: {"device": 1}}
+    assert told.passive.reasons() == {
+        broken: "m: ejected, its answers say that its device is broken"
+    }
     [line] = caplog.records
     assert line.message == "backend ejected"
     assert line.__dict__["backend"] == "b"
@@ -100,5 +101,8 @@ def test_a_backend_that_died_is_not_out_any_more() -> None:
     told.fail(told.backends[1], 5)
     told.passive.forget(told.backends[1], told.now)
     assert told.passive.out == frozenset()
-    told.passive.forget(told.backends[0], told.now)
+    assert told.passive.counts
+    told.passive.removed(told.backends[0], told.now)
+    told.passive.removed(told.backends[1], told.now)
+    assert not told.passive.counts
     assert told.changes == 2
