@@ -40,7 +40,7 @@ def settings_from_flags(
     """
     tree = Tree()
     tree.root["listen"] = {"http": http, "grpc": grpc, "metrics": metrics, "admin": admin}
-    tree.root["backends"] = [_triton(text) for text in backends]
+    tree.root["backends"] = [triton_ports(text) for text in backends]
     try:
         return build_settings(tree)
     except SettingsError as error:
@@ -49,8 +49,9 @@ def settings_from_flags(
         ) from None
 
 
-def _triton(text: str) -> dict[str, object]:
-    """Return a backend's addresses; ports that do not exist are left to the models to refuse."""
+def triton_ports(text: str) -> dict[str, object]:
+    """Return the addresses of a Triton by its HTTP port; ports that do not exist are left to the
+    models to refuse."""
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdecimal() and len(port) <= 5):
         return {"http": text}
