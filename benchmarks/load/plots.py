@@ -46,7 +46,7 @@ def draw(report: Report, directory: Path) -> dict[str, str]:
             _bars(report, cells, title, directory / file)
             drawn[title] = file
     if paced := [cell for cell in report.plan.cells if cell.half_of and _has_figures(report, cell)]:
-        title = f"Latency at half of {report.plan.baseline}'s rate"
+        title = f"Latency at half of {report.plan.baseline.capitalize()}'s rate"
         _latencies(report, paced, title, directory / "latency.png")
         drawn[title] = "latency.png"
     if series := backend_series(report):
@@ -104,6 +104,14 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
+def _legend(figure: Any, axes: Any, columns: int) -> None:
+    """Outside of the axes, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+
+
 def _save(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
@@ -113,7 +121,7 @@ def _save(figure: Any, path: Path) -> None:
 
 def _bars(report: Report, cells: Sequence[Cell], title: str, path: Path) -> None:
     proxies = report.plan.proxies
-    figure, axes = _figure(9, 1 + 0.17 * len(cells) * (len(proxies) + 0.8))
+    figure, axes = _figure(9, 1 + 0.12 * len(cells) * (len(proxies) + 0.8))
     height = 0.8 / len(proxies)
     for place, name in enumerate(proxies):
         found = [(row, _medians(report, cell).get(name)) for row, cell in enumerate(cells)]
@@ -124,7 +132,7 @@ def _bars(report: Report, cells: Sequence[Cell], title: str, path: Path) -> None
             drawn,
             fmt="{:,.3g}" if max(costs, default=0) < 1000 else "{:,.0f}",
             padding=2,
-            fontsize=6,
+            fontsize=5.5,
         )
     axes.set_yticks(
         [row + 0.4 - height / 2 for row in range(len(cells))],
@@ -133,8 +141,8 @@ def _bars(report: Report, cells: Sequence[Cell], title: str, path: Path) -> None
     )
     axes.set_ylim(len(cells) - 0.1, -0.2)
     axes.set_xlabel("CPU microseconds per request (shorter is better)")
-    axes.set_title(title, pad=28)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(proxies), frameon=False)
+    axes.set_title(title)
+    _legend(figure, axes, len(proxies))
     _save(figure, path)
 
 
@@ -161,7 +169,7 @@ def _latencies(report: Report, cells: Sequence[Cell], title: str, path: Path) ->
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_ylabel("milliseconds (lower is better)")
     axes.set_title(title)
-    axes.legend()
+    _legend(figure, axes, len(proxies))
     _save(figure, path)
 
 
@@ -184,5 +192,5 @@ def _lines(
     axes.set_xlabel("backends")
     axes.set_ylabel("CPU microseconds per request")
     axes.set_title(title)
-    axes.legend(fontsize=8)
+    _legend(figure, axes, (len(report.plan.proxies) + 1) // 2)
     _save(figure, path)
