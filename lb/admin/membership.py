@@ -14,11 +14,11 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership, MembershipError
 from lb.control.record import BackendRecord
 from lb.control.views import backend_view
-from lb.discovery.follow import SourceStatus
 from lb.domain.backend import Address
 from lb.settings.listed import read_backend
 from lb.settings.problems import SettingsError
 from lb.settings.units import parse_duration
+from lb.telemetry.collector import SourceStatus
 
 OwnAddresses = Callable[[], Mapping[str, Address]]
 SourceStatuses = Callable[[], Iterable[SourceStatus]]

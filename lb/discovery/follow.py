@@ -5,35 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
 from lb.discovery.source import Entries, Source, SourceError
 from lb.net.tasks import TaskOwner
+from lb.telemetry.collector import SourceStatus
 
 _log = logging.getLogger(__name__)
 
 _AFTER_CRASH_S: Final = 5.0
 
 Found = Callable[[str, Entries], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceStatus:
-    """How one source does."""
-
-    name: str
-    backends: int
-    """In its last good set."""
-    updates: int
-    """Sets that it has yielded."""
-    failures: int
-    """Times that it had none to yield."""
-    age_s: float | None
-    """Since it last yielded one; None: it never did."""
-    error: str
-    """Why it has none now; empty where it has."""
 
 
 class _Followed:

@@ -9,7 +9,7 @@ from functools import partial
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.discovery.file import FileSource
-from lb.discovery.follow import Followers, SourceStatus
+from lb.discovery.follow import Followers
 from lb.discovery.names import NameWatch
 from lb.discovery.source import Entries, Source
 from lb.domain.backend import Address, Backend, BackendSpec
@@ -22,6 +22,7 @@ from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings
 from lb.settings.substitution import Substitution
 from lb.settings.tree import MAX_CHARACTERS
+from lb.telemetry.collector import SourceStatus
 from lb.telemetry.meter import Meter
 
 

@@ -184,6 +184,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         sequence_counts=dispatcher.steps.table.counts,
         own_calls=fan_out.own_calls,
         conduct=lambda: conduct_statuses(directory),
+        discovery=discovery.statuses,
         reloads=reloads,
     )
     return Product(

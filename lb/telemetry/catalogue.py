@@ -278,6 +278,28 @@ BACKENDS: Final = (
         ("operation", "backend", "outcome"),
     ),
 )
+DISCOVERY: Final = (
+    MetricSpec(
+        "triton_lb_source_backends",
+        _GAUGE,
+        "Backends in the last good set of a source, which is in force.",
+        ("source",),
+    ),
+    MetricSpec("triton_lb_source_updates_total", _COUNTER, "Sets that a source gave.", ("source",)),
+    MetricSpec(
+        "triton_lb_source_failures_total",
+        _COUNTER,
+        "Times that a source had no set to give: an error of DNS, no answer, a file that cannot be "
+        "used.",
+        ("source",),
+    ),
+    MetricSpec(
+        "triton_lb_source_age_seconds",
+        _GAUGE,
+        "Age of the last good set of a source. A file gives a set only when it changes.",
+        ("source",),
+    ),
+)
 MODELS: Final = (
     MetricSpec(
         "triton_lb_backend_models_ready",
@@ -345,7 +367,7 @@ SCRAPE_FAILURES: Final = MetricSpec(
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
-COLLECTED: Final = (*PROCESS, *CONFIGURATION, *TOKENS, *CLIENTS, *BACKENDS, *MODELS)
+COLLECTED: Final = (*PROCESS, *CONFIGURATION, *TOKENS, *CLIENTS, *BACKENDS, *DISCOVERY, *MODELS)
 """What the collector renders, in this order."""
 
 _INTRODUCTION: Final = """\
@@ -360,8 +382,10 @@ _INTRODUCTION: Final = """\
   cost us more than itself (docs/protocols.md); each such connection counts once.
 - `kind` of an operation is `read`, `inference`, `stream`, `control` or `other`, so that neither
   health checks nor long streams hide the latency of inferences.
-- Series of a backend, its counters included, end when it leaves the pool and start at 0 when it
-  comes back. `rate()` copes with both; sum after the rate, not before.
+- Series of a backend, its counters included, end when it is gone from the pool and start at 0 when
+  it comes back. While it finishes what it has its state is `leaving`; if a successor at another
+  address has its name it is called `NAME~1`. `rate()` copes with all that; sum after the rate, not
+  before.
 - A model gets a label of its own once a request for it has succeeded, for as many models as
   `metrics.model_labels` says; all else is `model="other"`.
 - Metrics of the process (`process_*`) and of Python (`python_*`) are those of `prometheus-client`.
@@ -385,6 +409,7 @@ def markdown() -> str:
         ("Access", TOKENS),
         ("Clients and requests", CLIENTS),
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
+        ("Sources of backends", DISCOVERY),
         ("Models", MODELS),
     ):
         parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")

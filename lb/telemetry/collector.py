@@ -90,6 +90,23 @@ class ModelTableStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """How one source of backends does."""
+
+    name: str
+    backends: int
+    """In its last good set."""
+    updates: int
+    """Sets that it has yielded."""
+    failures: int
+    """Times that it had none to yield."""
+    age_s: float | None
+    """Since it last yielded one; None: it never did."""
+    error: str
+    """Why it has none now; empty where it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where the collector reads. Callables are asked at every scrape."""
 
@@ -117,6 +134,7 @@ class Sources:
     """By kind and result."""
     own_calls: OwnCalls = field(default_factory=OwnCalls)
     conduct: Callable[[], Iterable[ConductStatus]]
+    discovery: Callable[[], Iterable[SourceStatus]]
     open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
     """Backend, model, and how many run there."""
     sequence_counts: Callable[[], Mapping[str, int]]
@@ -264,6 +282,10 @@ class LoadBalancerCollector:
             "triton_lb_backend_connects_total": self._port("connects"),
             "triton_lb_backend_connect_failures_total": self._port("connect_failures"),
             "triton_lb_backend_own_calls_total": self._own_calls,
+            "triton_lb_source_backends": self._discovery("backends"),
+            "triton_lb_source_updates_total": self._discovery("updates"),
+            "triton_lb_source_failures_total": self._discovery("failures"),
+            "triton_lb_source_age_seconds": self._discovery("age_s"),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -378,6 +400,14 @@ class LoadBalancerCollector:
     def _tables(self, attribute: str) -> Rows:
         read: Callable[[ModelTableStatus], float] = attrgetter(attribute)
         return lambda: (((each.backend,), read(each)) for each in self._sources.model_tables())
+
+    def _discovery(self, attribute: str) -> Rows:
+        read: Callable[[SourceStatus], float | None] = attrgetter(attribute)
+        return lambda: (
+            ((each.name,), value)
+            for each in self._sources.discovery()
+            if (value := read(each)) is not None
+        )
 
     def _open_sequences(self) -> Iterator[Row]:
         for backend, model, count in self._sources.open_sequences():

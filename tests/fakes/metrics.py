@@ -15,6 +15,7 @@ from lb.telemetry.collector import (
     ModelTableStatus,
     PortStatus,
     Sources,
+    SourceStatus,
 )
 from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
@@ -74,6 +75,14 @@ class Counters:
                 open_sequences=lambda: [("a", "m", 3)],
                 sequence_counts=lambda: {"started": 9, "lost": 2, "expired": 1, "dropped": 0},
                 own_calls=self.own_calls,
+                discovery=lambda: [
+                    SourceStatus(
+                        name="dns:a", backends=2, updates=5, failures=3, age_s=1.5, error="gone"
+                    ),
+                    SourceStatus(
+                        name="file:/b", backends=0, updates=0, failures=1, age_s=None, error="bad"
+                    ),
+                ],
                 conduct=lambda: [
                     ConductStatus(
                         backend="b0", is_ejected=True, models=1, share=0.5, ejections={"device": 2}

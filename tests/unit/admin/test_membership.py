@@ -16,9 +16,9 @@ from lb.admin.openapi import openapi_document
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
-from lb.discovery.follow import SourceStatus
 from lb.domain.backend import Address
 from lb.settings.backends import BackendSettings, HealthSettings
+from lb.telemetry.collector import SourceStatus
 from tests.unit.admin.schema import problems
 
 DOCUMENT = openapi_document("1.2.3")

@@ -216,3 +216,16 @@ def test_the_page_follows_openmetrics_too() -> None:
 def test_promtool_finds_nothing_to_criticise(counters: Counters) -> None:
     page = generate_latest(make_registry(counters.collector()))
     assert criticism_of(page) == ""
+
+
+def test_sources_of_backends_are_rendered_and_have_no_age_before_their_first_set() -> None:
+    samples = Counters().samples()
+    for name, value in (
+        ("backends", 2),
+        ("updates_total", 5),
+        ("failures_total", 3),
+        ("age_seconds", 1.5),
+    ):
+        assert samples[key(f"triton_lb_source_{name}", source="dns:a")] == value
+    assert samples[key("triton_lb_source_failures_total", source="file:/b")] == 1
+    assert key("triton_lb_source_age_seconds", source="file:/b") not in samples
