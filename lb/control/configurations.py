@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from lb.control.questions import NotOffered, Questions
@@ -56,27 +56,40 @@ class ConfigurationReader:
         self._left: dict[BackendRecord, dict[Version, bool]] = {}
         """What is to be read; the newest goes first. True: from all who have it and were not asked
         yet, so that there is something to compare with."""
+        self._seen: dict[BackendRecord, frozenset[Version]] = {}
+        """What each backend had ready when it was last looked at for what is unknown."""
         self._woken = asyncio.Event()
         self._changes = 0
         """How often something was forgotten: what was asked for before is no news then."""
 
-    def read(self, record: BackendRecord) -> None:
-        """Read soon what is not known of a backend; forget what it does not have any more."""
+    def read(self, record: BackendRecord, *, anew: bool = False) -> None:
+        """Read soon what is not known of a backend; forget what it does not have any more.
+
+        Args:
+            record: of the backend.
+            anew: nothing counts any more that was known of it.
+        """
+        if anew:
+            self._seen.pop(record, None)
         if record.member.spec.kind is BackendKind.TRITON:
             self._unread.add(record)
             self._due.setdefault(record, self._clock() + _AGAIN_S)
             self._woken.set()
 
-    def forget(self, model: bytes, backends: Iterable[Backend]) -> None:
+    def forget(self, model: bytes, backends: Collection[Backend]) -> None:
         """Some backends may configure a model otherwise now; `read` has to follow."""
         self._changes += 1
         self._book.forget_model(model, backends)
+        changed = set(backends)
+        for record in [each for each in self._seen if each.backend in changed]:
+            del self._seen[record]
 
     def leave(self, record: BackendRecord) -> None:
         """A backend is gone."""
         self._book.forget(record.backend, lambda _: True)
         self._due.pop(record, None)
         self._left.pop(record, None)
+        self._seen.pop(record, None)
         self._unread.discard(record)
 
     async def run(self) -> None:
@@ -105,6 +118,7 @@ class ConfigurationReader:
         changes = self._changes
         found = await self._questions.configuration(record, version)
         if changes != self._changes:
+            self._seen.pop(record, None)
             self.read(record)
             return found
         if version not in record.models.ready or record not in self._due:
@@ -136,10 +150,18 @@ class ConfigurationReader:
 
     def _add_unknown(self, record: BackendRecord) -> None:
         book, backend, ready = self._book, record.backend, record.models.ready
-        book.forget(backend, lambda version: version not in ready)
+        seen = self._seen.get(record)
+        if seen is None:
+            book.forget(backend, lambda version: version not in ready)
+            fresh = ready
+        else:
+            for version in seen - ready:
+                book.drop(backend, version)
+            fresh = ready - seen
+        self._seen[record] = ready
         if not book.is_full:
             left = self._left.setdefault(record, {})
-            left.update((each, True) for each in ready if book.digest(backend, each) is None)
+            left.update((each, True) for each in fresh if book.digest(backend, each) is None)
 
     def _is_shared(self, record: BackendRecord, version: Version, is_first: bool) -> bool:
         """Whether others have it, too; those that were not asked are, if it is the first one."""

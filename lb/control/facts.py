@@ -50,6 +50,7 @@ class FactsKeeper:
         """What is to be read, and from whom."""
         self._readers = 0
         self._unpublished = 0
+        """Changes of what is known since it was published."""
         self.idle = asyncio.Event()
         """Set while nothing is left to be read."""
         self.idle.set()
@@ -88,6 +89,7 @@ class FactsKeeper:
             ]
             for version in gone:
                 del known[version]
+            self._unpublished += len(gone)
 
     async def _read_wanted(self) -> None:
         try:
@@ -99,24 +101,29 @@ class FactsKeeper:
                     await self._read(record, version)
                 finally:
                     self._reading.discard(version)
-                self._unpublished += 1
                 if self._unpublished >= max(_PUBLISH_EVERY, len(self._known) // _PUBLISH_SHARE):
                     self._conclude()
         finally:
             self._readers -= 1
         if not self._readers:
-            self._conclude()
+            if self._unpublished:
+                self._conclude()
             self.idle.set()
 
     async def _read(self, record: BackendRecord, version: Version) -> None:
         try:
-            self._known[version] = await self._questions.config(record, version)
+            found = await self._questions.config(record, version)
         except (NotOffered, UpstreamError, ValueError) as error:
-            level = logging.DEBUG if version in self._failed else logging.INFO
+            is_news = version not in self._failed
+            level = logging.INFO if is_news else logging.DEBUG
             self._failed[version] = self._clock() + _AGAIN_S
+            self._unpublished += is_news
             fields = {"backend": record.backend.name, "model": version[0].decode(errors="replace")}
             _log.log(level, "configuration not read", extra={**fields, "why": str(error)})
         else:
+            # Mostly it is what others have said.
+            self._unpublished += self._known.get(version) != found
+            self._known[version] = found
             self._failed.pop(version, None)
 
     def _conclude(self) -> None:

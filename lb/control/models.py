@@ -107,6 +107,8 @@ class ModelWatch:
         )
         self._watched: dict[BackendRecord, _Watched] = {}
         self._unsubscribe: Callable[[], None] | None = None
+        self._retained: object = None
+        """The sets of names and of versions that all backends together had lately."""
         self._is_settled = False
         """The first round is over: who lists models for the first time has joined."""
         self.joined: Callable[[BackendRecord], None] = _no_one
@@ -309,24 +311,25 @@ class ModelWatch:
         if watched.changed_models:
             changed, watched.changed_models = watched.changed_models, set()
             self._facts.read(record, [key for key in models.ready if key[0] in changed])
-            self.configurations.read(record)
+            self.configurations.read(record, anew=watched.is_new)
         self._facts.read_missing(record)
         if listed is not None or (models.lists, models.ready) != before:
-            self._facts.retain(self._names(), self._ready())
+            self._retain()
             self._directory.models_changed(record, self._clock())
-            self.configurations.read(record)
+            self.configurations.read(record, anew=watched.is_new)
         if watched.is_new:
             watched.is_new = False
             if self._is_settled:
                 self.joined(record)
 
-    def _names(self) -> frozenset[bytes]:
-        listed = {record.models.names for record in self._watched}
-        return frozenset[bytes]().union(*listed)
-
-    def _ready(self) -> frozenset[Version]:
-        ready = {record.models.ready for record in self._watched}
-        return frozenset[Version]().union(*ready)
+    def _retain(self) -> None:
+        """Forget what nobody has any more. Most backends have the same sets, so that the sets of
+        all rarely change."""
+        names = frozenset(record.models.names for record in self._watched)
+        ready = frozenset(record.models.ready for record in self._watched)
+        if (names, ready) != self._retained:
+            self._retained = (names, ready)
+            self._facts.retain(frozenset[bytes]().union(*names), frozenset[Version]().union(*ready))
 
     def _take_none(self, record: BackendRecord, why: str) -> None:
         """It has no list for us, so it may have any model."""

@@ -56,17 +56,19 @@ class ConfigurationBook:
         """Forget what is known of one backend and those versions."""
         for version in [each for each, known in self._digests.items() if backend in known]:
             if is_forgotten(version):
-                self._drop(backend, version)
+                self.drop(backend, version)
 
     def forget_model(self, name: bytes, backends: Iterable[Backend]) -> None:
         """Forget how some backends configure a model."""
         for version in [each for each in self._digests if each[0] == name]:
             for backend in self._digests[version].keys() & set(backends):
-                self._drop(backend, version)
+                self.drop(backend, version)
 
-    def _drop(self, backend: Backend, version: Version) -> None:
-        known = self._digests[version]
-        del known[backend]
+    def drop(self, backend: Backend, version: Version) -> None:
+        """Forget what is known of one backend and one version."""
+        known = self._digests.get(version, {})
+        if known.pop(backend, None) is None:
+            return
         self.count -= 1
         if not known:
             del self._digests[version]

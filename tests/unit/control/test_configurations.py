@@ -107,6 +107,26 @@ async def test_what_one_alone_has_is_not_read() -> None:
         assert ("a", b"n") not in bench.questions.asked
 
 
+async def test_who_comes_back_is_read_anew() -> None:
+    async with reading() as bench:
+        a, b = bench.record("a", m=1), bench.record("b", m=1)
+        await eventually(lambda: bench.known(a, b) == [1, 1])
+        bench.book.forget(b.backend, lambda _: True)  # as when its ports close
+        bench.questions.digests["b", b"m"] = 2
+        bench.reader.read(b, anew=True)
+        await eventually(lambda: bench.known(a, b) == [1, 2])
+
+
+async def test_what_a_call_may_have_changed_is_read_again() -> None:
+    async with reading() as bench:
+        a, b = bench.record("a", m=1), bench.record("b", m=1)
+        await eventually(lambda: bench.known(a, b) == [1, 1])
+        bench.questions.digests["b", b"m"] = 2
+        bench.reader.forget(b"m", (b.backend,))
+        bench.reader.read(b)
+        await eventually(lambda: bench.known(a, b) == [1, 2])
+
+
 async def test_what_is_refused_is_not_asked_for_for_ever() -> None:
     async with reading() as bench:
         a, b = bench.record("a", m=-1), bench.record("b", m=-1)

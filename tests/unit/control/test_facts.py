@@ -101,6 +101,17 @@ async def test_what_is_told_to_be_read_is_read_again() -> None:
         assert bench.questions.asked[-1][0] == "b"
 
 
+async def test_what_others_have_said_as_well_is_not_published_again() -> None:
+    async with keeping(m=Configured(STATELESS)) as bench:
+        bench.keeper.read_missing(bench.record(b"m"))
+        await bench.idle()
+        published = len(bench.published)
+        bench.keeper.read(bench.record(b"m", name="b"), [(b"m", b"1")])
+        assert await bench.idle() == {b"m": STATELESS}
+        assert bench.questions.asked[-1][0] == "b"
+        assert len(bench.published) == published
+
+
 async def test_what_cannot_be_read_is_unknown_and_asked_for_later() -> None:
     async with keeping() as bench:
         record = bench.record(b"m")
