@@ -103,7 +103,7 @@ class Bench:
     def run(self) -> Results:
         """Run everything; a proxy that fails in a cell is left out of that cell.
 
-        Where backends or a proxy do not start, all cells of that site fail.
+        Where backends do not start, all cells of that site fail; where a proxy does not, its own.
         """
         for site in dict.fromkeys(cell.site for cell in self._plan.cells):
             with tempfile.TemporaryDirectory(prefix="triton-lb-bench-") as name:
@@ -111,13 +111,13 @@ class Bench:
                     self._run_site(site, Path(name))
                 except BenchError as error:
                     say(f"  {error}")
-                    self._fail(site, str(error))
+                    self._fail(site, str(error), [DIRECT, *self._plan.proxies])
         return self.results
 
-    def _fail(self, site: Site, reason: str) -> None:
+    def _fail(self, site: Site, reason: str, names: Sequence[str]) -> None:
         for cell in self._plan.cells:
-            if cell.site == site:
-                for result in self.results[cell.name].values():
+            for name, result in self.results[cell.name].items() if cell.site == site else ():
+                if name in names:
                     result.error = result.error or reason
 
     def _run_site(self, site: Site, directory: Path) -> None:
@@ -128,10 +128,13 @@ class Bench:
                 children, directory, site, usual=plan.backends, core=cores.backend
             )
             direct = Proxy(DIRECT, backends[0].http, backends[0].grpc, 0, 0, None)
-            proxies = [
-                start_proxy(name, children, directory, backends, cores.proxy)
-                for name in plan.proxies
-            ]
+            proxies = []
+            for name in plan.proxies:
+                try:
+                    proxies.append(start_proxy(name, children, directory, backends, cores.proxy))
+                except BenchError as error:
+                    say(f"  {error}")
+                    self._fail(site, str(error), [name])
             self.resting.setdefault(len(backends), _resting(proxies))
             for cell in plan.cells:
                 if cell.site == site:

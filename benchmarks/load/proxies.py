@@ -130,7 +130,7 @@ def serve_argv(config: Path) -> list[str]:
 def there_are() -> list[str]:
     """Names of all proxies; triton-lb compiled only where `make compile` has made it."""
     tree = RECIPES[COMPILED].tree
-    return [name for name in RECIPES if name != COMPILED or (tree and tree.exists())]
+    return [name for name in RECIPES if name != COMPILED or (tree and (tree / "lb").exists())]
 
 
 def add_revision(revision: str, directory: Path) -> str:

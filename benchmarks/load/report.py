@@ -78,7 +78,7 @@ def resting_section(proxies: Sequence[str], resting: dict[int, dict[str, float]]
     rows = [
         ["backends", *proxies],
         *(
-            [f"{count}", *(f"{shares[name]:.1%}" for name in proxies)]
+            [f"{count}", *(f"{shares[name]:.1%}" if name in shares else "" for name in proxies)]
             for count, shares in sorted(resting.items())
         ),
     ]
