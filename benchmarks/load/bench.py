@@ -14,7 +14,7 @@ from benchmarks.load.backend import start_backends
 from benchmarks.load.cells import Cell, Driver, Site
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import BenchError, Children, Cores, core_busy_s
-from benchmarks.load.proxies import COMPILED, DIRECT, ENVOY, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.proxies import COMPILED, DIRECT, ENVOY, TRITON_LB, Proxy, start_all
 from benchmarks.load.results import Result, Results, Sample
 
 _BEGUN = time.monotonic()
@@ -110,11 +110,11 @@ class Bench:
                 try:
                     self._run_site(site, Path(name))
                 except BenchError as error:
-                    say(f"  {error}")
                     self._fail(site, str(error), [DIRECT, *self._plan.proxies])
         return self.results
 
     def _fail(self, site: Site, reason: str, names: Sequence[str]) -> None:
+        say(f"  {reason}")
         for cell in self._plan.cells:
             for name, result in self.results[cell.name].items() if cell.site == site else ():
                 if name in names:
@@ -128,13 +128,14 @@ class Bench:
                 children, directory, site, usual=plan.backends, core=cores.backend
             )
             direct = Proxy(DIRECT, backends[0].http, backends[0].grpc, 0, 0, None)
-            proxies = []
-            for name in plan.proxies:
-                try:
-                    proxies.append(start_proxy(name, children, directory, backends, cores.proxy))
-                except BenchError as error:
-                    say(f"  {error}")
-                    self._fail(site, str(error), [name])
+            proxies = start_all(
+                plan.proxies,
+                children,
+                directory,
+                backends,
+                cores.proxy,
+                lambda name, reason: self._fail(site, reason, [name]),
+            )
             self.resting.setdefault(len(backends), _resting(proxies))
             for cell in plan.cells:
                 if cell.site == site:

@@ -20,7 +20,7 @@ from benchmarks.load.bench import Plan, say
 from benchmarks.load.cells import CELLS, USUAL, Cell
 from benchmarks.load.drivers import LoadGenerators
 from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children
-from benchmarks.load.proxies import COMPILED, ENVOY, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.proxies import COMPILED, ENVOY, TRITON_LB, Proxy, start_all
 from benchmarks.load.sections import Section, Verdict
 
 COUNTS = (1000, 10_000)
@@ -66,12 +66,13 @@ def run(plan: Plan, counts: Sequence[int] = COUNTS) -> Section:
     most = _allow_files(2 * (max(counts) + _SPARE_FILES)) // 2 - _SPARE_FILES
     counts = sorted({min(count, most) for count in counts})
     found: dict[Key, Held] = {}
+    failures: list[str] = []
     for cell in (_active("http-small-64"), _active("grpc-small-64x4")):
         with tempfile.TemporaryDirectory(prefix="triton-lb-idle-") as name:
             directory = Path(name)
             with Children(directory) as children:
-                found |= _Stage(plan, children, directory, cell).measure(counts)
-    return make_section(found, list(plan.proxies), counts)
+                found |= _Stage(plan, children, directory, cell, failures).measure(counts)
+    return replace(make_section(found, list(plan.proxies), counts), failures=failures)
 
 
 def make_section(found: dict[Key, Held], proxies: Sequence[str], counts: Sequence[int]) -> Section:
@@ -138,7 +139,9 @@ def bytes_each(data: object, protocol: str, proxy: str) -> float | None:
 class _Stage:
     """Backends and proxies of one protocol."""
 
-    def __init__(self, plan: Plan, children: Children, directory: Path, cell: Cell) -> None:
+    def __init__(
+        self, plan: Plan, children: Children, directory: Path, cell: Cell, failures: list[str]
+    ) -> None:
         cores = plan.cores
         self._plan = plan
         self._children = children
@@ -148,9 +151,14 @@ class _Stage:
         backends = start_backends(
             children, directory, USUAL, usual=plan.backends, core=cores.backend
         )
-        self._proxies = [
-            start_proxy(name, children, directory, backends, cores.proxy) for name in plan.proxies
-        ]
+        self._proxies = start_all(
+            plan.proxies,
+            children,
+            directory,
+            backends,
+            cores.proxy,
+            lambda name, reason: failures.append(f"idle, {name}: {reason}"),
+        )
         self._rates: dict[str, float] = {}
 
     def measure(self, counts: Iterable[int]) -> dict[Key, Held]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -101,6 +101,24 @@ def start_proxy(
     if recipe.tree:
         child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{metrics}/readyz"))
     return Proxy(name, http, grpc, https, grpcs, child)
+
+
+def start_all(
+    names: Iterable[str],
+    children: Children,
+    directory: Path,
+    backends: list[BackendAddress],
+    core: int,
+    failed: Callable[[str, str], None],
+) -> list[Proxy]:
+    """Start proxies by name. `failed` is told of those that do not start, and why."""
+    started = []
+    for name in names:
+        try:
+            started.append(start_proxy(name, children, directory, backends, core))
+        except BenchError as error:
+            failed(name, str(error))
+    return started
 
 
 def make_certificate(directory: Path) -> None:

@@ -22,7 +22,7 @@ from benchmarks.load.backend import BackendAddress
 from benchmarks.load.bench import Plan, say
 from benchmarks.load.drivers import Load, load_of
 from benchmarks.load.processes import REPOSITORY, BenchError, Children, run_pinned
-from benchmarks.load.proxies import DIRECT, TRITON_LB, Proxy, start_proxy
+from benchmarks.load.proxies import DIRECT, TRITON_LB, Proxy, start_all
 from benchmarks.load.sections import Section
 
 _ROUNDS = 2
@@ -79,23 +79,29 @@ class Outcome:
 def run(plan: Plan) -> Section:
     """Measure every client, way and load; without a Triton the section says so."""
     outcomes: list[Outcome] = []
+    failures: list[str] = []
     try:
-        _run(plan, outcomes)
+        _run(plan, outcomes, failures)
     except BenchError as error:
         say(f"real clients: {error}")
-        return replace(make_section(outcomes), failures=[str(error)])
-    return make_section(outcomes)
+        failures.append(str(error))
+    section = make_section(outcomes)
+    return replace(section, failures=[*section.failures, *failures])
 
 
-def _run(plan: Plan, outcomes: list[Outcome]) -> None:
+def _run(plan: Plan, outcomes: list[Outcome], failures: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="triton-lb-clients-") as name, _triton(name) as triton:
         directory = Path(name)
         with Children(directory) as children:
             direct = Proxy(DIRECT, triton.http, triton.grpc, 0, 0, None)
-            proxies = [
-                start_proxy(each, children, directory, [triton], plan.cores.proxy)
-                for each in plan.proxies
-            ]
+            proxies = start_all(
+                plan.proxies,
+                children,
+                directory,
+                [triton],
+                plan.cores.proxy,
+                lambda name, reason: failures.append(f"real clients, {name}: {reason}"),
+            )
             for client in _clients():
                 outcomes += _measure(plan, client, [direct, *proxies])
 
