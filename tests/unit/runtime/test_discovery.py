@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -147,3 +148,21 @@ async def test_what_was_counted_for_a_backend_goes_with_it(product: Product) -> 
     product.discovery.configure(settings(backends=[{"http": "127.0.0.1:2"}]))
     assert product.meter.traffic[0].answers == {}
     assert not product.fan_out.own_calls.counts
+
+
+async def test_nothing_remembers_backends_that_are_gone(product: Product) -> None:
+    product.probes.start()
+    product.models.start()
+    for number in range(20):
+        entries = [
+            {"name": f"gone-{number}-{each}", "http": f"127.0.0.{each}:1"} for each in (1, 2, 3)
+        ]
+        product.discovery.configure(settings(backends=entries))
+        await asyncio.sleep(0)
+        product.directory.look(product.dispatcher.clock())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    gc.collect()
+    known = {record.backend for record in product.directory.records}
+    alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
+    assert {each.name for each in alive - known if each.name.startswith("gone")} == set()
