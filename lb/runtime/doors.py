@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -12,6 +12,7 @@ from lb.net.acceptor import Acceptor
 from lb.runtime.descriptors import Budget, DescriptorUse
 from lb.runtime.endpoints import OWN, Bound, Endpoint, Listeners
 from lb.runtime.front import Front
+from lb.runtime.predecessor import Inherited
 from lb.runtime.wiring import Product
 
 _OWN_CONNECTIONS: Final = 16
@@ -85,6 +86,12 @@ class Doors:
                 self._acceptors[bound].close()
         for front in (*self._fronts.values(), *self._earlier):
             front.close()
+
+    def own(self, inherited: Iterable[Inherited]) -> None:
+        """The process before, which these are from, gives way: files of Unix sockets are ours."""
+        ours = {each.socket for each in inherited if each.is_ours}
+        for bound in self.listeners.bound.values():
+            bound.is_ours = bound.is_ours or bound.socket in ours
 
     def give_way(self) -> None:
         """Another process listens at the same sockets: accept no more at any of them."""

@@ -19,8 +19,8 @@ def claim(inherited: Iterable[Inherited], settings: Settings) -> tuple[Bound, ..
     """Give the sockets to the listeners that they are for; those of nobody are closed.
 
     A socket whose name is that of a listener is that listener's, whatever address the settings
-    give it, if a service manager bound it; the same process before us says which address was asked
-    for. Others go by their address.
+    give it, if a service manager bound it; the process before us says which address was asked for.
+    Others go by their address. Files of Unix sockets are not ours yet: see `Doors.own`.
     """
     wanted = wanted_sockets(settings)
     found = []
@@ -36,7 +36,7 @@ def claim(inherited: Iterable[Inherited], settings: Settings) -> tuple[Bound, ..
             continue
         prepare_inherited(each.socket)
         address = listening_address(each.socket, wanted[name])
-        found.append(Bound(name, wanted.pop(name), address, each.socket, is_ours=each.is_ours))
+        found.append(Bound(name, wanted.pop(name), address, each.socket, is_ours=False))
     return tuple(found)
 
 

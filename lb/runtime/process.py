@@ -259,6 +259,7 @@ class Process:
         await doors.open_own()
         await self._open(product, doors)
         succession.accepts()
+        doors.own(predecessor.inherited)
 
     async def _open(self, product: Product, doors: Doors) -> None:
         """Start to accept requests and say so."""

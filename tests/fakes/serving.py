@@ -1,0 +1,103 @@
+"""`triton-lb serve` as users run it, with a configuration that may change, and its successors."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+
+_START_S = 30.0
+
+
+class Serving:
+    """A running balancer, all ports free ones."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], **environment: str) -> None:
+        self.path = folder / "config.yaml"
+        self.pid_file = folder / "lb.pid"
+        self.write(config)
+        self.environment = {**ENVIRONMENT, **environment}
+        self.process = ChildProcess(
+            (
+                sys.executable,
+                "-m",
+                "lb",
+                "serve",
+                "--config",
+                str(self.path),
+                "--pid-file",
+                str(self.pid_file),
+            ),
+            log=folder / "serve.log",
+            env=self.environment,
+        )
+
+    def write(self, config: dict[str, Any]) -> None:
+        """Write another configuration, at once for whoever reads it."""
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(yaml.safe_dump(config))
+        fresh.replace(self.path)
+
+    @property
+    def log(self) -> str:
+        return self.process.log.read_text()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that serves; 0 while there is none."""
+        try:
+            return int(self.pid_file.read_text())
+        except FileNotFoundError:
+            return 0
+
+    def until_serving(self) -> dict[str, str]:
+        """Wait for the start-up line and return its addresses by listener."""
+        wait_until(
+            lambda: " serving " in self.log or not self.process.is_running,
+            timeout_s=_START_S,
+            what="the start-up line",
+        )
+        line = next((line for line in self.log.splitlines() if " serving " in line), "")
+        assert line, self.log
+        return dict(re.findall(r"(http|grpc|metrics|admin)=(\S+)", line))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process that serves."""
+        os.kill(self.pid, number)
+
+    def until_logged(self, text: str, count: int = 1) -> None:
+        """Wait until the log has so many lines with this text."""
+        wait_until(lambda: self.log.count(text) >= count, timeout_s=_START_S, what=text)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a subcommand of `triton-lb` to its end."""
+        return subprocess.run(
+            (sys.executable, "-m", "lb", *arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+        )
+
+
+def metric(address: str, series: str) -> float:
+    """The value of one series of our metrics."""
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", "/metrics/own")
+        page = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    found = [line for line in page.splitlines() if line.startswith(f"{series} ")]
+    assert len(found) == 1, (series, found)
+    return float(found[0].rpartition(" ")[2])

@@ -1,0 +1,151 @@
+"""Reloading the configuration of a process under load, as operators do it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.simulator.process import Ports
+from tests.fakes.process import wait_until
+from tests.fakes.serving import Serving, metric
+from tests.fakes.steady_load import SteadyLoad
+
+RELOADS = 100
+POLICIES = ("least_loaded", "round_robin", "power_of_two", "random")
+
+
+@pytest.fixture
+def config(triton: Ports) -> dict[str, Any]:
+    return {
+        "listen": {
+            "http": "127.0.0.1:0",
+            "grpc": "[::1]:0",
+            "metrics": "127.0.0.1:0",
+            "admin": "127.0.0.1:0",
+        },
+        "backends": [backend(triton, "one")],
+    }
+
+
+def backend(triton: Ports, name: str, **more: Any) -> dict[str, Any]:
+    ports = {"http": triton.http_port, "grpc": triton.grpc_port}
+    return {"name": name, **{key: f"127.0.0.1:{port}" for key, port in ports.items()}, **more}
+
+
+@pytest.fixture
+def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
+    running = Serving(tmp_path, config)
+    yield running
+    running.process.close()
+
+
+def reload(serving: Serving, config: dict[str, Any], metrics: str) -> None:
+    """Write a configuration, send SIGHUP and wait until it is applied."""
+    before = metric(metrics, 'triton_lb_reloads_total{result="applied"}')
+    serving.write(config)
+    serving.signal(signal.SIGHUP)
+    wait_until(
+        lambda: metric(metrics, 'triton_lb_reloads_total{result="applied"}') > before,
+        timeout_s=20,
+        what="the reload",
+    )
+
+
+def get(address: str, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_a_hundred_reloads_under_load_fail_no_request(
+    serving: Serving, config: dict[str, Any], triton: Ports
+) -> None:
+    addresses = serving.until_serving()
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        for turn in range(RELOADS):
+            others = [backend(triton, f"other-{turn % 7}", weight=1 + turn % 5)]
+            reload(
+                serving,
+                config
+                | {
+                    "backends": [*config["backends"], *(others if turn % 3 else [])],
+                    "balancing": {"policy": POLICIES[turn % 4]},
+                    "limits": {"body_bytes": "1MiB" if turn % 2 else 0, "fields": 50 + turn},
+                    "timeouts": {"request": f"{20 + turn % 10}s"},
+                    "health": {"interval": "500ms" if turn % 2 else "1s"},
+                    "access": {
+                        "limits": [{"by": "address", "concurrent": 500 + turn % 2}]
+                        if turn % 4 < 2
+                        else []
+                    },
+                },
+                addresses["metrics"],
+            )
+    load.check()
+    assert "Traceback" not in serving.log
+    assert metric(addresses["metrics"], "triton_lb_last_reload_success") == 1
+
+
+def test_a_refused_reload_changes_nothing_and_says_everything(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        serving.write(config | {"retry": {"attempts": 0}, "nonsense": 1, "backends": []})
+        done = serving.command("reload", "--admin", addresses["admin"])
+        assert done.returncode == 1
+        assert "configuration refused, nothing has changed" in done.stderr
+        for part in ("retry.attempts", "nonsense", "backends"):
+            assert f": {part}: " in done.stderr
+    load.check()
+    assert metric(addresses["metrics"], 'triton_lb_reloads_total{result="refused"}') == 1
+    assert metric(addresses["metrics"], "triton_lb_last_reload_success") == 0
+    backends = json.loads(get(addresses["admin"], "/api/v1/backends")[1])["backends"]
+    assert [each["name"] for each in backends] == ["one"]
+
+
+def test_the_command_says_what_has_changed(serving: Serving, config: dict[str, Any]) -> None:
+    addresses = serving.until_serving()
+    done = serving.command("reload", "--admin", addresses["admin"])
+    assert (done.returncode, done.stdout) == (0, "unchanged\n")
+    serving.write(config | {"retry": {"attempts": 2}, "log": {"level": "debug"}})
+    done = serving.command("reload", "--admin", addresses["admin"])
+    assert (done.returncode, done.stdout) == (0, "applied:\n  retry.attempts\n  log.level\n")
+
+
+def test_listeners_open_and_close(serving: Serving, config: dict[str, Any], tmp_path: Path) -> None:
+    addresses = serving.until_serving()
+    path = tmp_path / "http.sock"
+    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    kept.request("GET", "/v2/health/live")
+    assert kept.getresponse().read() == b""
+    config["listen"] |= {"http": f"unix:{path}", "admin": "[::1]:0"}
+    reload(serving, config, addresses["metrics"])
+    assert path.exists()
+    kept.request("GET", "/v2/models/sleeper")
+    answer = kept.getresponse()
+    answer.read()
+    assert (answer.status, answer.getheader("Connection")) == (200, "close")
+    kept.close()
+    host, _, port = addresses["http"].rpartition(":")
+    with socket.socket() as late:
+        assert late.connect_ex((host, int(port))) != 0
+
+
+def test_a_watched_file_is_applied_by_itself(serving: Serving, config: dict[str, Any]) -> None:
+    addresses = serving.until_serving()
+    reload(serving, config | {"reload": {"watch": True}}, addresses["metrics"])
+    serving.write(config | {"reload": {"watch": True}, "retry": {"attempts": 2}})
+    serving.until_logged("by=watch")
+    assert metric(addresses["metrics"], 'triton_lb_reloads_total{result="applied"}') == 2

@@ -1,0 +1,225 @@
+"""Restarting without a gap: the next process takes over the sockets of the one that runs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb.simulator.process import Ports
+from tests.fakes.process import ENVIRONMENT, wait_until
+from tests.fakes.serving import Serving, metric
+from tests.fakes.steady_load import SteadyLoad
+
+UPGRADES = 5
+
+
+@pytest.fixture
+def config(triton: Ports, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "listen": {
+            "http": "127.0.0.1:0",
+            "grpc": f"unix:{tmp_path}/grpc.sock",
+            "metrics": "127.0.0.1:0",
+            "admin": "[::1]:0",
+        },
+        "backends": [
+            {
+                "name": name,
+                "http": f"127.0.0.1:{triton.http_port}",
+                "grpc": f"127.0.0.1:{triton.grpc_port}",
+            }
+            for name in ("one", "two")
+        ],
+    }
+
+
+@pytest.fixture
+def serving(tmp_path: Path, config: dict[str, Any]) -> Iterator[Serving]:
+    running = Serving(tmp_path, config)
+    yield running
+    running.process.close()
+
+
+def ask(address: str, method: str, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+def upgrade(serving: Serving) -> None:
+    """Send SIGUSR2 and wait until another process serves, and the one before has ended."""
+    before = serving.pid
+    ended = serving.log.count("process before this one has ended")
+    serving.signal(signal.SIGUSR2)
+    wait_until(lambda: serving.pid not in (0, before), timeout_s=60, what="the next process")
+    serving.until_logged("process before this one has ended", ended + 1)
+
+
+def test_restarts_under_load_fail_no_request(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    first = serving.pid
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        for _ in range(UPGRADES):
+            upgrade(serving)
+    load.check()
+    assert serving.pid != first
+    assert "were cut" not in serving.log
+    assert "Traceback" not in serving.log
+    assert ask(addresses["admin"], "GET", "/api/v1/backends")[0] == 200
+    assert metric(addresses["metrics"], "triton_lb_last_reload_success") == 1
+
+
+def test_the_command_waits_until_the_next_process_serves(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    done = serving.command("upgrade", "--admin", addresses["admin"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"process {serving.pid} serves now; the one before finishes what it has\n"
+    assert serving.process.wait(30) == 0
+
+
+def test_a_next_process_that_cannot_start_leaves_the_old_one(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+    before = serving.pid
+    with SteadyLoad(addresses["http"], addresses["grpc"]) as load:
+        serving.write(config | {"nonsense": 1})
+        done = serving.command("upgrade", "--admin", addresses["admin"])
+        assert done.returncode == 1
+        assert "upgrade failed, this process goes on" in done.stderr
+        assert "nonsense" in done.stderr
+        serving.write(config | {"access_log": {"mode": "all", "path": "/nowhere/log"}})
+        done = serving.command("upgrade", "--admin", addresses["admin"])
+        assert "cannot open the access log /nowhere/log" in done.stderr
+    load.check()
+    assert serving.pid == before
+    assert metric(addresses["metrics"], "triton_lb_open_requests") == 0
+
+
+def test_a_next_process_that_is_not_ready_in_time_is_stopped(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+    before = serving.pid
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        slow = {"name": "slow", "http": f"127.0.0.1:{silent.getsockname()[1]}"}
+        config |= {
+            "backends": [*config["backends"], slow],
+            "health": {"timeout": "60s"},
+            "upgrade": {"timeout": "5s"},
+        }
+        serving.write(config)
+        assert serving.command("reload", "--admin", addresses["admin"]).returncode == 0
+        done = serving.command("upgrade", "--admin", addresses["admin"])
+    assert done.returncode == 1
+    assert "not ready within 5 s" in done.stderr
+    assert serving.pid == before
+    assert ask(addresses["admin"], "GET", "/api/v1/backends")[0] == 200
+
+
+def test_what_the_operator_said_lives_on(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    assert ask(addresses["admin"], "POST", "/api/v1/backends/two/drain")[0] == 200
+    upgrade(serving)
+    _, answer = ask(addresses["admin"], "GET", "/api/v1/backends")
+    assert {each["name"]: each["state"] for each in answer["backends"]} == {
+        "one": "up",
+        "two": "draining",
+    }
+
+
+def test_a_request_under_way_is_answered_by_the_process_that_took_it(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [6000]}
+    client = http.client.HTTPConnection(addresses["http"], timeout=60)
+    client.request("POST", "/v2/models/sleeper/infer", json.dumps({"inputs": [tensor]}))
+    wait_until(
+        lambda: metric(addresses["metrics"], "triton_lb_open_requests") == 1,
+        timeout_s=10,
+        what="the request",
+    )
+    upgrade(serving)
+    answer = client.getresponse()
+    assert (answer.status, answer.getheader("Connection")) == (200, "close")
+    assert json.loads(answer.read())["outputs"][0]["data"] == [6000]
+    client.close()
+
+
+def test_the_service_manager_is_told_whom_to_follow(tmp_path: Path, config: dict[str, Any]) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(30)
+        running = Serving(tmp_path, config, NOTIFY_SOCKET=path)
+        try:
+            assert manager.recv(200) == b"READY=1"
+            first = running.pid
+            upgrade(running)
+            told = [manager.recv(200).decode() for _ in range(3)]
+            assert told[0].startswith("RELOADING=1\nMONOTONIC_USEC=")
+            assert set(told[1:]) == {"READY=1", f"MAINPID={running.pid}\nREADY=1"}
+            os.kill(running.pid, signal.SIGTERM)
+            assert manager.recv(200) == b"STOPPING=1"
+            assert running.pid != first
+        finally:
+            running.process.close()
+
+
+def test_sockets_of_a_service_manager_are_served(tmp_path: Path, config: dict[str, Any]) -> None:
+    with socket.socket() as http_socket, socket.socket(socket.AF_UNIX) as grpc_socket:
+        http_socket.bind(("127.0.0.1", 0))
+        http_socket.listen()
+        grpc_path = tmp_path / "from-outside.sock"
+        grpc_socket.bind(str(grpc_path))
+        grpc_socket.listen()
+        config["listen"] |= {"http": "127.0.0.1:8000", "grpc": f"unix:{grpc_path}"}
+        path = tmp_path / "config.yaml"
+        path.write_text(json.dumps(config))
+        program = (
+            "import fcntl, os, sys\n"
+            "fds = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 50) for fd in sys.argv[1:3]]\n"
+            "for index, fd in enumerate(fds): os.dup2(fd, 3 + index)\n"
+            "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '2'}\n"
+            "os.environ['LISTEN_FDNAMES'] = 'http:whatever'\n"
+            "os.execv(sys.executable, [sys.executable, '-m', 'lb', *sys.argv[3:]])\n"
+        )
+        fds = (http_socket.fileno(), grpc_socket.fileno())
+        log = tmp_path / "serve.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                (sys.executable, "-c", program, *map(str, fds), "serve", "--config", str(path)),
+                pass_fds=fds,
+                env=ENVIRONMENT,
+                stderr=output,
+            )
+        try:
+            wait_until(
+                lambda: " serving " in log.read_text() or process.poll() is not None,
+                timeout_s=30,
+                what="the start-up line",
+            )
+            host, port = http_socket.getsockname()
+            assert f" http={host}:{port} " in log.read_text()
+            assert ask(f"{host}:{port}", "GET", "/v2/models/sleeper")[0] == 200
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert grpc_path.exists()
