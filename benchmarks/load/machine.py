@@ -43,7 +43,7 @@ def describe(plan: Plan) -> dict[str, str]:
     )
     facts["backends"] = f"{plan.backends}, where the cell does not say"
     facts["rounds"] = f"{plan.rounds} of {plan.seconds:g} s, in turns"
-    if plan.other_rounds != plan.rounds:
+    if plan.other_rounds != plan.rounds and not all(cell.core for cell in plan.cells):
         facts["rounds"] += f"; {plan.other_rounds} in cells that are not core"
     if plan.cells_s < inf:
         facts["rounds"] += "; 2 where the time was short"

@@ -21,8 +21,8 @@ Every proxy gets the same requests, in turns. One at a time has a core of its ow
 and backends have another. CPU is that of all processes of the proxy, user and system, in
 microseconds per request (per message and its echo, per event): what a request costs, and so how
 many a core can carry. A ratio is triton-lb's figure divided by the other proxy's in the same round,
-and the median of the rounds: below 1.00 triton-lb is better. All else are medians of the rounds.
-`triton-lb-compiled` is the same triton-lb with its hot modules compiled (`make compile`)."""
+and the median of the rounds: below 1.00 triton-lb is better. All else are medians of the rounds."""
+_COMPILED = "`triton-lb-compiled` is the same with its hot modules compiled (`make compile`)."
 _TARGETS = """\
 A target is a ratio, unless it says ms. `+9%` is that much above the limit, `-9%` below it. Without
 a limit the ratio stands alone. What is not a ratio to another proxy is measured with triton-lb as
@@ -89,13 +89,13 @@ def resting_section(proxies: Sequence[str], resting: dict[int, dict[str, float]]
 def as_text(report: Report) -> str:
     """The page for a terminal."""
     plan = report.plan
-    parts = [_heading(plan), _READING]
+    parts = [_heading(plan), _reading(plan)]
     width = max(map(len, report.facts), default=0)
     parts.append("\n".join(f"{key:>{width}}: {value}" for key, value in report.facts.items()))
     if report.verdicts:
         parts += ["TARGETS", scores(report.verdicts), aligned(_verdict_rows(report)), _TARGETS]
     if plan.cells:
-        parts += ["CPU PER REQUEST", aligned(_summary_rows(report))]
+        parts += ["CPU PER REQUEST, MICROSECONDS", aligned(_summary_rows(report))]
         parts += ["ALL FIGURES", aligned(_detail_rows(report)), _details(plan)]
     for section in report.sections:
         parts += [section.title.upper(), aligned(section.rows), section.notes]
@@ -112,7 +112,7 @@ def as_markdown(report: Report, plots: dict[str, str]) -> str:
     """
     plan = report.plan
     command = " ".join(["python -m benchmarks.load", *sys.argv[1:]])
-    parts = ["# Side-by-side load results", f"Made by `{command}`.", _READING]
+    parts = ["# Side-by-side load results", f"Made by `{command}`.", _reading(plan)]
     parts.append(piped([("", ""), *report.facts.items()]))
     if report.verdicts:
         parts += ["## Targets", scores(report.verdicts), piped(_verdict_rows(report)), _TARGETS]
@@ -165,6 +165,10 @@ def write(path: Path, text: str) -> None:
 
 def _heading(plan: Plan) -> str:
     return f"triton-lb side by side with {', '.join(plan.peers) or 'nobody'}"
+
+
+def _reading(plan: Plan) -> str:
+    return f"{_READING}\n{_COMPILED}" if COMPILED in plan.ours else _READING
 
 
 def _details(plan: Plan) -> str:
