@@ -37,6 +37,8 @@ from lb.probes.probe import ProbeResult
 
 _log = logging.getLogger(__name__)
 
+_SILENT: Final = "owes an answer and is silent"
+
 _LATE_S: Final = 0.5
 """A look that comes this much after the one before comes from a busy event loop, which may not
 have read yet what the backends sent."""
@@ -287,10 +289,12 @@ class BackendDirectory:
         changed = False
         for record in self._records.values():
             for port in record.ports:
+                if port.health.is_at_ease:
+                    continue
                 before = port.health.state
                 port.health.look(port.port.last_byte_at, now)
                 if port.health.state is not before:
-                    changed |= self._settle(port, before, "owes an answer and is silent", now)
+                    changed |= self._settle(port, before, _SILENT, now)
             self._note_empty(record, now)
         gone = self._roll.remove_finished(now)
         if self.ramps.look(self._serving(), now) or gone:
@@ -365,6 +369,8 @@ class BackendDirectory:
         port.since = now
         port.why = "" if state is BackendState.UP else why
         port.changes += 1
+        is_up = state is BackendState.UP
+        port.port.is_hung = not is_up and (port.port.is_hung or why is _SILENT)
         record = self.find(port.backend.name)
         record.settle(now)
         if not record.answers:

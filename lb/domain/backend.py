@@ -210,6 +210,8 @@ class Port:
     last_byte_at: float = 0.0
     """Monotonic time at which live traffic last brought a byte: a probe's time-out counts only
     when this is older than the probe."""
+    is_hung: bool = False
+    """It accepts connections, and has owed answers for too long. Written by the directory."""
 
 
 class Backend:

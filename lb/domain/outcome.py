@@ -19,6 +19,8 @@ class Outcome(Enum):
     """The backend says that it did not process it: REFUSED_STREAM, or above GOAWAY's last id."""
     NOT_HERE = "not_here"
     """The backend says so in words of its own: it does not have the model, or takes nothing."""
+    BROKEN = "broken"
+    """The backend answers that its device, or one of its processes, is broken."""
     STALE = "stale"
     """A reused connection closed before any byte of the answer: the keep-alive race."""
     LOST = "lost"
@@ -51,6 +53,7 @@ class Reason(Enum):
     UPSTREAM_RESET = "upstream_reset"
     UPSTREAM_PROTOCOL = "upstream_protocol"
     UPSTREAM_STALLED = "upstream_stalled"
+    UPSTREAM_BROKEN = "upstream_broken"
     DEADLINE = "deadline"
     CLIENT_GONE = "client_gone"
     BAD_REQUEST = "bad_request"
@@ -95,6 +98,7 @@ OUTCOME_REASONS = {
     Outcome.CONNECT_FAILED: Reason.CONNECT_FAILED,
     Outcome.REFUSED: Reason.UPSTREAM_REFUSED,
     Outcome.NOT_HERE: Reason.UPSTREAM_REFUSED,
+    Outcome.BROKEN: Reason.UPSTREAM_BROKEN,
     Outcome.STALE: Reason.UPSTREAM_LOST,
     Outcome.LOST: Reason.UPSTREAM_LOST,
     Outcome.RESET: Reason.UPSTREAM_RESET,

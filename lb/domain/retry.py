@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome
 
 
@@ -53,6 +52,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     # RFC 9112 9.3.1: a connection that closes as we reuse it was most likely closing before we
     # sent. A request that kills the server which runs it looks the same.
     Outcome.STALE: Row(Ran.MAYBE, counts_against_backend=False),
+    Outcome.BROKEN: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.LOST: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.RESET: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
@@ -66,25 +66,20 @@ LOSSES = frozenset({Outcome.STALE, Outcome.LOST})
 
 
 def decide(
-    outcome: Outcome,
-    operation: Operation,
-    *,
-    body_retained: bool,
-    response_begun: bool,
-    is_step: bool = False,
+    outcome: Outcome, *, may_run_twice: bool, body_retained: bool, response_begun: bool
 ) -> Verdict:
     """Say whether an attempt that ended with `outcome` may be sent again.
 
     Args:
         outcome: how the attempt ended.
-        operation: which call it is.
+        may_run_twice: nothing but time is lost by it; not so of steps of a sequence, which would
+            change what comes after, and of calls that change the server.
         body_retained: every byte that was sent of the request's body is still held.
         response_begun: some of an answer has gone to the client.
-        is_step: it belongs to a sequence: run twice it would change what comes after.
     """
     row = REPLAY_TABLE[outcome]
     if response_begun or not body_retained or not row.mends_elsewhere:
         return Verdict.FAIL
     if row.ran is Ran.NO:
         return Verdict.REPLAY
-    return Verdict.RERUN if operation.may_run_twice and not is_step else Verdict.FAIL
+    return Verdict.RERUN if may_run_twice else Verdict.FAIL

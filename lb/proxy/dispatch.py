@@ -305,22 +305,26 @@ class Dispatcher:
 
     # How requests fare
 
-    def answered_with_error(self, exchange: Exchange, code: int, text: str) -> None:
+    def answered_with_error(self, exchange: Exchange, code: int, text: str) -> bool:
         """The backend answers with an error. To be called before `attempt_ended`.
 
         Args:
             exchange: whose attempt it is.
             code: HTTP or gRPC status.
             text: of the error, as far as it is known.
+
+        Returns:
+            Whether it says that the backend is broken, so that another one may do better.
         """
         backend = exchange.backend
         if backend is None or exchange.port is None or exchange.operation.kind not in _JUDGED:
-            return
+            return False
         fault = fault_of_answer(exchange.protocol, code, text)
         if fault is None or (fault is Fault.ERROR and self._has_no_choice(exchange)):
-            return
+            return False
         now = self.clock()
         self.conduct.failed(backend, exchange.model, fault, now - exchange.attempt_at, now)
+        return fault is Fault.DEVICE
 
     def _tell_of_answer(self, exchange: Exchange, backend: Backend, code: int, now: float) -> None:
         if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
@@ -359,19 +363,18 @@ class Dispatcher:
     def may_retry(
         self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
     ) -> bool:
-        """Whether an exchange whose attempt just ended may be placed again, see `go_again`.
+        """Whether an exchange whose attempt just ended, or will, may be placed again, see
+        `go_again`.
 
         To be asked once about an attempt: what may have run is taken out of a budget.
         """
         if exchange.attempts >= self.max_attempts:
             return False
-        step = exchange.particulars.step if exchange.particulars else None
         verdict = decide(
             outcome,
-            exchange.operation,
+            may_run_twice=exchange.may_run_twice,
             body_retained=body_retained,
             response_begun=response_begun,
-            is_step=step is not None,
         )
         if verdict is Verdict.FAIL or not self._has_where_to_go(exchange, outcome):
             return False
@@ -400,7 +403,8 @@ class Dispatcher:
                 # Only a START can have been placed elsewhere meanwhile.
                 return home is not None and home not in exchange.tried
         eligible = self.placement(exchange).eligible
-        return any(backend not in exchange.tried for backend in eligible)
+        here = exchange.backend
+        return any(each is not here and each not in exchange.tried for each in eligible)
 
     def goes_elsewhere(self, exchange: Exchange, meaning: Meaning, *, body_retained: bool) -> bool:
         """Whether another backend is to be asked, since this one says that it cannot serve it.

@@ -67,6 +67,12 @@ class Exchange(RequestRecord):
         self.finished = False
 
     @property
+    def may_run_twice(self) -> bool:
+        """Whether it can be sent again without harm when it may have run."""
+        particulars = self.particulars
+        return self.operation.may_run_twice and (particulars is None or particulars.step is None)
+
+    @property
     def sequence(self) -> int | str | None:
         """The id of the sequence that it is a step of."""
         particulars = self.particulars

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -293,8 +294,11 @@ async def test_request_on_a_connection_that_was_closing_is_sent_again(
     assert backend.requests[-1].body == body
 
 
-async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup, kept: bool) -> None:
     backend, relay, client = setup
+    if not kept:
+        relay.relay.options = replace(relay.relay.options, retained_size=64 * 1024)
 
     async def closes_on_the_second(peer: Peer) -> None:
         await peer.request()
@@ -305,10 +309,16 @@ async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup) -> None
     backend.script = closes_on_the_second
     await client.send(_GET)
     assert (await client.answer()).status == 200
-    await client.send(_INFER.replace(b": 5\r\n\r\nhello", b": 90000\r\n\r\n") + b"x" * 85_000)
+    infer = _INFER.replace(b": 5\r\n\r\nhello", b": 90000\r\n\r\n") + b"x" * 85_000
+    await client.send(infer)
+    if kept:
+        await eventually(lambda: bool(relay.outcomes.seen))
+        backend.script = saying(reply())
+        await client.send(b"x" * 5_000)
     answer = await client.answer("POST")
-    assert answer.status == 502
+    assert answer.status == (200 if kept else 502)
     assert relay.outcomes.seen == [("b0", Outcome.STALE)]
+    assert len(backend.requests[-1].body) == (90_000 if kept else 0)
 
 
 async def test_control_operation_is_not_repeated_on_a_doubt(setup: Setup) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
+from lb.kserve.errors import HTTP_STATUSES, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
@@ -238,20 +238,32 @@ class Http1Exchange(Upload):
         _log.debug(
             "attempt failed", extra={"backend": name, "outcome": outcome.value, "detail": detail}
         )
-        server = self.server
-        if server is None:
+        if self.server is None:
             return
-        if dispatcher.may_retry(
-            self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
-        ):
-            dispatcher.go_again(self, outcome, self._place)
-            if self.port is None and self.server is server and not self.request_ended:
-                server.update_reading()  # what comes meanwhile could only be kept
+        if self._may_retry(outcome):
+            self._go_again(outcome)
         else:
             reason, text = dispatcher.steps.failure(self, outcome)
             if outcome is Outcome.PROTOCOL_ERROR:
                 text = f"{text}: {detail}"
             self._fail(reason, text)
+
+    def _may_retry(self, outcome: Outcome) -> bool:
+        return self.relay.dispatcher.may_retry(
+            self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
+        )
+
+    def _go_again(self, outcome: Outcome) -> None:
+        self.relay.dispatcher.go_again(self, outcome, self._place)
+        server = self.server
+        if self.port is None and server is not None and not self.request_ended:
+            server.update_reading()  # what comes meanwhile could only be kept
+
+    def backend_hung(self) -> None:
+        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        if self.server is not None and not self.response_begun and self._may_retry(Outcome.STALLED):
+            self._end_attempt(Outcome.STALLED)
+            self._go_again(Outcome.STALLED)
 
     # The answer
 
@@ -309,14 +321,9 @@ class Http1Exchange(Upload):
         """
         if head is not None and head.is_error:
             text = http_error_text(b"".join(pieces)) if decoder.ended else ""
-            self.relay.dispatcher.answered_with_error(self, head.status, text)
-        if (
-            head is not None
-            and decoder.ended
-            and head.status in HTTP_STATUSES
-            and self._goes_elsewhere(head, pieces, reusable=reusable)
-        ):
-            return
+            is_broken = self.relay.dispatcher.answered_with_error(self, head.status, text)
+            if text and self._goes_elsewhere(head, text, is_broken=is_broken, reusable=reusable):
+                return
         now = self.relay.clock()
         size = sum(map(len, pieces))
         port = self.port
@@ -376,20 +383,31 @@ class Http1Exchange(Upload):
         server.transport.write(data)
         return True
 
-    def _goes_elsewhere(self, head: ResponseHead, pieces: list[Payload], *, reusable: bool) -> bool:
+    def _goes_elsewhere(
+        self, head: ResponseHead, text: str, *, is_broken: bool, reusable: bool
+    ) -> bool:
         """Whether the request goes to another backend, since this one says it cannot serve it."""
-        if self.server is None or not self.request_ended or sum(map(len, pieces)) > ERROR_BYTES:
+        if self.server is None or not self.request_ended:
             return False
-        known = meaning(http_error_text(b"".join(pieces)))
-        if known is None or not self.relay.dispatcher.goes_elsewhere(
-            self, known, body_retained=self.is_retained
-        ):
-            return False
+        dispatcher = self.relay.dispatcher
+        known = meaning(text) if head.status in HTTP_STATUSES else None
+        if known is None:
+            outcome = Outcome.BROKEN
+            if not is_broken or not self._may_retry(outcome):
+                return False
+        else:
+            outcome = Outcome.NOT_HERE
+            if not dispatcher.goes_elsewhere(self, known, body_retained=self.is_retained):
+                return False
         upstream = self.upstream
         self.upstream = None
         if upstream is not None:
             upstream.release(reusable=reusable and head.keep_alive)
-        self.attempt_failed(Outcome.NOT_HERE, known.value)
+        if known is not None:
+            self.attempt_failed(outcome, known.value)
+            return True
+        dispatcher.attempt_ended(self, outcome)
+        self._go_again(outcome)
         return True
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:

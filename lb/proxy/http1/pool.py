@@ -83,6 +83,10 @@ class UpstreamPool:
         for idle in old.values():
             for connection in idle:
                 connection.close()
+        for connection in tuple(self.open):
+            exchange = connection.exchange
+            if connection.port.is_hung and exchange is not None:
+                exchange.backend_hung()
 
     def renew(self, backend: Backend) -> None:
         """Close connections to a backend; those that serve a request, after it."""

@@ -306,33 +306,56 @@ class Call(JoinedStreams):
             return
         relay.pool(backend).start(self)
 
-    def _place_anew(self) -> None:
-        self.relay.now = self.relay.clock()
-        self._place()
-
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
         """The attempt ended without an answer; it is off its connection already."""
-        if self.finished:
+        if self.finished or self._goes_again(outcome):
             return
-        relay = self.relay
+        reason, text = self.relay.dispatcher.steps.failure(self, outcome)
+        self.fail(reason, f"{text}: {detail}" if detail else text)
+
+    def _goes_again(self, outcome: Outcome) -> bool:
+        """End the attempt, and have the call placed again if it may be."""
+        is_unsent = self.request.sink is None
+        self._leave_attempt(outcome)
+        if not self._may_retry(outcome, is_unsent=is_unsent):
+            return False
+        self._go_again(outcome, is_unsent=is_unsent)
+        return True
+
+    def _may_retry(self, outcome: Outcome, *, is_unsent: bool) -> bool:
+        return self.relay.dispatcher.may_retry(
+            self,
+            outcome,
+            body_retained=is_unsent or self.request.retained is not None,
+            response_begun=self.begun,
+        )
+
+    def _leave_attempt(self, outcome: Outcome) -> None:
         request = self.request
         if self.upstream is not None:
             self.upstream.forget(request)
             self.upstream = None
-        sent_nothing = request.sink is None
-        relay.dispatcher.attempt_ended(self, outcome)
+        self.relay.dispatcher.attempt_ended(self, outcome)
         request.sink = None
-        if relay.dispatcher.may_retry(
-            self,
-            outcome,
-            body_retained=sent_nothing or request.retained is not None,
-            response_begun=self.begun,
-        ):
-            if sent_nothing or request.rewind():
-                relay.dispatcher.go_again(self, outcome, self._place_anew)
+
+    def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
+        if is_unsent or self.request.rewind():
+            self.relay.dispatcher.go_again(self, outcome, self._place_anew)
+
+    def _place_anew(self) -> None:
+        self.relay.now = self.relay.clock()
+        self._place()
+
+    def backend_hung(self) -> None:
+        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        if self.begun or self.finished or self.port is None:
             return
-        reason, text = relay.dispatcher.steps.failure(self, outcome)
-        self.fail(reason, f"{text}: {detail}" if detail else text)
+        is_unsent = self.request.sink is None
+        outcome = Outcome.CONNECT_TIMEOUT if is_unsent else Outcome.STALLED
+        if self._may_retry(outcome, is_unsent=is_unsent):
+            self._detach(ErrorCode.CANCEL)
+            self._leave_attempt(outcome)
+            self._go_again(outcome, is_unsent=is_unsent)
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
@@ -350,8 +373,8 @@ class Call(JoinedStreams):
             self._close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
             self.server.reset(self.client_id, code)
             return
-        self.relay.dispatcher.attempt_ended(self, Outcome.RESET)
-        self._detach(None)
+        if self.finished or self._goes_again(Outcome.RESET):
+            return
         name = self.backend.name if self.backend is not None else "-"
         detail = f"backend {name} (grpc) reset the request with code {code}"
         self.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
@@ -368,8 +391,10 @@ class Call(JoinedStreams):
                 self._early_head(head, end_stream)
                 return
             if end_stream and head.grpc_status > 0:
-                self._tell_of_error(head)
+                is_broken = self._tell_of_error(head)
                 if head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
+                    return
+                if is_broken and self._is_mended_elsewhere():
                     return
             self.begun = True
             self.status = head.status
@@ -421,10 +446,23 @@ class Call(JoinedStreams):
         self.attempt_failed(Outcome.NOT_HERE)
         return True
 
-    def _tell_of_error(self, head: ResponseHead) -> None:
-        """The backend answers with an error."""
+    def _tell_of_error(self, head: ResponseHead) -> bool:
+        """The backend answers with an error. Whether that says that it is broken."""
         text = decode_message(head.grpc_message)
-        self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
+        return self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
+
+    def _is_mended_elsewhere(self) -> bool:
+        """Whether the call goes to another backend, since this one says that it is broken."""
+        request = self.request
+        upstream = self.upstream
+        if upstream is None or not self._may_retry(Outcome.BROKEN, is_unsent=False):
+            return False
+        if not request.finished:
+            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
+        upstream.close_stream(request.sink_id)
+        self._leave_attempt(Outcome.BROKEN)
+        self._go_again(Outcome.BROKEN, is_unsent=False)
+        return True
 
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead

@@ -239,6 +239,15 @@ class UpstreamPool:
             link.retire()
             link.close_if_over()
 
+    def leave_hung(self) -> None:
+        """The backend is silent: let calls go elsewhere that may."""
+        calls = [
+            pipe.owner for link in (*self.links, *self._others) for pipe in link.streams.values()
+        ]
+        for call in (*calls, *self.waiting):
+            if call is not None and call.port is self.port:
+                call.backend_hung()
+
     def close(self) -> None:
         """Close everything now, and take nothing any more."""
         self._closed = True

@@ -262,6 +262,8 @@ class Http2Relay:
         for backend, pool in tuple(self.pools.items()):
             if backend not in eligible:
                 pool.retire_all()
+                if pool.port.is_hung:
+                    pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
 

@@ -239,6 +239,9 @@ class Branch(Exchange):
             status_of_reset(code),
         )
 
+    def backend_hung(self) -> None:
+        """See `Call`: what it has got may be part of what the client has seen, so it waits."""
+
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the requests that wait for it."""
         self.detach(ErrorCode.CANCEL)

@@ -53,8 +53,8 @@ class StreamCall(RoutedStream):
 
     __slots__ = (
         "_answer", "_answer_size", "_answers", "_between", "_count_at", "_counts", "_cutter",
-        "_due", "_head", "_known", "_known_size", "_known_stop", "_look_at", "_needs_no_look",
-        "_pool", "_snapshot", "_target", "is_uncounted",
+        "_due", "_has_steps", "_head", "_known", "_known_size", "_known_stop", "_look_at",
+        "_needs_no_look", "_pool", "_snapshot", "_target", "is_uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class StreamCall(RoutedStream):
         self._answer_size = 0
         """How long it was; 0 where the next one must be looked at."""
         self._cutter = MessageCutter()
+        self._has_steps = False
+        """Some message belongs to a sequence."""
         self._between = True
         """No message is under way."""
         self._head: Pipe[Any] | None = None
@@ -360,6 +362,7 @@ class StreamCall(RoutedStream):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
+        self._has_steps |= message.step is not None
         debts = self.debts
         if not debts.note(message, self.relay.now):
             return False
@@ -398,6 +401,16 @@ class StreamCall(RoutedStream):
         """See `Call`."""
         self.forget_starts(self.debts, self.backend, outcome)
         super().attempt_failed(outcome, detail)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `Exchange`: nothing was answered yet, and none of it belongs to a sequence."""
+        return self.merge is None and not self._has_steps
+
+    def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
+        """See `Call`. At once: messages that come meanwhile must find a backend."""
+        if is_unsent or self.request.rewind():
+            self._place_anew()
 
     def _place(self) -> None:
         """Another attempt: all messages so far are routed anew."""

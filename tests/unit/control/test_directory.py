@@ -121,6 +121,23 @@ def test_suspected_backends_are_used_only_when_nothing_better_is_left() -> None:
     assert eligible(directory, HTTP) == ["a"]
 
 
+def test_a_port_hangs_from_its_silence_until_it_is_up_again() -> None:
+    directory = make_directory("a", "b")
+    port = port_of(directory, "a", HTTP)
+    directory.probe_sent(port, 110.0)
+    directory.look(111.0)
+    assert port.port.is_hung
+    for at in (112.0, 113.0, 114.0):
+        found(directory, port, TIMEOUT, at)
+    assert port.health.state is BackendState.DOWN
+    assert port.port.is_hung
+    for at in (115.0, 116.0):
+        found(directory, port, READY, at)
+    assert not port.port.is_hung
+    found(directory, port, REFUSED, 117.0)
+    assert not port.port.is_hung, "who refuses is gone"
+
+
 def test_a_live_byte_clears_a_suspicion_at_the_next_look() -> None:
     directory = make_directory("a", "b")
     port = port_of(directory, "a", HTTP)

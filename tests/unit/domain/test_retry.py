@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 
-INFER = Operation("ModelInfer", OperationKind.INFERENCE)
-LOAD = Operation("RepositoryModelLoad", OperationKind.CONTROL)
-STREAM = Operation("ModelStreamInfer", OperationKind.STREAM)
 
-
-def verdict(outcome: Outcome, operation: Operation = INFER) -> Verdict:
-    return decide(outcome, operation, body_retained=True, response_begun=False)
+def verdict(outcome: Outcome, *, may_run_twice: bool = True) -> Verdict:
+    return decide(outcome, may_run_twice=may_run_twice, body_retained=True, response_begun=False)
 
 
 def test_every_outcome_has_a_row() -> None:
@@ -25,9 +20,9 @@ def test_every_outcome_has_a_row() -> None:
     "outcome",
     [Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.REFUSED],
 )
-@pytest.mark.parametrize("operation", [INFER, LOAD, STREAM])
-def test_what_surely_did_not_run_is_replayed(outcome: Outcome, operation: Operation) -> None:
-    assert verdict(outcome, operation) is Verdict.REPLAY
+@pytest.mark.parametrize("may_run_twice", [True, False])
+def test_what_surely_did_not_run_is_replayed(outcome: Outcome, may_run_twice: bool) -> None:
+    assert verdict(outcome, may_run_twice=may_run_twice) is Verdict.REPLAY
 
 
 RERUN = [
@@ -38,20 +33,13 @@ RERUN = [
 @pytest.mark.parametrize("outcome", RERUN)
 def test_what_may_have_run_goes_again_where_running_twice_does_no_harm(outcome: Outcome) -> None:
     assert verdict(outcome) is Verdict.RERUN
-    assert verdict(outcome, LOAD) is Verdict.FAIL
-    assert verdict(outcome, STREAM) is Verdict.FAIL
-
-
-@pytest.mark.parametrize("outcome", RERUN)
-def test_a_step_of_a_sequence_that_may_have_run_fails(outcome: Outcome) -> None:
-    step = decide(outcome, INFER, body_retained=True, response_begun=False, is_step=True)
-    assert step is Verdict.FAIL
+    assert verdict(outcome, may_run_twice=False) is Verdict.FAIL
 
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_nothing_goes_again_without_its_body_or_after_the_answer_began(outcome: Outcome) -> None:
     for retained, begun in ((False, False), (True, True)):
-        decided = decide(outcome, INFER, body_retained=retained, response_begun=begun)
+        decided = decide(outcome, may_run_twice=True, body_retained=retained, response_begun=begun)
         assert decided is Verdict.FAIL
 
 

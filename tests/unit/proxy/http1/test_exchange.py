@@ -8,6 +8,7 @@ from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import RESERVED
 from tests.fakes.http1_sides import Sides
+from tests.fakes.relay import snapshot_of
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
@@ -345,4 +346,60 @@ async def test_other_errors_are_the_clients(status: int, text: str) -> None:
     connection.data_received(_error(status, text))
     assert client.take().endswith(text.encode() + b'"}')
     assert not len(sides.tasks)
+    assert _clean(sides)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("backends", [1, 2])
+async def test_what_a_broken_device_fails_is_asked_of_another(status: int, backends: int) -> None:
+    sides = Sides(backends=backends)
+    connection, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    assert first.take()
+    connection.data_received(_error(status, "CUDA error: an illegal memory access"))
+    sides.waits.advance(0.1)
+    if backends == 1:
+        assert b"CUDA error" in client.take()
+        assert sides.outcomes.seen == []
+    else:
+        assert client.take() == b""
+        assert sides.outcomes.seen == [("b0", Outcome.BROKEN)]
+        assert len(sides.tasks) == 1
+    assert not first.ended, "its connection lives on"
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+async def test_request_at_a_hung_backend_goes_elsewhere() -> None:
+    sides = Sides(backends=2)
+    _, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    port = sides.backends[0].ports[0]
+    assert port is not None
+    port.is_hung = True
+    sides.pool.publish(snapshot_of(sides.backends[1:]))
+    assert first.ended, "Triton cannot be told otherwise"
+    sides.waits.advance(0.1)
+    assert len(sides.tasks) == 1
+    assert sides.outcomes.seen == [("b0", Outcome.STALLED)]
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+async def test_request_at_a_hung_backend_waits_where_there_is_nobody_else() -> None:
+    sides = Sides()
+    connection, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    port = sides.backends[0].ports[0]
+    assert port is not None
+    port.is_hung = True
+    sides.pool.publish(snapshot_of(sides.backends))
+    assert not first.ended
+    connection.data_received(_OK)
+    assert client.take() == _OK
     assert _clean(sides)

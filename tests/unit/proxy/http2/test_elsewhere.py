@@ -66,6 +66,22 @@ async def test_the_last_refusal_is_the_answer() -> None:
     assert relay.is_clean()
 
 
+async def test_what_a_broken_device_fails_goes_to_another_a_little_later() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    assert first.gets()
+    first.sends(_refusal(1, b"CUDA error: an illegal memory access was encountered", b"13"))
+    relay.loop.advance(0.1)
+    relay.relay.flush()
+    assert second.gets()[0].kind == HEADERS
+    second.sends(answer(1))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert relay.outcomes.seen == [("b0", Outcome.BROKEN)]
+    assert relay.is_clean()
+
+
 @pytest.mark.parametrize(
     "text", [b"This protocol is restricted, expecting header 'k'", b"explicit model load", b""]
 )

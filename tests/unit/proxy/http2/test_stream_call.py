@@ -16,6 +16,7 @@ from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     DATA,
     ENHANCE_YOUR_CALM,
+    INTERNAL_ERROR,
     OK_TRAILERS,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
@@ -336,3 +337,37 @@ async def test_a_client_whose_requests_nobody_answers_cannot_ask_for_ever(model:
         paper.send(request(model, number) if model == "free" else body)
     assert paper.bench.is_clean()
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
+
+
+async def test_a_stream_that_is_lost_before_any_answer_goes_again() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"), request("plain", name="2"))
+    paper.backends[0].gets()
+    paper.backends[0].goes()
+    again = b"".join(frame.payload for frame in paper.backends[1].gets() if frame.kind == DATA)
+    assert again == request("plain", name="1") + request("plain", name="2")
+    paper.send(request("plain", name="3"))
+    more = b"".join(frame.payload for frame in paper.backends[1].gets() if frame.kind == DATA)
+    assert more == request("plain", name="3")
+    paper.backends[1].sends(
+        headers(1, RESPONSE_FIELDS), *(data(1, result("plain", str(n))) for n in (1, 2, 3))
+    )
+    assert paper.ids() == ["1", "2", "3"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_stream_with_a_sequence_or_an_answer_does_not_go_again(begun: bool) -> None:
+    paper = PaperStreams()
+    paper.send(request("plain" if begun else "seq", 0 if begun else 1, "1", start=not begun))
+    if begun:
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+        assert paper.ids() == ["1"]
+    paper.backends[0].goes()
+    assert paper.backends[1].gets() == []
+    if begun:
+        assert paper.looks()[-1].code == INTERNAL_ERROR
+    else:
+        assert paper.status() == 14
+    assert paper.bench.is_clean()
