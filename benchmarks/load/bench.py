@@ -241,7 +241,12 @@ def say(text: str) -> None:
     print(f"{passed()} {text}", file=sys.stderr, flush=True)
 
 
+def passed_s() -> float:
+    """Seconds since the start."""
+    return time.monotonic() - _BEGUN
+
+
 def passed() -> str:
     """Time since the start, in minutes and seconds."""
-    minutes, seconds = divmod(int(time.monotonic() - _BEGUN), 60)
+    minutes, seconds = divmod(int(passed_s()), 60)
     return f"{minutes}:{seconds:02}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.backend import BackendAddress
-from benchmarks.load.bench import Plan, say
+from benchmarks.load.bench import Plan, passed_s, say
 from benchmarks.load.drivers import Load, load_of
 from benchmarks.load.processes import REPOSITORY, BenchError, Children, run_pinned
 from benchmarks.load.proxies import DIRECT, TRITON_LB, Proxy, start_all
@@ -28,6 +28,8 @@ from benchmarks.load.sections import Section
 _ROUNDS = 2
 _SATURATING = 16
 """Requests of perf_analyzer at once that keep a Triton busy."""
+_LATE_S = 24.5 * 60
+"""Into the run: then one round must do, for all to be done within half an hour."""
 _SHARE = 0.7
 """Of the seconds of a cell: many programs are to be started here."""
 _WINDOW_MS = 300
@@ -164,6 +166,8 @@ def _measure(plan: Plan, client: Client, ways: Sequence[Proxy]) -> Iterator[Outc
     for load, rate in (("single", 0.0), ("half", most / 2)):
         outcome = Outcome(client, load, rate)
         for number in range(min(_ROUNDS, plan.rounds)):
+            if number and passed_s() > _LATE_S:
+                break
             turn = number % len(ways)
             for way in [*ways[turn:], *ways[:turn]]:
                 if way.name in outcome.errors:
