@@ -109,6 +109,8 @@ class RunningBalancer:
 
     def _settings(self, tritons: Sequence[Reachable]) -> dict[str, Any]:
         return {
+            # Tests that restart a Triton count on its whole share at once.
+            "slow_start": {"window": "0s"},
             "listen": {
                 "http": self.target.http,
                 "grpc": self.target.grpc,
