@@ -45,6 +45,30 @@ class _Running:
     task: asyncio.Task[None]
 
 
+class _Nap:
+    """A pause that others may end early, at half of what an event under a time-out costs."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self) -> None:
+        self._end: asyncio.Future[None] | None = None
+
+    def end(self) -> None:
+        """End the pause, if there is one."""
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
+
+    async def take(self, pause_s: float) -> None:
+        """Pause for so many seconds at most."""
+        loop = asyncio.get_running_loop()
+        self._end = loop.create_future()
+        timer = loop.call_later(pause_s, self.end)
+        try:
+            await self._end
+        finally:
+            timer.cancel()
+
+
 class ProbeLoops:
     """Keeps one loop per port of the directory, whatever the pool becomes."""
 
@@ -122,8 +146,8 @@ class ProbeLoops:
             self._all_answered.set()
 
     async def _probe_forever(self, port: PortRecord, probe: Probe) -> None:
-        kicked = asyncio.Event()
-        port.wake = kicked.set
+        nap = _Nap()
+        port.wake = nap.end
         while True:
             sent_at = self._clock()
             late_before_s = self._lateness.total(sent_at)
@@ -142,7 +166,7 @@ class ProbeLoops:
                 continue
             self._directory.probed(port, result, now)
             self._answered(port)
-            await self._until_due(port, kicked)
+            await self._until_due(port, nap)
 
     async def _check(self, port: PortRecord, probe: Probe) -> ProbeResult:
         try:
@@ -151,17 +175,11 @@ class ProbeLoops:
             _log.exception("probe failed", extra={"port": repr(port)})
             return ProbeResult(Finding.ERROR, "the probe itself failed")
 
-    async def _until_due(self, port: PortRecord, kicked: asyncio.Event) -> None:
+    async def _until_due(self, port: PortRecord, nap: _Nap) -> None:
         """Sleep until the next probe is due; a kick can only make that earlier."""
-        loop = asyncio.get_running_loop()
         due = self._due(port)
         while (left_s := due - self._clock()) > _RESOLUTION_S:
-            kicked.clear()
-            timer = loop.call_later(left_s, kicked.set)
-            try:
-                await kicked.wait()
-            finally:
-                timer.cancel()
+            await nap.take(left_s)
             due = min(due, self._due(port))
 
     def _due(self, port: PortRecord) -> float:

@@ -174,6 +174,13 @@ class PortHealth:
 
     # Silence
 
+    @property
+    def is_at_ease(self) -> bool:
+        """Whether `look` would change nothing, whenever it comes and whatever was heard."""
+        return (
+            self._unanswered_since is None and self._leaving_until is None and not self._suspected
+        )
+
     def look(self, last_byte_at: float, now: float) -> None:
         """Suspect a port that owes an answer and is silent, and clear one that spoke."""
         if self._leaving_until is not None:

@@ -17,7 +17,7 @@ from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.net.dial import connect_failure
 from lb.net.tls.contexts import describe
-from lb.probes.plan import Answer, Conversation
+from lb.probes.plan import READY, Answer, Conversation
 
 _READ_BYTES: Final = 65_536
 
@@ -86,7 +86,7 @@ class BriefTalk:
             failure = OSError(error, os.strerror(error))
             self._outcome.set_exception(connect_failure(self._address, failure))
         elif self._talk is None:
-            self._settle(Answer(Finding.READY))
+            self._settle(READY)
         else:
             self._loop.add_reader(self._fd, self._read, self._talk)
             self._write()

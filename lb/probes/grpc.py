@@ -10,7 +10,7 @@ from lb.health.port import Finding
 from lb.kserve.tfserving import MODEL_STATUS_METHOD, is_available, status_request
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.talk import authority, with_operator_fields
-from lb.probes.plan import Answer, ProbePlan, Question
+from lb.probes.plan import READY, Answer, ProbePlan, Question
 from lb.wire.grpc.status import GrpcStatus
 
 _METHODS: Final = {
@@ -105,8 +105,8 @@ class GrpcCall:
             return Answer(Finding.NOT_READY, text)
         if self._plan.question is Question.MODEL_STATUS_CALL:
             if is_available(answer.message):
-                return Answer(Finding.READY)
+                return READY
             return Answer(Finding.NOT_READY, "no version of the model is available")
         if answer.message.startswith(_YES):
-            return Answer(Finding.READY)
+            return READY
         return Answer(Finding.MODELS_NOT_READY, "it says that it is not ready")

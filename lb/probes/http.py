@@ -7,7 +7,7 @@ from typing import Final
 
 from lb.health.port import Finding
 from lb.kserve.tfserving import shows_available
-from lb.probes.plan import READY_PATH, Answer, ProbePlan, Question
+from lb.probes.plan import READY, READY_PATH, Answer, ProbePlan, Question
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
@@ -69,7 +69,7 @@ class HttpGet:
         """Look for an available version; None while there may be one to come."""
         head, end, body = self._received.partition(b"\r\n\r\n")
         if end and shows_available(body):
-            return Answer(Finding.READY)
+            return READY
         if len(self._received) > _STATUS_LIMIT:
             return Answer(Finding.ERROR, "endless answer")
         length = _LENGTH.search(head + b"\r\n")
@@ -80,7 +80,7 @@ class HttpGet:
 
     def _judge(self, status: int) -> Answer:
         if status in self._plan.expected_status:
-            return Answer(Finding.READY)
+            return READY
         # Triton says 503 as it exits, and 400 while a model of its is not ready.
         says_not_ready = status == _NOT_READY and self._plan.path == READY_PATH
         finding = Finding.MODELS_NOT_READY if says_not_ready else Finding.NOT_READY

@@ -91,6 +91,9 @@ class Answer:
     detail: str = ""
 
 
+READY: Final = Answer(Finding.READY)
+
+
 class Conversation(Protocol):
     """One question in one language, without IO: bytes in, bytes out, at last an answer."""
 

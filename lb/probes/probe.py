@@ -19,7 +19,7 @@ from lb.net.tls.client import ClientTlsBook
 from lb.probes.brief import BriefTalk, answer_of_loss
 from lb.probes.grpc import GrpcCall
 from lb.probes.http import HttpGet
-from lb.probes.plan import Answer, Conversation, ProbePlan, Question
+from lb.probes.plan import READY, Answer, Conversation, ProbePlan, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class _Connection(asyncio.Protocol):
         # Not an isinstance: uvloop's transports are not asyncio's classes.
         self._transport = cast(asyncio.Transport, transport)
         if self._talk is None:
-            self._settle(Answer(Finding.READY))
+            self._settle(READY)
         else:
             self._transport.write(self._opening)
 

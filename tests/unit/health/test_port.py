@@ -89,6 +89,21 @@ def test_a_port_that_owes_an_answer_for_a_second_is_suspected() -> None:
     assert port.state is SUSPECTED
 
 
+def test_a_look_is_due_while_an_answer_is_owed_and_while_somebody_leaves() -> None:
+    port = port_after(READY)
+    assert port.is_at_ease
+    port.probe_sent(200.0)
+    assert not port.is_at_ease
+    port.look(NEVER, 201.5)
+    assert not port.is_at_ease
+    port.probed(READY, NEVER)
+    assert port.is_at_ease
+    port.sibling_closed(202.0)
+    assert not port.is_at_ease
+    port.look(NEVER, 300.0)
+    assert port.is_at_ease
+
+
 def test_an_answer_clears_the_suspicion() -> None:
     port = port_after(READY)
     port.probe_sent(200.0)
