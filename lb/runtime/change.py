@@ -141,6 +141,8 @@ def _apply_limits(product: Product) -> None:
     product.ledger.resize(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     product.meter.max_models = settings.metrics.model_labels
     product.dispatcher.max_attempts = settings.retry.attempts
+    budget = product.dispatcher.reruns.budget
+    budget.share, budget.floor = settings.retry.budget, settings.retry.floor
     table = product.dispatcher.steps.table
     table.limit = settings.sequences.max_open
     table.affinity = Affinity(settings.sequences.affinity.value)

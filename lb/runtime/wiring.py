@@ -37,6 +37,7 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
+from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
@@ -53,6 +54,7 @@ from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.record import RequestSink
 from lb.telemetry.reloads import Reloads
+from lb.telemetry.reruns import RerunCounts
 from lb.telemetry.sinks import combine
 from lb.wire.ledger import Ledger
 
@@ -182,6 +184,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         restored=restorer.counts,
         open_sequences=lambda: dispatcher.steps.table.open_by_model(meter.max_models),
         sequence_counts=dispatcher.steps.table.counts,
+        reruns=lambda: _rerun_counts(dispatcher, ledger),
         own_calls=fan_out.own_calls,
         conduct=lambda: conduct_statuses(directory),
         discovery=discovery.statuses,
@@ -219,6 +222,16 @@ def _directory(settings: Settings, rng: Random) -> BackendDirectory:
     return directory
 
 
+def _rerun_counts(dispatcher: Dispatcher, ledger: Ledger) -> RerunCounts:
+    reruns = dispatcher.reruns
+    return RerunCounts(
+        count=reruns.count,
+        refused=reruns.refused,
+        blocked_models=len(reruns.deadly.blocked(time.monotonic())),
+        unkept_bodies=ledger.unkept,
+    )
+
+
 def _dispatcher(
     settings: Settings, directory: BackendDirectory, sink: RequestSink, ledger: Ledger, gate: Gate
 ) -> Dispatcher:
@@ -230,6 +243,9 @@ def _dispatcher(
         ledger=ledger,
         max_attempts=settings.retry.attempts,
         gate=gate,
+    )
+    dispatcher.reruns = Reruns(
+        directory.ref, time.monotonic, share=settings.retry.budget, floor=settings.retry.floor
     )
     affinity = Affinity(settings.sequences.affinity.value)
     table = SequenceTable(limit=settings.sequences.max_open, affinity=affinity)

@@ -27,7 +27,7 @@ from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSetting
 from lb.settings.section import Section
 from lb.settings.sequences import SequenceSettings
 from lb.settings.units import Duration
-from lb.settings.values import PositiveCount
+from lb.settings.values import Number, PositiveCount
 
 
 class PolicyName(StrEnum):
@@ -58,11 +58,17 @@ class BalancingSettings(Section):
 
 
 class RetrySettings(Section):
-    """Requests that surely did not run are sent to another backend."""
+    """Requests that failed before their answer began are sent to another backend: those that surely
+    did not run, and those that may run twice, which are inferences without a sequence and reads."""
 
     attempts: Annotated[PositiveCount, Field(le=100)] = 3
-    """Attempts in all, the first one included; 1 never repeats. Only a failure before the
-    request can have run is repeated: connecting failed, or the backend says that it refused."""
+    """Attempts in all, the first one included; 1 never repeats. A request that was lost with its
+    server goes again once at most: it may be what the server died of."""
+    budget: Annotated[Number, Field(ge=0, le=1)] = 0.2
+    """How many of those that may have run go again, as a share of all requests of the last ten
+    seconds."""
+    floor: Annotated[Number, Field(ge=0, le=1_000_000)] = 10.0
+    """How many of them a second may do so in any case."""
 
 
 class ShutdownSettings(Section):

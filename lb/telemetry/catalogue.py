@@ -169,6 +169,29 @@ CLIENTS: Final = (
         ("protocol",),
     ),
     MetricSpec(
+        "triton_lb_reruns_total",
+        _COUNTER,
+        "Requests that may have run and went again, since running twice does them no harm.",
+    ),
+    MetricSpec(
+        "triton_lb_reruns_refused_total",
+        _COUNTER,
+        "Those that did not go again, by why: lost_twice (two servers were lost with it), "
+        "deadly_model (see `triton_lb_blocked_models`) or budget.",
+        ("why",),
+    ),
+    MetricSpec(
+        "triton_lb_blocked_models",
+        _GAUGE,
+        "Models of which nothing goes again for half a minute, since a request for them was lost "
+        "with two servers: it may be what they died of. Alert on it.",
+    ),
+    MetricSpec(
+        "triton_lb_unkept_bodies_total",
+        _COUNTER,
+        "Requests that would not go again, since much was held when their bodies came.",
+    ),
+    MetricSpec(
         "triton_lb_request_bytes_total",
         _COUNTER,
         "Payload bytes from clients, counted when their request ends.",

@@ -29,6 +29,7 @@ from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.reloads import Reloads
+from lb.telemetry.reruns import RerunCounts, rerun_rows
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -137,6 +138,7 @@ class Sources:
     discovery: Callable[[], Iterable[SourceStatus]]
     open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
     """Backend, model, and how many run there."""
+    reruns: Callable[[], RerunCounts]
     sequence_counts: Callable[[], Mapping[str, int]]
     """Since the start: `started`, and by why they were forgotten."""
     reloads: Reloads
@@ -249,6 +251,7 @@ class LoadBalancerCollector:
             "triton_lb_model_failures_total": self._models("failures"),
             "triton_lb_request_errors_total": self._reasons("reasons"),
             "triton_lb_retries_total": self._traffic("retries"),
+            **rerun_rows(sources.reruns),
             "triton_lb_request_bytes_total": self._traffic("bytes_in"),
             "triton_lb_response_bytes_total": self._traffic("bytes_out"),
             "triton_lb_pool_backends": lambda: [((), len(sources.snapshot().backends))],

@@ -21,6 +21,7 @@ from lb.telemetry.loop_lag import LoopLag
 from lb.telemetry.meter import Meter
 from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.reloads import Reloads
+from lb.telemetry.reruns import RerunCounts
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -75,6 +76,9 @@ class Counters:
                 open_sequences=lambda: [("a", "m", 3)],
                 sequence_counts=lambda: {"started": 9, "lost": 2, "expired": 1, "dropped": 0},
                 own_calls=self.own_calls,
+                reruns=lambda: RerunCounts(
+                    count=6, refused={"budget": 2}, blocked_models=1, unkept_bodies=3
+                ),
                 discovery=lambda: [
                     SourceStatus(
                         name="dns:a", backends=2, updates=5, failures=3, age_s=1.5, error="gone"

@@ -35,7 +35,7 @@ DEFAULTS = {
         "model": None,
         "grpc_service": GrpcProbe.AUTO,
     },
-    "retry": {"attempts": 3},
+    "retry": {"attempts": 3, "budget": 0.2, "floor": 10.0},
     "shutdown": {"settle": 0.0, "drain": 20.0},
 }
 

@@ -132,6 +132,10 @@ def test_what_is_known_of_models_is_rendered() -> None:
         ("restored_total", {"kind": "model", "result": "restored"}, 4),
         ("open_sequences", {"backend": "a", "model": "m"}, 3),
         ("sequences_started_total", {}, 9),
+        ("reruns_total", {}, 6),
+        ("reruns_refused_total", {"why": "budget"}, 2),
+        ("blocked_models", {}, 1),
+        ("unkept_bodies_total", {}, 3),
         ("sequences_forgotten_total", {"why": "lost"}, 2),
     ):
         assert samples[key(f"triton_lb_{name}", **labels)] == value

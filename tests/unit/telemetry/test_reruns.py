@@ -1,0 +1,20 @@
+"""Requests that go again are counted, and those that might have."""
+
+from __future__ import annotations
+
+from lb.telemetry.reruns import RerunCounts, rerun_rows
+
+
+def test_everything_is_read_when_it_is_asked_for() -> None:
+    counts = RerunCounts()
+    rows = rerun_rows(lambda: counts)
+    assert list(rows["triton_lb_reruns_refused_total"]()) == []
+    counts = RerunCounts(
+        count=5, refused={"budget": 2, "lost_twice": 1}, blocked_models=1, unkept_bodies=7
+    )
+    assert {name: list(read()) for name, read in rows.items()} == {
+        "triton_lb_reruns_total": [((), 5)],
+        "triton_lb_reruns_refused_total": [(("budget",), 2), (("lost_twice",), 1)],
+        "triton_lb_blocked_models": [((), 1)],
+        "triton_lb_unkept_bodies_total": [((), 7)],
+    }
