@@ -168,6 +168,8 @@ class Process:
                 await self._shut_down(product, doors)
         finally:
             self._remove_pid_file()
+            if self._upgrader is not None:
+                self._upgrader.close()
             doors.close()
             await product.aclose()
             for runner in self._runners:

@@ -39,10 +39,15 @@ class Succession:
             sock=channel, limit=_LINE_BYTES
         )
         self._writer.write(line("prepared"))
-        while text := await self._reader.readline():
-            if self._hear(text):
-                return
+        try:
+            while text := await self._reader.readline():
+                if self._hear(text):
+                    return
+        except OSError as error:
+            _log.debug("process before this one has gone", extra={"why": str(error)})
         _log.warning("process before this one went before it had told everything")
+        self._writer.close()
+        self._writer = None
 
     def accepts(self) -> None:
         """We accept connections: the process before may go."""

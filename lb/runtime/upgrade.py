@@ -68,6 +68,8 @@ class Upgrader:
         self._give_way = give_way
         self._command = command or (sys.executable, *sys.orig_argv[1:])
         self._lock = asyncio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        """To the next process, which hears of sequences until we end."""
         self.begun = asyncio.Event()
         """This process serves: nobody takes over before."""
         self.closed = ""
@@ -109,6 +111,11 @@ class Upgrader:
         except UpgradeFailed:
             return  # it is in the log
 
+    def close(self) -> None:
+        """We end."""
+        if self._writer is not None:
+            self._writer.close()
+
     async def _start(self, why: str) -> int:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -133,6 +140,8 @@ class Upgrader:
             reason = str(failure)
         else:
             _log.info("next process is ready", extra={"pid": process.pid})
+            self._writer = writer
+            process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
             return process.pid
         self._product.dispatcher.steps.table.told = None
         process.terminate()

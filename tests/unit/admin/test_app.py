@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from lb.admin.app import make_admin_app
+from lb.admin.life import LifeApi, cannot
 from lb.admin.openapi import openapi_document
 from lb.control.membership import Membership
 from tests.fakes.pool import make_pool
@@ -9,6 +10,7 @@ from tests.fakes.pool import make_pool
 def test_the_document_describes_every_route_and_no_other() -> None:
     directory = make_pool()
     app = make_admin_app(directory, Membership(directory), version="1.2.3")
+    LifeApi(cannot, cannot).install(app)
     routes = {
         (route.method.lower(), route.resource.canonical)
         for route in app.router.routes()

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
-from lb.balancing.sequences import IDLE_FACTOR, Affinity, Pin, SequenceTable
+from lb.balancing.sequences import IDLE_FACTOR, Affinity, OpenSequence, Pin, SequenceTable
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -474,3 +474,71 @@ def test_a_sequence_that_did_not_begin_on_its_backend_is_forgotten() -> None:
     play.table.forget(key, home)
     assert play.table.backend_of(key) is None
     assert (home.open_sequences, len(play.table)) == (0, 0)
+
+
+# Another table
+
+
+def rows_of(table: SequenceTable) -> list[OpenSequence]:
+    found: list[OpenSequence] = []
+    begin = 0
+    while (part := table.export(begin, 3)) is not None:
+        found += part
+        begin += 3
+    return found
+
+
+def adopt(table: SequenceTable, rows: Sequence[OpenSequence], backends: Sequence[Backend]) -> None:
+    by_name = {backend.name: backend for backend in backends}
+    for row in rows:
+        table.adopt(row, by_name.get(row.backend), 100.0)
+
+
+def test_another_table_goes_on_with_what_runs() -> None:
+    backends = make_backends(0, 0, 0)
+    old, new = Play(*backends), Play(*backends)
+    homes = {key: old.start(key) for key in (1, "1", 2**64 - 1, "ü\udcff", 5, 6, 7)}
+    old.run(step(5, end=True))
+    adopt(new.table, rows_of(old.table), backends)
+    assert len(new.table) == 6
+    assert {key: new.run(step(key)) for key in homes if key != 5} == {
+        key: home for key, home in homes.items() if key != 5
+    }
+    assert new.run(step(5)) is None
+
+
+def test_what_is_lost_is_not_passed_on() -> None:
+    (one,) = make_backends(0)
+    old = Play(one)
+    old.start(1)
+    one.died()
+    assert rows_of(old.table) == []
+
+
+def test_a_sequence_with_a_step_under_way_is_known_better_here() -> None:
+    one, two = make_backends(0, 0)
+    new = Play(one, two)
+    new.eligible = (one,)
+    backend, pin = new.begin(step(1, start=True))
+    assert backend is one
+    adopt(new.table, [OpenSequence(SequenceKey(b"m", 1), two.name, LIFETIME_S)], (one, two))
+    assert new.table.backend_of(SequenceKey(b"m", 1)) is one
+    assert pin is not None
+    new.table.ended(step(1, start=True), pin, pin.starts, new.now)
+    adopt(new.table, [OpenSequence(SequenceKey(b"m", 1), two.name, LIFETIME_S)], (one, two))
+    assert new.table.backend_of(SequenceKey(b"m", 1)) is two
+    assert (one.open_sequences, two.open_sequences) == (0, 1)
+
+
+def test_every_beginning_and_end_is_told() -> None:
+    (one,) = make_backends(0)
+    play = Play(one)
+    play.start(1)
+    told: list[OpenSequence] = []
+    play.table.told = told.append
+    play.start("2")
+    play.run(step(1, end=True))
+    assert told == [
+        OpenSequence(SequenceKey(b"m", "2"), one.name, LIFETIME_S),
+        OpenSequence(SequenceKey(b"m", 1), ""),
+    ]

@@ -21,6 +21,8 @@ from lb.cli.admin import (
     find_token,
     list_backends,
     list_models,
+    reload_configuration,
+    upgrade_process,
 )
 
 
@@ -256,3 +258,39 @@ def test_models_of_something_else_are_an_error(
     with answering(body) as (address, _):
         assert list_models(AdminTarget(address), "gpu-0") == 1
     assert "not the admin API" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"), [([], "unchanged\n"), (["a.b", "c"], "applied:\n  a.b\n  c\n")]
+)
+def test_a_reload_says_what_has_changed(
+    capsys: pytest.CaptureFixture[str], changed: list[str], said: str
+) -> None:
+    with answering(json.dumps({"changed": changed, "hash": "0"}).encode()) as (address, asked):
+        assert reload_configuration(AdminTarget(address)) == 0
+    assert asked == ["POST /api/v1/reload"]
+    assert capsys.readouterr().out == said
+
+
+def test_a_refused_reload_says_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    body = json.dumps({"error": "refused", "problems": ["f:1: a: no", "f:2: b: no"]}).encode()
+    with answering(body, 409) as (address, _):
+        assert reload_configuration(AdminTarget(address)) == 1
+    assert capsys.readouterr().err == "triton-lb: refused\n  f:1: a: no\n  f:2: b: no\n"
+
+
+def test_an_upgrade_says_who_serves_now(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(b'{"pid": 77}') as (address, asked):
+        assert upgrade_process(AdminTarget(address)) == 0
+    assert asked == ["POST /api/v1/upgrade"]
+    assert capsys.readouterr().out.startswith("process 77 serves now")
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"pid": "x", "changed": 1}', b"[]"])
+def test_another_server_is_no_process_of_ours(
+    capsys: pytest.CaptureFixture[str], body: bytes
+) -> None:
+    for ask in (reload_configuration, upgrade_process):
+        with answering(body) as (address, _):
+            assert ask(AdminTarget(address)) == 1
+        assert "is not the admin API" in capsys.readouterr().err

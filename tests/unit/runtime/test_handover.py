@@ -1,0 +1,144 @@
+"""What one process tells the next of its state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from lb.domain.backend import AdminState, AppProtocol
+from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.runtime.handover import (
+    follow_sequences,
+    operator_state,
+    resume_operator_state,
+    resume_sequences,
+    sequence_parts,
+)
+from lb.runtime.logs import Logs
+from lb.runtime.wiring import Product, build
+from lb.settings.backends import BackendSettings
+from lb.settings.model import Settings
+from tests.fakes.metrics import make_snapshot
+
+CONFIG: dict[str, Any] = {
+    "listen": {"http": "127.0.0.1:0"},
+    "backends": [{"name": name, "http": f"127.0.0.1:{port}"} for port, name in enumerate("abc", 1)],
+}
+IDLE_S = 60.0
+
+
+@pytest.fixture
+async def make() -> AsyncIterator[Callable[[], Product]]:
+    settings = Settings.model_validate(CONFIG)
+    logs = Logs(settings)
+    made: list[Product] = []
+
+    def build_one() -> Product:
+        made.append(build(settings, logs))
+        return made[-1]
+
+    yield build_one
+    for product in made:
+        await product.aclose()
+    logs.close()
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def start(product: Product, model: bytes, sequence_id: int | str) -> str:
+    """Begin a sequence; returns the name of its backend."""
+    backends = [record.backend for record in product.directory.records]
+    placement = make_snapshot(backends).placements[AppProtocol.HTTP]
+    step = SequenceStep(SequenceKey(model, sequence_id), is_start=True)
+    table = product.dispatcher.steps.table
+    backend, pin = table.place(step, placement, IDLE_S, monotonic())
+    assert backend is not None
+    assert pin is not None
+    table.ended(step, pin, pin.starts, monotonic())
+    return backend.name
+
+
+def home(product: Product, model: bytes, sequence_id: int | str) -> str | None:
+    found = product.dispatcher.steps.table.backend_of(SequenceKey(model, sequence_id))
+    return None if found is None else found.name
+
+
+async def test_what_operators_said_lives_on(make: Callable[[], Product]) -> None:
+    old, new = make(), make()
+    old.directory.set_admin("b", AdminState.DRAINING, monotonic())
+    entry = {
+        "name": "d",
+        "http": "unix:/run/d.sock",
+        "weight": 2,
+        "headers": {"authorization": "secret"},
+        "health": {"interval": "5s", "probe": "tcp"},
+        "tls": {"server_name": "d", "ports": ["http"]},
+    }
+    old.membership.add(BackendSettings.model_validate(entry))
+    old.membership.remove("c")
+    resume_operator_state(new, through_json(operator_state(old)))
+    states = {record.backend.name: record.admin for record in new.directory.records}
+    assert {name: states[name] for name in "abd"} == {
+        "a": AdminState.ENABLED,
+        "b": AdminState.DRAINING,
+        "d": AdminState.ENABLED,
+    }
+    assert new.membership.runtime_changes == old.membership.runtime_changes
+
+
+async def test_what_another_version_does_not_know_is_left_out(
+    make: Callable[[], Product],
+) -> None:
+    new = make()
+    state = {"added": [{"name": "d", "novelty": 1}], "states": {"gone": "draining"}}
+    resume_operator_state(new, state)
+    assert [record.backend.name for record in new.directory.records] == ["a", "b", "c"]
+
+
+async def test_open_sequences_go_on_where_they_run(make: Callable[[], Product]) -> None:
+    old, new = make(), make()
+    keys: list[tuple[bytes, int | str]] = [
+        *((b"m", number) for number in range(1200)),
+        (b"m", "77"),
+        (b"m", 77_000),
+        (b"\xff\xfe", "\udc80x"),
+        (b"n", 2**63),
+    ]
+    homes = {key: start(old, *key) for key in keys}
+    parts = [through_json(part) for part in sequence_parts(old)]
+    assert len(parts) > 1
+    for part in parts:
+        resume_sequences(new, part)
+    assert {key: home(new, *key) for key in keys} == homes
+    assert len(new.dispatcher.steps.table) == len(keys)
+    assert sum(record.backend.open_sequences for record in new.directory.records) == len(keys)
+
+
+async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], Product]) -> None:
+    old, new = make(), make()
+    start(old, b"m", 1)
+    follow_sequences(old, lambda rows: resume_sequences(new, through_json(rows)))
+    where = start(old, b"m", 2)
+    for part in sequence_parts(old):
+        resume_sequences(new, part)
+    assert home(new, b"m", 2) == where
+    table = old.dispatcher.steps.table
+    backends = {record.backend.name: record.backend for record in old.directory.records}
+    table.forget(SequenceKey(b"m", 2), backends[where])
+    assert home(new, b"m", 2) is None
+    assert home(new, b"m", 1) is not None
+
+
+async def test_sequences_of_a_backend_that_is_gone_are_not_taken_over(
+    make: Callable[[], Product],
+) -> None:
+    new = make()
+    resume_sequences(new, [["m", 1, "gone", 60.0]])
+    assert home(new, b"m", 1) is None
+    assert len(new.dispatcher.steps.table) == 0

@@ -1,0 +1,134 @@
+"""Giving way to the next process, against programs that stand for one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from lb.runtime.doors import Doors
+from lb.runtime.endpoints import Listeners
+from lb.runtime.logs import Logs
+from lb.runtime.predecessor import VARIABLE
+from lb.runtime.upgrade import UpgradeFailed, Upgrader
+from lb.runtime.wiring import Product, build
+from lb.settings.model import Settings
+
+CONFIG: dict[str, Any] = {
+    "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
+    "backends": [{"name": "a", "http": "127.0.0.1:1"}],
+    "upgrade": {"timeout": "10s"},
+}
+HELLO = f"""
+import json, os, socket, sys, time
+channel = socket.socket(fileno=int(os.environ["{VARIABLE}"]))
+data, fds, _, _ = socket.recv_fds(channel, 65536, 64)
+listeners = json.loads(data)["listeners"]
+def tell(**event): channel.sendall(json.dumps(event).encode() + b"\\n")
+def hear(what):
+    text = b""
+    while what not in text:
+        text += channel.recv(65536) or sys.exit(0)
+"""
+
+
+class Old:
+    """The process that runs."""
+
+    def __init__(self) -> None:
+        settings = Settings.model_validate(CONFIG)
+        self.logs = Logs(settings)
+        self.product: Product = build(settings, self.logs)
+        self.doors = Doors(self.product, Listeners(settings), {})
+        self.gave_way_to: list[int] = []
+        self.upgraders: list[Upgrader] = []
+
+    def upgrader(self, program: str) -> Upgrader:
+        command = (sys.executable, "-c", HELLO + program)
+        made = Upgrader(self.product, self.doors, self.gave_way_to.append, command)
+        made.begun.set()
+        self.upgraders.append(made)
+        return made
+
+
+@pytest.fixture
+async def old() -> AsyncIterator[Old]:
+    made = Old()
+    yield made
+    for upgrader in made.upgraders:
+        upgrader.close()
+    made.doors.close()
+    await made.product.aclose()
+    made.logs.close()
+
+
+async def failure(upgrader: Upgrader) -> str:
+    with pytest.raises(UpgradeFailed) as raised:
+        await upgrader.upgrade("test")
+    return str(raised.value)
+
+
+async def test_it_gives_way_once_the_next_process_is_ready(old: Old) -> None:
+    program = """
+assert [each["name"] for each in listeners] == ["http"]
+assert socket.socket(fileno=fds[0]).getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+tell(prepared=True); hear(b"begin"); tell(ready=os.getpid())
+"""
+    upgrader = old.upgrader(program)
+    pid = await upgrader.upgrade("test")
+    assert old.gave_way_to == [pid]
+    assert "has taken over" in await failure(upgrader)
+    await asyncio.to_thread(os.waitpid, pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("tell(failed='no settings')", "the new process says: no settings"),
+        ("sys.exit(3)", "ended before it was ready"),
+        ("tell(prepared=True); hear(b'begin'); sys.exit(3)", "ended before it was ready"),
+        ("channel.sendall(b'nonsense\\n'); time.sleep(60)", "has gone"),
+    ],
+)
+async def test_one_that_fails_leaves_everything_as_it_was(
+    old: Old, program: str, reason: str
+) -> None:
+    upgrader = old.upgrader(program)
+    assert reason in await failure(upgrader)
+    assert old.gave_way_to == []
+    assert old.product.dispatcher.steps.table.told is None
+    assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())
+    assert reason in await failure(upgrader)
+
+
+async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
+    upgrade = old.product.settings.upgrade.model_copy(update={"timeout": 0.5})
+    old.product.settings = old.product.settings.model_copy(update={"upgrade": upgrade})
+    assert "not ready within 0.5 s (it ended with -15)" in await failure(
+        old.upgrader("time.sleep(60)")
+    )
+
+
+async def test_a_program_that_is_not_there_is_told(old: Old) -> None:
+    upgrader = Upgrader(old.product, old.doors, old.gave_way_to.append, ("/nowhere/lb",))
+    upgrader.begun.set()
+    assert "cannot start /nowhere/lb" in await failure(upgrader)
+
+
+async def test_two_at_once_are_one_too_many(old: Old) -> None:
+    upgrader = old.upgrader("tell(failed='no')")
+    first, second = await asyncio.gather(
+        upgrader.upgrade("one"), upgrader.upgrade("two"), return_exceptions=True
+    )
+    assert "another upgrade is under way" in f"{first} {second}"
+
+
+async def test_the_first_process_of_a_container_cannot(
+    old: Old, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert "first of its container" in await failure(old.upgrader(""))
