@@ -7,6 +7,7 @@ not repeat anything and give up after a deadline: what they see is what the bala
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import struct
@@ -64,6 +65,7 @@ class Load:
         self._target = target
         self._mix = mix
         self._rng = Random(seed)
+        self._is_over = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._channels: list[grpc.aio.Channel] = []
         self._http: aiohttp.ClientSession
@@ -94,6 +96,7 @@ class Load:
         try:
             yield self
         finally:
+            self._is_over = True
             for each in pace:
                 each.cancel()
             if self._tasks:
@@ -200,7 +203,9 @@ class Load:
         head, body = make_body(asked.id, parts, said)
         url = f"http://{self._target.http}/v2/models/{model}/infer"
         fields = {"Inference-Header-Content-Length": str(head)}
-        async with self._http.post(url, data=body, headers=fields) as response:
+        # aiohttp wants large ones as files.
+        data = body if len(body) <= IMAGE_BYTES + 1024 else io.BytesIO(body)
+        async with self._http.post(url, data=data, headers=fields) as response:
             asked.response_begun = response.status == 200
             content = await response.read()
         if response.status != 200:
@@ -221,6 +226,8 @@ class Load:
         number = next(_NUMBERS)
         total = 0
         for step in range(_STEPS):
+            if self._is_over:
+                return
             asked = self._open(Kind.STEP, SMALL_BYTES, time.monotonic(), "s")
             value = self._rng.randrange(1000)
             total += value

@@ -13,7 +13,7 @@ from benchmarks.faults.between import NO_FAULT, Fault
 from benchmarks.faults.contestants import TritonLb
 from benchmarks.faults.load import Mix
 from benchmarks.faults.play import perform
-from benchmarks.faults.rules import Rule, failed, failed_steps, idle_servers, judge
+from benchmarks.faults.rules import Rule, failed, failed_steps, judge
 from benchmarks.faults.scenarios import Scenario
 from benchmarks.faults.site import Site
 from benchmarks.faults.steps import Step
@@ -38,14 +38,14 @@ def row(name: str, *script: Step, rules: tuple[Rule, ...], disturbed: bool = Fal
 
 ROWS = (
     row(
+        "killed",
+        *(steps.kill(1), steps.rest(0.5), steps.restart(1), steps.back(1)),
+        rules=(failed(),),
+    ),
+    row(
         "drained before it ends",
         *(steps.drain(0), steps.terminate(0), steps.restart(0), steps.back(0), steps.enable(0)),
         rules=(failed(), failed_steps()),
-    ),
-    row(
-        "ends by SIGTERM",
-        *(steps.terminate(1), steps.restart(1), steps.back(1)),
-        rules=(failed(),),
     ),
     row(
         "a model is unloaded on one",
@@ -53,14 +53,15 @@ ROWS = (
         rules=(failed(),),
     ),
     row(
-        "a client that sends only bad requests",
-        *(steps.bad_requests(60.0), steps.rest(4.0), steps.bad_requests(0.0)),
-        rules=(failed(), failed_steps(), idle_servers("bad", "good", 2.0)),
+        "a broken device, and a client that sends only bad requests",
+        *(steps.tell(2, "poison", "UNKNOWN"), steps.bad_requests(60.0), steps.rest(2.0)),
+        *(steps.heal(2), steps.bad_requests(0.0)),
+        rules=(failed(), failed_steps()),
     ),
     row(
         "refuses connections",
         *(steps.disturb(1, Fault(refuse=True)), steps.rest(1.0), steps.disturb(1, NO_FAULT)),
-        rules=(failed(),),
+        rules=(failed(), failed_steps()),
         disturbed=True,
     ),
 )
