@@ -73,10 +73,6 @@ def name_of(entry: BackendSettings) -> str:
     return entry.spec().name
 
 
-def _nobody_cares() -> None:
-    """Nobody has to follow."""
-
-
 class Membership:
     """Knows what is wanted, and keeps the directory in line with it."""
 
@@ -99,8 +95,6 @@ class Membership:
         self._removed: set[str] = set()
         self._surplus: frozenset[str] = frozenset()
         """Names that were left out at the last look, so that each is told once."""
-        self.changed: Callable[[], None] = _nobody_cares
-        """Called after every change of the pool."""
 
     # What others say
 
@@ -234,4 +228,3 @@ class Membership:
         self._surplus = surplus
         members = [member_of(entry, self._health, origin) for origin, entry in wanted[: self.most]]
         self._directory.replace(members, self._clock())
-        self.changed()

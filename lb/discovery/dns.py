@@ -131,20 +131,21 @@ class DnsSource:
         return entries, answer.chaining_result.minimum_ttl
 
     def _entry(
-        self, host: str, ports: tuple[int | None, ...], certified: str, weight: float = 1.0
+        self, host: str, ports: tuple[int | None, ...], certified: str = "", weight: float = 1.0
     ) -> BackendSettings:
         """One backend.
 
         Args:
             host: name or address to connect to.
             ports: of HTTP, gRPC and metrics.
-            certified: the name that its certificate must hold unless another one is configured.
+            certified: the name that its certificate must hold unless another one is configured;
+                empty: that of the host.
             weight: multiplies the one that is configured.
         """
         common = self._settings.backend
         http, grpc, metrics = (port and Address(host=host, port=port) for port in ports)
         tls = common.tls
-        if tls is not None and tls.server_name is None:
+        if certified and tls is not None and tls.server_name is None:
             tls = tls.model_copy(update={"server_name": certified.rstrip(".")})
         return common.model_copy(
             update={
@@ -199,7 +200,7 @@ class DnsSource:
                     continue  # a metrics port alone
                 ports = tuple(each.port if each is not None else None for each in row)
                 weight = float(max(first.weight, 1)) if are_weighted else 1.0
-                yield self._entry(host, ports, host, weight)
+                yield self._entry(host, ports, weight=weight)
 
 
 def _by_host(answer: Answer) -> dict[str, list[_Target]]:

@@ -71,10 +71,8 @@ class Change:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
         apply_judgement(product.directory, new, time.monotonic())
+        product.security.replace(self.security)
         product.discovery.configure(new)
-        records = product.directory.records
-        used = {spec.tls for record in records if (spec := record.backend.spec).tls is not None}
-        product.security.replace(self.security, used)
         return closing
 
     def discard(self, logs: Logs) -> None:

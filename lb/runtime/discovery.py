@@ -14,10 +14,12 @@ from lb.discovery.names import NameWatch
 from lb.discovery.source import Entries, Source
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.client import ip_of
+from lb.domain.pool import PoolSnapshot
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
+from lb.runtime.security import Security
 from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings
 from lb.settings.substitution import Substitution
@@ -98,20 +100,26 @@ def make_discovery(
     relays: tuple[Http1Relay, Http2Relay],
     meter: Meter,
     fan_out: BackendFanOut,
+    security: Security,
 ) -> Discovery:
     """Have everybody who keeps something about backends go along with what the pool becomes."""
     http1, http2 = relays
+    known: tuple[Backend, ...] = ()
 
     def cut(backend: Backend) -> None:
         http1.cut(backend)
         http2.cut(backend)
-        present = frozenset(directory.ref.current.backends)
+
+    def follow(snapshot: PoolSnapshot) -> None:
+        nonlocal known
+        if snapshot.backends == known:
+            return
+        known = snapshot.backends
+        present = frozenset(known)
         meter.retain(present)
         fan_out.own_calls.retain(present)
-        changed()
-
-    def changed() -> None:
-        kinds = frozenset(record.backend.spec.kind for record in directory.records)
+        security.follow([backend.spec for backend in known])
+        kinds = frozenset(backend.spec.kind for backend in known)
         if http1.kinds != kinds:
             http1.kinds = http2.kinds = kinds
             http2.configure(http2.options)  # what it decided for heads depends on them
@@ -121,7 +129,7 @@ def make_discovery(
         http2.renew(backend)
 
     directory.cut = cut
-    membership.changed = changed
+    directory.ref.subscribe(follow)
     return Discovery(directory, membership, renew)
 
 

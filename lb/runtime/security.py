@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from lb.domain.backend import AppProtocol, BackendSpec, BackendTls
+from lb.domain.backend import AppProtocol, BackendSpec
 from lb.net.tls.client import ClientTlsBook
+from lb.net.tls.contexts import TlsError
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch
 from lb.runtime.endpoints import Endpoint, endpoints
 from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
 from lb.settings.model import Settings
+
+_log = logging.getLogger(__name__)
 
 _MODES: Final = {
     ClientCertificateMode.REQUIRED: ClientCertificates.REQUIRED,
@@ -29,15 +33,28 @@ class Security:
     clients: ClientTlsBook
     watch: FileWatch
 
-    def replace(self, other: Security, used: Collection[BackendTls]) -> None:
-        """Take over what `make_security` made for other settings.
-
-        Args:
-            other: that.
-            used: by backends of the pool; what is known of others is forgotten.
-        """
+    def replace(self, other: Security) -> None:
+        """Take over what `make_security` made for other settings; `follow` then forgets what no
+        backend needs any more."""
         self.servers = other.servers
-        self.clients.replace(other.clients, used)
+        self.clients.replace(other.clients, {each.settings for each in other.clients})
+        self._watch_all()
+
+    def follow(self, specs: Collection[BackendSpec]) -> None:
+        """Load and watch what these backends need, wherever they come from; forget all else.
+
+        What cannot be loaded now is tried again by every connection.
+        """
+        for spec in specs:
+            try:
+                _load(self.clients, spec)
+            except TlsError as error:
+                fields = {"backend": spec.name, "error": str(error)}
+                _log.error("TLS of a backend cannot be used", extra=fields)
+        self.clients.replace(self.clients, {spec.tls for spec in specs if spec.tls is not None})
+        self._watch_all()
+
+    def _watch_all(self) -> None:
         self.watch.replace([*self.servers.values(), *self.clients])
 
 

@@ -161,7 +161,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
-    discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out)
+    discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out, security)
     discovery.configure(settings)
     loop_lag = LoopLag()
     reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time

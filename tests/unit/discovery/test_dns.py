@@ -191,6 +191,13 @@ async def test_weights_count_where_they_differ(
     assert [entry.weight for entry in await bench.next()] == found
 
 
+async def test_certificates_of_targets_must_hold_their_names(server: DnsServer) -> None:
+    server.say(HTTP, "SRV", "0 0 8000 a.test.")
+    (entry,) = await Bench(server, http_service=HTTP, backend={"tls": {"ca": "f"}}).next()
+    assert entry.tls is not None
+    assert entry.tls.server_name is None, "so it is the host of the address"
+
+
 async def test_a_metrics_port_alone_is_no_backend(server: DnsServer) -> None:
     server.say(HTTP, "SRV", "0 0 8000 a.test.")
     server.say("_m._tcp.test.", "SRV", "0 0 8002 a.test.", "0 0 8012 a.test.", "0 0 8002 b.test.")

@@ -74,3 +74,22 @@ def test_backends_are_loaded_at_the_start(world: World) -> None:
     assert {tls.protocol for tls in security.clients} == set(AppProtocol)
     with pytest.raises(TlsError, match="cannot read /nowhere"):
         make_security(settings({"http": "a:1"}, tls={"ca": "/nowhere"}))
+
+
+def test_what_backends_need_that_come_later_is_loaded_and_watched_as_long_as_they_are_there(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = world.server
+    security = make_security(settings({"http": "a:1"}))
+    needs = {"ca": world.ca, "certificate": certificate, "key": key}
+    later = settings({"http": "a:1"}, tls=needs).specs()
+    security.follow(later)
+    assert [file for file, _ in security.watch.expiries()] == [certificate]
+    known = set(security.clients)
+    security.follow(later)
+    assert set(security.clients) == known
+    assert len(known) == len(AppProtocol)
+    security.follow(settings({"http": "a:1"}, tls={"ca": "/none"}).specs())
+    assert "TLS of a backend cannot be used" in caplog.text
+    assert not list(security.clients)
+    assert list(security.watch.expiries()) == []
