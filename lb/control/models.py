@@ -55,6 +55,10 @@ def _no_one(_record: BackendRecord) -> None:
     """Nobody wants to know who joins or leaves."""
 
 
+def _no_versions(_record: BackendRecord, _versions: frozenset[Version]) -> None:
+    """Nobody wants to know what becomes ready."""
+
+
 class _Watched:
     """One backend whose models are looked after."""
 
@@ -113,6 +117,8 @@ class ModelWatch:
         """The first round is over: who lists models for the first time has joined."""
         self.joined: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that came or came back, once its models are known."""
+        self.came: Callable[[BackendRecord, frozenset[Version]], None] = _no_versions
+        """Told of what has become ready on a backend, before requests for it go there."""
         self.left: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that is not in the pool any more."""
 
@@ -304,6 +310,7 @@ class ModelWatch:
             models.confirmed(asked_at)
         else:
             fresh = models.listed(listed, asked_at)
+            self.came(record, fresh)
             watched.last = came
             if models.lists is False:
                 _log.warning("too many models to keep a list", extra=_about(record))

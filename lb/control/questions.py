@@ -42,6 +42,7 @@ from lb.kserve.server_settings import (
     trace_from_message,
     trace_to_message,
 )
+from lb.kserve.warm_up import WarmUpRequest
 from lb.net.ask.asker import Asker
 
 READ_BYTES: Final = 4 * 2**20
@@ -59,6 +60,7 @@ _ReadT = TypeVar("_ReadT")
 
 
 _JSON: Final = ((b"content-type", b"application/json"),)
+_BINARY: Final = (b"content-type", b"application/octet-stream")
 
 
 class NotOffered(Exception):
@@ -246,6 +248,26 @@ class Questions:
             messages.SYSTEM_SHARED_MEMORY_REGISTER,
             request,
         )
+
+    async def infer(
+        self, record: BackendRecord, version: Version, request: WarmUpRequest, timeout_s: float
+    ) -> Reply:
+        """Have a version of a model compute something. Over HTTP only.
+
+        Raises:
+            UpstreamError: there was no answer.
+        """
+        size = (b"inference-header-content-length", b"%d" % request.json_size)
+        answer = await self._asker.http(
+            record.member.spec,
+            b"POST",
+            b"/v2/models/%b/versions/%b/infer" % version,
+            (_BINARY, size),
+            request.body,
+            timeout_s=timeout_s,
+        )
+        text = "" if answer.status == 200 else http_error_text(answer.body)
+        return Reply(AppProtocol.HTTP, answer.status, b"", text)
 
     async def set_trace(self, record: BackendRecord, settings: Settings) -> Reply:
         """Change trace settings."""

@@ -43,7 +43,8 @@ class ModelTable:
     """The models of one backend. Times are monotonic seconds."""
 
     __slots__ = (
-        "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "lists", "names", "ready",
+        "_absent", "_list", "_listed_ready", "_withheld", "asked_at", "cold", "lists", "names",
+        "ready",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -65,6 +66,8 @@ class ModelTable:
         """Ready by the list, and when an answer said otherwise."""
         self._withheld: frozenset[bytes] = frozenset()
         """Models that get no requests yet, whatever the list says."""
+        self.cold: frozenset[Version] = _NONE
+        """What gets no requests before it is warmed up, whatever the list says."""
 
     @property
     def has_ready_models(self) -> bool:
@@ -127,6 +130,16 @@ class ModelTable:
         self._conclude()
         return self.ready != before
 
+    def keep_cold(self, versions: frozenset[Version]) -> bool:
+        """Count these versions as not ready, and no others, until told otherwise.
+
+        Returns whether that changes what is ready.
+        """
+        before = self.ready
+        self.cold = versions
+        self._conclude()
+        return self.ready != before
+
     def share(self, other: ModelTable) -> bool:
         """Use the sets of another backend where they are the same.
 
@@ -151,7 +164,7 @@ class ModelTable:
             return entry.state
         if (entry.name, entry.version) in self._absent:
             return ModelState.UNAVAILABLE
-        if entry.name in self._withheld:
+        if entry.name in self._withheld or (entry.name, entry.version) in self.cold:
             return ModelState.LOADING
         return entry.state
 
@@ -160,6 +173,8 @@ class ModelTable:
         ready = self._listed_ready
         if self._absent:
             ready = ready.difference(self._absent)
+        if self.cold:
+            ready = ready.difference(self.cold)
         if self._withheld:
             ready = frozenset(each for each in ready if each[0] not in self._withheld)
         self.ready = ready

@@ -48,6 +48,10 @@ class FakeTriton:
     cuda: list[str] = field(default_factory=list)
     trace: dict[str, Any] = field(default_factory=lambda: {"trace_level": ["OFF"]})
     log: dict[str, Any] = field(default_factory=lambda: {"log_verbose_level": 0})
+    infers: tuple[int, dict[str, Any]] = (200, {})
+    """Its answer to inferences."""
+    inferred: list[tuple[str, int]] = field(default_factory=list)
+    """Models of inferences, and the sizes of their bodies."""
     asked: list[str] = field(default_factory=list)
     """Methods and paths."""
 
@@ -82,6 +86,9 @@ class FakeTritons(Asker):
         if path in triton.deaf and method == b"POST":
             triton.deaf.remove(path)
             raise UpstreamError(Outcome.DEADLINE, "no answer")
+        if path.endswith("/infer"):
+            triton.inferred.append((path.split("/")[3], len(body)))
+            return HttpAnswer(triton.infers[0], (), json.dumps(triton.infers[1]).encode())
         status, content = _answer(triton, path, json.loads(body or b"{}"))
         return HttpAnswer(status, (), b"" if content is None else json.dumps(content).encode())
 

@@ -136,3 +136,13 @@ def test_what_is_withheld_is_not_ready_until_it_is_let_go() -> None:
     assert table.state_of(entries[1]) is ModelState.READY
     assert table.withhold(frozenset())
     assert table.ready == {(b"m", b"1"), (b"n", b"1")}
+
+
+def test_what_is_cold_is_not_ready_until_it_is_warm() -> None:
+    table = make_table(entry("a"), entry("b"))
+    assert table.keep_cold(frozenset({A}))
+    assert table.ready == {(b"b", b"1")}
+    assert table.state_of(entry("a")) is ModelState.LOADING
+    assert not table.keep_cold(frozenset({A}))
+    assert table.keep_cold(frozenset())
+    assert table.ready == {(b"a", b"1"), (b"b", b"1")}

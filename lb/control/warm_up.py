@@ -1,0 +1,141 @@
+"""Has models that become ready compute something made up, before the requests of clients go there.
+
+Meanwhile they count as loading on that backend, as long as another one has them ready: a slow
+answer is better than none. One backend warms up its models one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic
+from typing import Final
+
+from lb.control.directory import BackendDirectory
+from lb.control.questions import NotOffered, Questions, Reply
+from lb.control.record import BackendRecord, text
+from lb.domain.backend import AdminState, AppProtocol, BackendKind
+from lb.domain.errors import UpstreamError
+from lb.domain.fault import Fault
+from lb.domain.outcome import Outcome
+from lb.health.models import Version
+from lb.kserve.faults import fault_of_answer
+from lb.kserve.warm_up import warm_up_request
+from lb.net.tasks import TaskOwner
+
+_log = logging.getLogger(__name__)
+
+_PAUSES_S: Final = (1.0, 5.0, 30.0)
+"""Before it is tried again, where the server seems to be at fault; the last one for ever."""
+
+
+class WarmUp:
+    """Warms up what becomes ready."""
+
+    def __init__(
+        self,
+        directory: BackendDirectory,
+        questions: Questions,
+        *,
+        is_on: bool = False,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.is_on = is_on
+        self.timeout_s = timeout_s
+        """For one inference."""
+        self._directory = directory
+        self._questions = questions
+        self._tasks = TaskOwner()
+        self._queues: dict[BackendRecord, list[Version]] = {}
+        """What is left to be warmed up where a task does that."""
+
+    async def aclose(self) -> None:
+        """Leave what is under way."""
+        await self._tasks.aclose()
+
+    def came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        """Some versions have become ready; see `ModelWatch.came`."""
+        if not self.is_on or not versions or record.member.spec.kind is not BackendKind.TRITON:
+            return
+        cold = frozenset(each for each in versions if self._is_elsewhere(record, each))
+        record.models.keep_cold(record.models.cold | cold)
+        if record in self._queues:
+            self._queues[record] += sorted(versions)
+            return
+        self._queues[record] = sorted(versions)
+        self._tasks.spawn(self._warm_up(record), name=f"warm up {record.backend.name}")
+
+    def _is_elsewhere(self, record: BackendRecord, version: Version) -> bool:
+        """Whether another backend can serve it meanwhile."""
+        return any(
+            version in other.models.ready
+            for other in self._directory.records
+            if other is not record and other.admin is AdminState.ENABLED and other.answers
+        )
+
+    async def _warm_up(self, record: BackendRecord) -> None:
+        queue = self._queues[record]
+        try:
+            while queue and self._is_there(record):
+                version = queue.pop(0)
+                await self._until_warm(record, version)
+                self._let_go(record, frozenset({version}))
+        finally:
+            del self._queues[record]
+            self._let_go(record, record.models.cold)
+
+    def _is_there(self, record: BackendRecord) -> bool:
+        return record.answers and record in self._directory.records
+
+    def _let_go(self, record: BackendRecord, versions: frozenset[Version]) -> None:
+        if versions and record.models.keep_cold(record.models.cold - versions):
+            self._directory.models_changed(record, monotonic())
+
+    async def _until_warm(self, record: BackendRecord, version: Version) -> None:
+        """Try until it works, as long as it is not needed meanwhile."""
+        pauses = iter(_PAUSES_S)
+        pause_s = 0.0
+        while not await self._is_warm(record, version):
+            pause_s = next(pauses, pause_s)
+            await asyncio.sleep(pause_s)
+            is_cold = version in record.models.cold
+            if not (is_cold and self._is_there(record) and self._is_elsewhere(record, version)):
+                return
+
+    async def _is_warm(self, record: BackendRecord, version: Version) -> bool:
+        """Try once. False where trying again may help."""
+        fields = {"backend": record.backend.name, "model": text(version[0])}
+        has_http = record.backend.ports[AppProtocol.HTTP] is not None
+        if has_http and not record.is_open(AppProtocol.HTTP):
+            return False  # its gRPC port has opened first
+        try:
+            configuration = await self._questions.configuration(record, version)
+            request = warm_up_request(configuration.text)
+            if request is None:
+                _log.debug("model cannot be warmed up", extra=fields)
+                return True
+            began = monotonic()
+            reply = await self._questions.infer(record, version, request, self.timeout_s)
+        except (NotOffered, ValueError) as error:
+            _log.info("model not warmed up", extra={**fields, "why": str(error)})
+            return True
+        except UpstreamError as error:
+            if error.outcome is Outcome.PROTOCOL_ERROR:
+                return True  # such as an answer that is too long for us: it computed something
+            _log.warning("model does not warm up", extra={**fields, "why": error.detail})
+            return False
+        if reply.is_ok:
+            took = {"seconds": round(monotonic() - began, 3)}
+            _log.info("model warmed up", extra={**fields, **took})
+            return True
+        return self._judge(reply, fields)
+
+    @staticmethod
+    def _judge(reply: Reply, fields: dict[str, str]) -> bool:
+        """Whether an error is the fault of what was made up, and not of the server."""
+        why = {**fields, "why": reply.detail or f"status {reply.status}"}
+        if fault_of_answer(AppProtocol.HTTP, reply.status, reply.detail) is Fault.DEVICE:
+            _log.warning("model does not warm up", extra=why)
+            return False
+        _log.info("model not warmed up", extra=why)
+        return True
