@@ -216,6 +216,16 @@ def _change(action: str, summary: str) -> Schema:
     }
 
 
+def _get(operation: str, summary: str, answer: Schema) -> Schema:
+    responses = {"200": answer, **_REFUSALS}
+    return {"operationId": operation, "summary": summary, "responses": responses}
+
+
+def _get_one(operation: str, summary: str, answer: Schema) -> Schema:
+    responses = {"200": answer, **_REFUSALS, "404": _NOT_FOUND}
+    return _get(operation, summary, answer) | {"parameters": [_NAME], "responses": responses}
+
+
 def _add() -> Schema:
     return {
         "operationId": "addBackend",
@@ -264,6 +274,53 @@ def _life(name: str, schema: str, summary: str) -> Schema:
     }
 
 
+def _paths() -> Schema:
+    return {
+        "/api/v1/backends": {
+            "get": _get(
+                "listBackends",
+                "List all backends in the order of their sources.",
+                _json(_ref("Backends"), "All backends."),
+            ),
+            "post": _add(),
+        },
+        "/api/v1/backends/{name}": {
+            "get": _get_one("getBackend", "Show one backend.", _json(_ref("Backend"), "It.")),
+            "delete": _remove(),
+        },
+        "/api/v1/sources": {
+            "get": _get(
+                "listSources",
+                "List the sources of backends, in their order.",
+                _json(_ref("Sources"), "All sources."),
+            )
+        },
+        "/api/v1/backends/{name}/models": {
+            "get": _get_one(
+                "getModels",
+                "Show which models one backend has, and what it lacks.",
+                _json(_ref("Models"), "What is known of them."),
+            )
+        },
+        "/api/v1/backends/{name}/drain": _change(
+            "drain", "Let a backend finish what it has and give it nothing new."
+        ),
+        "/api/v1/backends/{name}/enable": _change("enable", "Give a backend requests again."),
+        "/api/v1/backends/{name}/disable": _change("disable", "Take a backend out."),
+        "/api/v1/reload": _life(
+            "reload", "Reload", "Apply the configuration file: all of it, or nothing."
+        ),
+        "/api/v1/upgrade": _life(
+            "upgrade",
+            "Upgrade",
+            "Start the program anew with the listening sockets, and give way to it.",
+        ),
+        "/api/v1/openapi.json": {
+            "get": _get("getOpenapi", "This document.", _json({"type": "object"}, "OpenAPI 3.1."))
+        },
+    }
+
+
 def openapi_document(version: str) -> Schema:
     """Return the document for this version of the product."""
     return {
@@ -271,70 +328,9 @@ def openapi_document(version: str) -> Schema:
         "info": {
             "title": "triton-lb admin API",
             "version": version,
-            "description": "State of the backends, and draining them.",
+            "description": "State of the backends; adding, draining and removing them.",
         },
-        "paths": {
-            "/api/v1/backends": {
-                "get": {
-                    "operationId": "listBackends",
-                    "summary": "List all backends in the order of the configuration.",
-                    "responses": {"200": _json(_ref("Backends"), "All backends."), **_REFUSALS},
-                },
-                "post": _add(),
-            },
-            "/api/v1/backends/{name}": {
-                "get": {
-                    "operationId": "getBackend",
-                    "summary": "Show one backend.",
-                    "parameters": [_NAME],
-                    "responses": {
-                        "200": _json(_ref("Backend"), "It."),
-                        **_REFUSALS,
-                        "404": _NOT_FOUND,
-                    },
-                },
-                "delete": _remove(),
-            },
-            "/api/v1/sources": {
-                "get": {
-                    "operationId": "listSources",
-                    "summary": "List the sources of backends, in their order.",
-                    "responses": {"200": _json(_ref("Sources"), "All sources."), **_REFUSALS},
-                }
-            },
-            "/api/v1/backends/{name}/models": {
-                "get": {
-                    "operationId": "getModels",
-                    "summary": "Show which models one backend has, and what it lacks.",
-                    "parameters": [_NAME],
-                    "responses": {
-                        "200": _json(_ref("Models"), "What is known of them."),
-                        **_REFUSALS,
-                        "404": _NOT_FOUND,
-                    },
-                }
-            },
-            "/api/v1/backends/{name}/drain": _change(
-                "drain", "Let a backend finish what it has and give it nothing new."
-            ),
-            "/api/v1/backends/{name}/enable": _change("enable", "Give a backend requests again."),
-            "/api/v1/backends/{name}/disable": _change("disable", "Take a backend out."),
-            "/api/v1/reload": _life(
-                "reload", "Reload", "Apply the configuration file: all of it, or nothing."
-            ),
-            "/api/v1/upgrade": _life(
-                "upgrade",
-                "Upgrade",
-                "Start the program anew with the listening sockets, and give way to it.",
-            ),
-            "/api/v1/openapi.json": {
-                "get": {
-                    "operationId": "getOpenapi",
-                    "summary": "This document.",
-                    "responses": {"200": _json({"type": "object"}, "OpenAPI 3.1."), **_REFUSALS},
-                }
-            },
-        },
+        "paths": _paths(),
         "components": {
             "schemas": _SCHEMAS,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},

@@ -303,6 +303,13 @@ BACKENDS: Final = (
 )
 DISCOVERY: Final = (
     MetricSpec(
+        "triton_lb_source_up",
+        _GAUGE,
+        "1 when the last look at a source found which backends there are, else 0: what it said "
+        "before is in force.",
+        ("source",),
+    ),
+    MetricSpec(
         "triton_lb_source_backends",
         _GAUGE,
         "Backends in the last good set of a source, which is in force.",

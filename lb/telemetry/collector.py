@@ -106,6 +106,11 @@ class SourceStatus:
     error: str
     """Why it has none now; empty where it has."""
 
+    @property
+    def is_up(self) -> int:
+        """1 when the last look found a set."""
+        return int(self.age_s is not None and not self.error)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
@@ -274,21 +279,9 @@ class LoadBalancerCollector:
                 ((), sources.sequence_counts()["started"])
             ],
             "triton_lb_sequences_forgotten_total": self._forgotten_sequences,
-            "triton_lb_backend_in_flight": self._port("in_flight"),
-            "triton_lb_backend_connections": self._port("connections"),
-            "triton_lb_backend_attempts_total": self._port("attempts"),
-            "triton_lb_backend_responses_total": self._responses,
-            "triton_lb_backend_failures_total": self._failures,
-            "triton_lb_backend_attempt_duration_seconds": self._attempt_durations,
-            "triton_lb_backend_sent_bytes_total": self._port("bytes_sent"),
-            "triton_lb_backend_received_bytes_total": self._port("bytes_received"),
-            "triton_lb_backend_connects_total": self._port("connects"),
-            "triton_lb_backend_connect_failures_total": self._port("connect_failures"),
+            **self._port_rows(),
             "triton_lb_backend_own_calls_total": self._own_calls,
-            "triton_lb_source_backends": self._discovery("backends"),
-            "triton_lb_source_updates_total": self._discovery("updates"),
-            "triton_lb_source_failures_total": self._discovery("failures"),
-            "triton_lb_source_age_seconds": self._discovery("age_s"),
+            **self._discovery_rows(),
         }
 
     def collect(self) -> Iterator[Metric]:
@@ -403,6 +396,29 @@ class LoadBalancerCollector:
     def _tables(self, attribute: str) -> Rows:
         read: Callable[[ModelTableStatus], float] = attrgetter(attribute)
         return lambda: (((each.backend,), read(each)) for each in self._sources.model_tables())
+
+    def _port_rows(self) -> dict[str, Rows]:
+        return {
+            "triton_lb_backend_in_flight": self._port("in_flight"),
+            "triton_lb_backend_connections": self._port("connections"),
+            "triton_lb_backend_attempts_total": self._port("attempts"),
+            "triton_lb_backend_responses_total": self._responses,
+            "triton_lb_backend_failures_total": self._failures,
+            "triton_lb_backend_attempt_duration_seconds": self._attempt_durations,
+            "triton_lb_backend_sent_bytes_total": self._port("bytes_sent"),
+            "triton_lb_backend_received_bytes_total": self._port("bytes_received"),
+            "triton_lb_backend_connects_total": self._port("connects"),
+            "triton_lb_backend_connect_failures_total": self._port("connect_failures"),
+        }
+
+    def _discovery_rows(self) -> dict[str, Rows]:
+        return {
+            "triton_lb_source_up": self._discovery("is_up"),
+            "triton_lb_source_backends": self._discovery("backends"),
+            "triton_lb_source_updates_total": self._discovery("updates"),
+            "triton_lb_source_failures_total": self._discovery("failures"),
+            "triton_lb_source_age_seconds": self._discovery("age_s"),
+        }
 
     def _discovery(self, attribute: str) -> Rows:
         read: Callable[[SourceStatus], float | None] = attrgetter(attribute)

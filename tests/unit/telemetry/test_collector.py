@@ -225,6 +225,7 @@ def test_promtool_finds_nothing_to_criticise(counters: Counters) -> None:
 def test_sources_of_backends_are_rendered_and_have_no_age_before_their_first_set() -> None:
     samples = Counters().samples()
     for name, value in (
+        ("up", 0),
         ("backends", 2),
         ("updates_total", 5),
         ("failures_total", 3),
