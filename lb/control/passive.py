@@ -67,6 +67,11 @@ class PassiveHealth:
         self._conclude(now)
 
     @property
+    def rules(self) -> OutlierRules | None:
+        """Those in force; None: nobody is judged."""
+        return self._outliers.rules if self._is_on else None
+
+    @property
     def is_quiet(self) -> bool:
         """Whether nobody is out."""
         return self._outliers.is_quiet

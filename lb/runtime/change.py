@@ -146,6 +146,8 @@ def _apply_limits(product: Product) -> None:
     table.affinity = Affinity(settings.sequences.affinity.value)
     product.models.refresh_s = settings.model_table.refresh
     product.restorer.is_on = settings.model_table.restore
+    product.warm_up.is_on = settings.warm_up.enabled
+    product.warm_up.timeout_s = settings.warm_up.timeout
     for asker in product.askers:
         asker.connect_timeout_s = settings.timeouts.connect
     crowd, limit = product.http1.crowd, settings.limits.connections_per_client

@@ -27,6 +27,7 @@ from lb.control.models import ModelWatch
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.views import conduct_statuses, port_statuses
+from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
@@ -92,6 +93,7 @@ class Product:
     probes: ProbeLoops
     models: ModelWatch
     restorer: Restorer
+    warm_up: WarmUp
     dispatcher: Dispatcher
     fan_out: BackendFanOut
     http1: Http1Relay
@@ -128,6 +130,7 @@ class Product:
         await self.discovery.aclose()
         await self.probes.aclose()
         await self.restorer.aclose()
+        await self.warm_up.aclose()
         await self.models.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
@@ -156,7 +159,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
     dispatcher.steps.keep_swept(timers, time.monotonic)
     askers = tuple(_asker(settings, security, size) for size in (ANSWER_BYTES, READ_BYTES))
-    models, restorer = _models(settings, directory, askers[1], rng)
+    models, restorer, warm_up = _models(settings, directory, askers[1], rng)
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
@@ -199,6 +202,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
         models=models,
         restorer=restorer,
+        warm_up=warm_up,
         dispatcher=dispatcher,
         fan_out=fan_out,
         http1=http1,
@@ -276,14 +280,21 @@ def _fan_out(
 
 def _models(
     settings: Settings, directory: BackendDirectory, asker: Asker, rng: Random
-) -> tuple[ModelWatch, Restorer]:
+) -> tuple[ModelWatch, Restorer, WarmUp]:
     table = settings.model_table
     questions = Questions(asker)
     watch = ModelWatch(directory, questions, rng, refresh_s=table.refresh)
     restorer = Restorer(directory, watch, questions, is_on=table.restore)
     watch.joined = restorer.joined
     watch.left = restorer.left
-    return watch, restorer
+    warm_up = WarmUp(
+        directory,
+        questions,
+        is_on=settings.warm_up.enabled,
+        timeout_s=settings.warm_up.timeout,
+    )
+    watch.came = warm_up.came
+    return watch, restorer, warm_up
 
 
 def _asker(settings: Settings, security: Security, answer_bytes: int) -> Asker:

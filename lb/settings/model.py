@@ -21,7 +21,7 @@ from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
 from lb.settings.model_table import ModelTableSettings
-from lb.settings.passive import OutlierSettings, SlowStartSettings
+from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettings
 from lb.settings.reload import ReloadSettings, UpgradeSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
 from lb.settings.section import Section
@@ -97,6 +97,7 @@ class Settings(Section):
     health: HealthSettings = HealthSettings()
     outliers: OutlierSettings = OutlierSettings()
     slow_start: SlowStartSettings = SlowStartSettings()
+    warm_up: WarmUpSettings = WarmUpSettings()
     timeouts: TimeoutSettings = TimeoutSettings()
     limits: LimitSettings = LimitSettings()
     forwarded: ForwardedMode = ForwardedMode.OFF

@@ -48,6 +48,19 @@ class OutlierSettings(Section):
     are used. The last one always is."""
 
 
+class WarmUpSettings(Section):
+    """What becomes ready on a Triton can be made to compute something before requests of clients go
+    there: zeros of the shapes and types that the model's configuration says, with batch size 1 and
+    1 for dimensions of any size. Over HTTP; not for models of sequences and decoupled ones."""
+
+    enabled: bool = False
+    """Whether to do that. Meanwhile the model counts as loading there, as long as another backend
+    has it ready. Where the answer names a broken device, or there is none, it is tried again until
+    it works or nobody else has the model; any other error is logged, and the model serves."""
+    timeout: PositiveDuration = 60.0
+    """How long one such inference may take."""
+
+
 class SlowStartSettings(Section):
     """A backend that joins or comes back gets its share of the load little by little, as its first
     inferences are slow. When all of them begin, each gets its share at once."""

@@ -72,6 +72,19 @@ CONFIGURATIONS = st.fixed_dictionaries(
             policy=st.sampled_from(["least_loaded", "round_robin", "power_of_two", "random"])
         ),
         "health": HEALTH,
+        "outliers": section(
+            enabled=SWITCHES,
+            consecutive=st.integers(1, 9),
+            share=st.sampled_from([0.1, 0.5]),
+            latency_factor=st.sampled_from([0, 3]),
+            base=SECONDS,
+            max=SECONDS,
+            min_left=st.sampled_from([0, 0.5]),
+        ),
+        "slow_start": section(
+            window=SECONDS, aggression=st.integers(1, 3), min_share=st.sampled_from([0.2, 0.5])
+        ),
+        "warm_up": section(enabled=SWITCHES, timeout=SECONDS),
         "timeouts": section(
             connect=SECONDS,
             head=SECONDS,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lb.settings.passive import OutlierSettings, SlowStartSettings
+from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettings
 
 
 def test_backends_are_judged_unless_told_otherwise() -> None:
@@ -35,3 +35,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ValidationError):
         section.model_validate(values)
+
+
+def test_nothing_is_warmed_up_unless_it_is_wanted() -> None:
+    assert (WarmUpSettings().enabled, WarmUpSettings().timeout) == (False, 60.0)
