@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -31,12 +32,24 @@ _STEP_SHARE: Final = 0.02
 _RESOLUTION_S: Final = 0.001
 """Of event loops' timers."""
 
+_BEGUN_AT_ONCE: Final = 16
+"""Loops that are started in one turn of the event loop while requests are served: a millisecond."""
+_BETWEEN_S: Final = 0.005
+
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
 
 def network_probe(member: Member, protocol: AppProtocol, tls: ClientTlsBook | None = None) -> Probe:
     """Make the probe of one port as its backend's settings ask for it."""
     return NetworkProbe(plan_probe(member.spec, protocol, member.probe), tls)
+
+
+def _probed(member: Member) -> tuple[object, ...]:
+    """What probes depend on."""
+    spec = member.spec
+    return (
+        member.probe, member.thresholds, spec.kind, spec.http, spec.grpc, spec.tls, spec.headers,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +104,14 @@ class ProbeLoops:
         """Ports whose first result is awaited by `first_round`."""
         self._all_answered = asyncio.Event()
         self._unsubscribe: Callable[[], None] | None = None
+        self._is_following = False
+        """More of what the pool has become is to be followed soon."""
 
     def start(self) -> None:
         """Begin to probe every port at once, and follow the pool from now on."""
         self._directory.put_off = asyncio.get_running_loop().call_soon
         self._unsubscribe = self._directory.ref.subscribe(self._follow)
-        self._follow(self._directory.ref.current)
+        self._follow(self._directory.ref.current, at_once=sys.maxsize)
         self._unanswered = set(self._running)
         if not self._unanswered:
             self._all_answered.set()
@@ -122,23 +137,43 @@ class ProbeLoops:
         await self._tasks.aclose()
         self._running.clear()
 
-    def _follow(self, _snapshot: PoolSnapshot) -> None:
-        """Start loops for new ports, end those of ports that left, restart changed ones."""
+    def _follow(self, _snapshot: PoolSnapshot, at_once: int = _BEGUN_AT_ONCE) -> None:
+        """Start loops for new ports, end those of ports that left, restart those that are probed
+        otherwise now. Of many, the rest has its turn later."""
         wanted = {
             port: record.member for record in self._directory.records for port in record.ports
         }
         for port, running in tuple(self._running.items()):
-            if wanted.get(port) != running.member:
+            if port not in wanted:
                 running.task.cancel()
                 del self._running[port]
-                if port not in wanted:
-                    self._answered(port)
+                self._answered(port)
         for port, member in wanted.items():
-            if port not in self._running:
-                name = f"health: {port.backend.name} {port.protocol.label}"
-                probe = self._make_probe(member, port.protocol)
-                task = self._tasks.spawn(self._probe_forever(port, probe), name=name)
-                self._running[port] = _Running(member, task)
+            before = self._running.get(port)
+            if before is not None and (
+                before.member is member or _probed(before.member) == _probed(member)
+            ):
+                continue
+            if not at_once:
+                self._follow_soon()
+                break
+            at_once -= 1
+            if before is not None:
+                before.task.cancel()
+            name = f"health: {port.backend.name} {port.protocol.label}"
+            probe = self._make_probe(member, port.protocol)
+            task = self._tasks.spawn(self._probe_forever(port, probe), name=name)
+            self._running[port] = _Running(member, task)
+
+    def _follow_soon(self) -> None:
+        if not self._is_following:
+            self._is_following = True
+            self._tasks.spawn(self._follow_on(), name="health: follow the pool")
+
+    async def _follow_on(self) -> None:
+        await asyncio.sleep(_BETWEEN_S)
+        self._is_following = False
+        self._follow(self._directory.ref.current)
 
     def _answered(self, port: PortRecord) -> None:
         self._unanswered.discard(port)

@@ -70,7 +70,7 @@ def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") 
 
 def name_of(entry: BackendSettings) -> str:
     """The name that an entry goes by."""
-    return entry.spec().name
+    return entry.known_as
 
 
 class Membership:
@@ -91,6 +91,8 @@ class Membership:
         self._configured: tuple[BackendSettings, ...] = ()
         self._found: dict[str, tuple[BackendSettings, ...] | None] = {}
         """By source, in their order; None: it has not said anything yet."""
+        self._members: dict[str, tuple[BackendSettings, Member]] = {}
+        """By name: what its settings mean, which takes a while to find out."""
         self._added: dict[str, BackendSettings] = {}
         self._removed: set[str] = set()
         self._surplus: frozenset[str] = frozenset()
@@ -114,9 +116,13 @@ class Membership:
             health: its common settings of probes.
             sources: names of its sources, in order. What others have found is forgotten.
         """
-        self._configured = tuple(entries)
-        self._health = health
-        self._found = {name: self._found.get(name) for name in sources}
+        found = {name: self._found.get(name) for name in sources}
+        wanted = (tuple(entries), health, found)
+        if wanted == (self._configured, self._health, self._found):
+            return
+        if health != self._health:
+            self._members.clear()
+        self._configured, self._health, self._found = wanted
         self._apply()
 
     def found(self, source: str, entries: Sequence[BackendSettings]) -> None:
@@ -213,6 +219,12 @@ class Membership:
             if name not in seen:
                 yield OPERATOR, entry
 
+    def _member(self, origin: str, entry: BackendSettings) -> Member:
+        known = self._members.get(name_of(entry))
+        if known is not None and known[1].origin == origin and known[0] == entry:
+            return known[1]
+        return member_of(entry, self._health, origin)
+
     def _apply(self) -> None:
         """Bring the directory in line with what is wanted."""
         named = {name_of(entry) for _, entry in self._named()}
@@ -226,5 +238,9 @@ class Membership:
         for name in sorted(surplus - self._surplus):
             _log.warning("too many backends", extra={"backend": name, "most": self.most})
         self._surplus = surplus
-        members = [member_of(entry, self._health, origin) for origin, entry in wanted[: self.most]]
+        members = [self._member(origin, entry) for origin, entry in wanted[: self.most]]
+        self._members = {
+            member.spec.name: (entry, member)
+            for (_, entry), member in zip(wanted, members, strict=False)
+        }
         self._directory.replace(members, self._clock())

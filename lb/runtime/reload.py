@@ -95,9 +95,8 @@ class Reloader:
                 ready(os.environ)
 
     async def _reload(self, why: str) -> Reloaded:
-        loaded = await asyncio.to_thread(self._load)
         product = self._product
-        changed = changed_keys(product.settings, loaded.settings)
+        loaded, changed = await asyncio.to_thread(self._load)
         if changed:
             await self._apply(loaded.settings)
         product.reloads.accepted(loaded.digest, time.time(), changed=bool(changed))  # noqa: TID251
@@ -108,16 +107,18 @@ class Reloader:
         _log.info(message, extra={**fields, "hash": loaded.digest})
         return Reloaded(changed, loaded.digest)
 
-    def _load(self) -> Loaded:
+    def _load(self) -> tuple[Loaded, tuple[str, ...]]:
+        """The file, and what differs from what is in force."""
         if self.closed:
             raise ChangeRefused([self.closed])
         file = self._file
         if file is None:
             raise ChangeRefused(["the process was started without a file: there is none to reload"])
         try:
-            return file.load()
+            loaded = file.load()
         except SettingsError as error:
             raise ChangeRefused(_place(file.path, each) for each in error.problems) from error
+        return loaded, changed_keys(self._product.settings, loaded.settings)
 
     async def _apply(self, settings: Settings) -> None:
         product, doors, logs = self._product, self._doors, self._logs

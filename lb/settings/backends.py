@@ -135,12 +135,16 @@ class BackendSettings(Section):
     """Probes of this backend where they differ: what is given here replaces that setting of the
     common `health` section, the rest stays."""
 
+    @property
+    def known_as(self) -> str:
+        """The name, filled in where it was left out."""
+        return self.name or str(self.http or self.grpc).replace("/", "_")
+
     def spec(self) -> BackendSpec:
         """Say the same as a value of the domain: the name is filled in, and the headers' names
         are in lower case, as gRPC metadata needs them."""
-        name = self.name or str(self.http or self.grpc).replace("/", "_")
         return BackendSpec(
-            name=name,
+            name=self.known_as,
             http=self.http,
             grpc=self.grpc,
             metrics=self.metrics,

@@ -49,6 +49,8 @@ class Bench:
     def __init__(self, rules: Thresholds, *names: str) -> None:
         self.rules = rules
         self.probes: dict[tuple[str, AppProtocol], Scripted] = {}
+        self.news = asyncio.Event()
+        """A probe was made."""
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.replace(*names)
         self.loops = ProbeLoops(self.directory, Random(1), make_probe=self.make_probe)
@@ -56,7 +58,16 @@ class Bench:
         self.directory.ref.subscribe(lambda _snapshot: self.published.set())
 
     def make_probe(self, member: Member, protocol: AppProtocol) -> Scripted:
-        return self.probes.setdefault((member.spec.name, protocol), Scripted())
+        probe = self.probes.setdefault((member.spec.name, protocol), Scripted())
+        self.news.set()
+        return probe
+
+    async def made(self, name: str) -> None:
+        """Wait until there is a probe of a backend."""
+        while (name, HTTP) not in self.probes:
+            self.news.clear()
+            async with asyncio.timeout(5):
+                await self.news.wait()
 
     def replace(self, *names: str, weight: float = 1.0) -> None:
         members = [Member(make_spec(name, weight=weight), self.rules) for name in names]
@@ -174,12 +185,32 @@ async def test_changed_settings_make_a_new_probe() -> None:
     async with running(FAR, "a") as bench:
         await bench.probe("a").asked.acquire()
         first = bench.probes.pop(("a", HTTP))
-        bench.replace("a", weight=2.0)
+        bench.rules = Thresholds(bench.rules.interval_s, bench.rules.timeout_s + 1.0)
+        bench.replace("a")
         second = bench.probe("a")
         await second.asked.acquire()
         second.findings.put_nowait(Finding.READY)
         await bench.until(lambda: bench.port("a").health.state is BackendState.UP)
         assert first is not second
+
+
+async def test_settings_that_probes_do_not_depend_on_leave_them_alone() -> None:
+    async with running(FAR, "a") as bench:
+        await bench.probe("a").asked.acquire()
+        first = bench.probes.pop(("a", HTTP))
+        bench.replace("a", weight=2.0)
+        assert ("a", HTTP) not in bench.probes
+        first.findings.put_nowait(Finding.READY)
+        await bench.until(lambda: bench.port("a").health.state is BackendState.UP)
+
+
+async def test_probes_of_many_new_backends_begin_one_after_the_other() -> None:
+    async with running(FAR, "a") as bench:
+        names = [f"b{number}" for number in range(50)]
+        bench.replace("a", *names)
+        assert 0 < len(bench.probes) < 30
+        for name in names:
+            await bench.made(name)
 
 
 async def test_a_probe_that_fails_by_itself_counts_as_missed_and_is_logged(
