@@ -162,8 +162,10 @@ class Load:
         try:
             await work
         except grpc.aio.AioRpcError as error:
-            # Only a head that is not the end carries fields of its own.
+            # Only a head that is not the end carries fields of its own; and only after a head is
+            # a stream reset instead of ended by a status.
             asked.response_begun |= bool(error.initial_metadata())
+            asked.response_begun |= "RST_STREAM" in (error.details() or "")
             asked.error = f"{error.code().name}: {error.details()}"
         except TimeoutError:
             asked.error = "deadline"

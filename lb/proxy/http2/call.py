@@ -14,12 +14,11 @@ from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn, Treatment
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
-from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.proxy.http2.admission import is_refused
-from lb.proxy.http2.joined import JoinedStreams
+from lb.proxy.http2.attempt import AttemptedCall
 from lb.proxy.http2.look import look_closer
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.grpc.status import decode_message, status_of_http, status_of_reset
+from lb.wire.grpc.status import status_of_http
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
@@ -38,7 +37,7 @@ _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
 
-class Call(JoinedStreams):
+class Call(AttemptedCall):
     """A gRPC call in the relay."""
 
     __slots__ = ()
@@ -295,7 +294,7 @@ class Call(JoinedStreams):
         elif self.operation.treatment is _ANSWER:
             self.relay.answer(self)
 
-    # Attempts
+    # Attempts: `lb.proxy.http2.attempt`
 
     def _place(self) -> None:
         relay = self.relay
@@ -305,79 +304,6 @@ class Call(JoinedStreams):
             self.fail(refusal.reason, refusal.detail)
             return
         relay.pool(backend).start(self)
-
-    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
-        """The attempt ended without an answer; it is off its connection already."""
-        if self.finished or self._goes_again(outcome):
-            return
-        reason, text = self.relay.dispatcher.steps.failure(self, outcome)
-        self.fail(reason, f"{text}: {detail}" if detail else text)
-
-    def _goes_again(self, outcome: Outcome) -> bool:
-        """End the attempt, and have the call placed again if it may be."""
-        is_unsent = self.request.sink is None
-        self._leave_attempt(outcome)
-        if not self._may_retry(outcome, is_unsent=is_unsent):
-            return False
-        self._go_again(outcome, is_unsent=is_unsent)
-        return True
-
-    def _may_retry(self, outcome: Outcome, *, is_unsent: bool) -> bool:
-        return self.relay.dispatcher.may_retry(
-            self,
-            outcome,
-            body_retained=is_unsent or self.request.retained is not None,
-            response_begun=self.begun,
-        )
-
-    def _leave_attempt(self, outcome: Outcome) -> None:
-        request = self.request
-        if self.upstream is not None:
-            self.upstream.forget(request)
-            self.upstream = None
-        self.relay.dispatcher.attempt_ended(self, outcome)
-        request.sink = None
-
-    def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
-        if is_unsent or self.request.rewind():
-            self.relay.dispatcher.go_again(self, outcome, self._place_anew)
-
-    def _place_anew(self) -> None:
-        self.relay.now = self.relay.clock()
-        self._place()
-
-    def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
-        if self.begun or self.finished or self.port is None:
-            return
-        is_unsent = self.request.sink is None
-        outcome = Outcome.CONNECT_TIMEOUT if is_unsent else Outcome.STALLED
-        if self._may_retry(outcome, is_unsent=is_unsent):
-            self._detach(ErrorCode.CANCEL)
-            self._leave_attempt(outcome)
-            self._go_again(outcome, is_unsent=is_unsent)
-
-    def backend_stalled(self) -> None:
-        """The backend has taken nothing of the request that waits for it."""
-        self._detach(ErrorCode.CANCEL)
-        self.attempt_failed(Outcome.STALLED)
-
-    def upstream_reset(self, code: int) -> None:
-        """The backend reset the stream; it is off its connection already."""
-        if code == ErrorCode.REFUSED_STREAM and not self.begun:
-            self.attempt_failed(Outcome.REFUSED)
-            return
-        if self.begun:
-            # The response is on its way: the client's stream ends as the backend's did.
-            self.grpc_status = status_of_reset(code)
-            self._close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
-            self.server.reset(self.client_id, code)
-            return
-        if self.finished or self._goes_again(Outcome.RESET):
-            return
-        name = self.backend.name if self.backend is not None else "-"
-        detail = f"backend {name} (grpc) reset the request with code {code}"
-        self.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
 
     # The backend's side
 
@@ -390,12 +316,8 @@ class Call(JoinedStreams):
             if head.status < 200:
                 self._early_head(head, end_stream)
                 return
-            if end_stream and head.grpc_status > 0:
-                is_broken = self._tell_of_error(head)
-                if head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
-                    return
-                if is_broken and self._is_mended_elsewhere():
-                    return
+            if end_stream and head.grpc_status > 0 and self._is_served_elsewhere(head):
+                return
             self.begun = True
             self.status = head.status
             self.first_byte_at = self.relay.now
@@ -426,43 +348,6 @@ class Call(JoinedStreams):
         response.finished = True
         server.send_head(self.client_id, head.block, end_stream=True)
         self.pipe_finished(response)
-
-    def _goes_elsewhere(self, head: ResponseHead) -> bool:
-        """Whether the call goes to another backend, since this one says it cannot serve it."""
-        known = meaning(decode_message(head.grpc_message))
-        request = self.request
-        upstream = self.upstream
-        if (
-            known is None
-            or upstream is None
-            or not self.relay.dispatcher.goes_elsewhere(
-                self, known, body_retained=request.retained is not None
-            )
-        ):
-            return False
-        if not request.finished:
-            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
-        upstream.close_stream(request.sink_id)
-        self.attempt_failed(Outcome.NOT_HERE)
-        return True
-
-    def _tell_of_error(self, head: ResponseHead) -> bool:
-        """The backend answers with an error. Whether that says that it is broken."""
-        text = decode_message(head.grpc_message)
-        return self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
-
-    def _is_mended_elsewhere(self) -> bool:
-        """Whether the call goes to another backend, since this one says that it is broken."""
-        request = self.request
-        upstream = self.upstream
-        if upstream is None or not self._may_retry(Outcome.BROKEN, is_unsent=False):
-            return False
-        if not request.finished:
-            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
-        upstream.close_stream(request.sink_id)
-        self._leave_attempt(Outcome.BROKEN)
-        self._go_again(Outcome.BROKEN, is_unsent=False)
-        return True
 
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from lb.domain.outcome import Outcome, Reason
+from lb.domain.outcome import Reason
 from lb.proxy.http2.relay import Http2Options
 from lb.wire.grpc.status import GrpcStatus
 from tests.fakes.frames import (
     CANCEL,
     DATA,
     HEADERS,
-    INTERNAL_ERROR,
     NO_ERROR,
     OK_TRAILERS,
     PROTOCOL_ERROR,
@@ -31,20 +28,8 @@ from tests.fakes.frames import (
     rst,
 )
 from tests.fakes.links import PaperRelay
-from tests.fakes.relay import snapshot_of
 
 OTHER = b"/other.Service/Call"
-
-
-def hang(relay: PaperRelay, number: int) -> None:
-    """A backend is silent, and the pool is published without it, unless there is no other."""
-    port = relay.backends[number].ports[1]
-    assert port is not None
-    port.is_hung = True
-    rest = tuple(each for each in relay.backends if each is not relay.backends[number])
-    snapshot = relay.ref.current
-    relay.ref.publish(replace(snapshot, placements=snapshot_of(rest).placements))
-    relay.relay.flush()
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -158,81 +143,6 @@ async def test_large_messages_are_refused_by_their_prefix() -> None:
     assert (reset.kind, reset.code) == (RST_STREAM, NO_ERROR)
     assert backend.gets()[-1].kind == RST_STREAM
     assert relay.is_clean()
-
-
-async def test_a_reset_before_the_answer_becomes_a_status_where_there_is_nobody_else() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    backend.sends(rst(1, INTERNAL_ERROR))
-    (head,) = client.gets()
-    assert b"grpc-status\x0213" in head.payload
-    assert relay.outcomes.seen == [("b0", Outcome.RESET)]
-    assert relay.is_clean()
-
-
-async def test_a_reset_before_the_answer_goes_again_elsewhere() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.sends(rst(1, INTERNAL_ERROR))
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
-    second.sends(answer(1))
-    assert client.gets()
-    assert relay.outcomes.seen == [("b0", Outcome.RESET)]
-    assert relay.is_clean()
-
-
-# A silent backend
-
-
-async def test_what_a_hung_backend_has_goes_elsewhere() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.gets()
-    hang(relay, 0)
-    assert not first.link.streams
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
-    second.sends(answer(1))
-    assert client.gets()
-    assert relay.outcomes.seen == [("b0", Outcome.STALLED)]
-    assert relay.is_clean()
-
-
-async def test_what_waits_for_a_connection_to_a_hung_backend_goes_elsewhere_at_once() -> None:
-    relay = PaperRelay(backends=2)
-    client = relay.client()
-    client.sends(call(1))
-    second = relay.backend(1)
-    hang(relay, 0)
-    assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
-    second.sends(answer(1))
-    assert client.gets()
-    await relay.tasks.aclose()
-    assert relay.is_clean()
-
-
-async def test_what_has_begun_or_has_nowhere_to_go_waits_for_a_hung_backend() -> None:
-    for count, begun in ((2, True), (1, False)):
-        relay = PaperRelay(backends=count)
-        backend, client = relay.backend(), relay.client()
-        client.sends(call(1))
-        backend.gets()
-        if begun:
-            backend.sends(headers(1, RESPONSE_FIELDS))
-        hang(relay, 0)
-        relay.loop.advance(0.1)
-        assert backend.gets() == []
-        whole = answer(1)
-        backend.sends(data(1, b"") + headers(1, OK_TRAILERS, end=True) if begun else whole)
-        assert client.gets()
-        assert relay.finished.records[0].attempts == 1
-        assert relay.is_clean()
 
 
 @pytest.mark.parametrize("code", [CANCEL, REFUSED_STREAM])
