@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.grpc.aio as grpcaio
 
 from lb.cli.main import main
 from tests.fakes.process import wait_until
@@ -18,6 +21,7 @@ from tests.triton.load import Load
 from tests.triton.records import Records
 from tests.triton.sequences import Sequence, Steps
 from tests.triton.server import RealTriton
+from tests.triton.tensors import repeat
 
 _numbers = itertools.count(900_000)
 
@@ -146,3 +150,34 @@ async def test_what_does_not_finish_within_the_limit_is_cut(
         for each in sequences:
             assert len(each.wrong) == (each in lost), each
         assert "is lost: its backend triton-0 has gone" in lost[0].wrong[0]
+
+
+async def test_streams_on_a_triton_that_leaves_get_all_their_answers(
+    balancer: RunningBalancer, tritons: tuple[RealTriton, ...]
+) -> None:
+    values = list(range(30))
+
+    async def ask(client: grpcaio.InferenceServerClient, begun: asyncio.Semaphore) -> list[int]:
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            yield {"model_name": "repeat_int32", "inputs": repeat(grpcclient, values, 50)}
+
+        answers = []
+        async for result, error in client.stream_infer(requests()):
+            assert error is None
+            if not answers:
+                begun.release()
+            answers.append(result.as_numpy("OUT").item())
+        return answers
+
+    clients = [grpcaio.InferenceServerClient(balancer.target.grpc) for _ in range(9)]
+    begun = asyncio.Semaphore(0)
+    streams = [asyncio.ensure_future(ask(client, begun)) for client in clients]
+    for _ in clients:
+        await begun.acquire()
+    leaving = tritons[0].name
+    assert (await asyncio.to_thread(balancer.backends))[leaving].in_flight
+    await command(balancer, "remove", leaving, "--wait")
+    assert leaving not in await asyncio.to_thread(balancer.backends)
+    assert await asyncio.gather(*streams) == [values] * len(clients)
+    for client in clients:
+        await client.close()
