@@ -91,6 +91,7 @@ class Membership:
         self._configured: tuple[BackendSettings, ...] = ()
         self._found: dict[str, tuple[BackendSettings, ...] | None] = {}
         """By source, in their order; None: it has not said anything yet."""
+        self._most_applied = most
         self._members: dict[str, tuple[BackendSettings, Member]] = {}
         """By name: what its settings mean, which takes a while to find out."""
         self._added: dict[str, BackendSettings] = {}
@@ -118,7 +119,8 @@ class Membership:
         """
         found = {name: self._found.get(name) for name in sources}
         wanted = (tuple(entries), health, found)
-        if wanted == (self._configured, self._health, self._found):
+        now = (self._configured, self._health, self._found)
+        if wanted == now and self._most_applied == self.most:
             return
         if health != self._health:
             self._members.clear()
@@ -238,6 +240,7 @@ class Membership:
         for name in sorted(surplus - self._surplus):
             _log.warning("too many backends", extra={"backend": name, "most": self.most})
         self._surplus = surplus
+        self._most_applied = self.most
         members = [self._member(origin, entry) for origin, entry in wanted[: self.most]]
         self._members = {
             member.spec.name: (entry, member)

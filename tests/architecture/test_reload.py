@@ -1,0 +1,95 @@
+"""No setting is forgotten by a reload: each changes a part, or is read when it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from lb.runtime.change import prepare
+from lb.runtime.logs import Logs
+from lb.runtime.wiring import build
+from lb.settings.model import Settings
+from lb.settings.section import Section
+from tests.fakes.configured import configuration_of
+
+READ_WHEN_NEEDED = {
+    "listen",  # compared as sockets: tests/unit/runtime/test_doors.py
+    "fronts",  # likewise
+    "limits.connections",  # budget of the doors
+    "timeouts.handshake",  # also of every new door
+    "access_log",  # tests/unit/runtime/test_change.py
+    "log",
+    "metrics.backends",
+    "admin.insecure",  # decides about the file alone
+    "shutdown",
+    "reload",
+    "upgrade",
+    "models",
+}
+"""Settings that are no part's own, with those below them."""
+
+
+def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All simple settings with their values."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        where = f"{path}.{name}" if path else name
+        if isinstance(value, Section):
+            yield from leaves(value, where)
+        elif isinstance(value, (bool, int, float, Enum)):
+            yield where, value
+
+
+def other(value: Any) -> Any:
+    """Another value that is as good."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, Enum):
+        return next(each.value for each in type(value) if each is not value)
+    return value / 2 if isinstance(value, float) and value else value + 1
+
+
+def changed(settings: dict[str, Any], path: str, value: Any) -> Settings:
+    """The settings with one other value."""
+    tree: dict[str, Any] = {**settings}
+    inside = tree
+    *above, name = path.split(".")
+    for each in above:
+        inside[each] = inside = {**inside.get(each, {})}
+    inside[name] = value
+    return Settings.model_validate(tree)
+
+
+async def forgotten(folder: Path) -> list[str]:
+    tree = {
+        "listen": {"http": f"unix:{folder}/http.sock"},
+        "backends": [{"name": "a", "http": "127.0.0.1:1"}],
+        "slow_start": {"window": "5s"},
+        "outliers": {"enabled": True},
+        "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
+    }
+    first = Settings.model_validate(tree)
+    logs = Logs(first)
+    product = build(first, logs)
+    found = []
+    for path, value in leaves(first):
+        if any(path == each or path.startswith(f"{each}.") for each in READ_WHEN_NEEDED):
+            continue
+        states = []
+        for settings in (first, changed(tree, path, other(value))):
+            change = prepare(product, logs, (), settings)
+            change.apply(product, logs)
+            change.listeners.close()
+            states.append({**configuration_of(product), "settings": None})
+        if states[0] == states[1]:
+            found.append(path)
+    await product.aclose()
+    logs.close()
+    return found
+
+
+def test_every_setting_reaches_its_part(tmp_path: Path) -> None:
+    assert asyncio.run(forgotten(tmp_path)) == []
