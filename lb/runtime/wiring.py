@@ -6,7 +6,7 @@ import asyncio
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from random import Random
@@ -105,10 +105,11 @@ class Product:
     """Who makes calls of our own."""
     meter: Meter
     loop_lag: LoopLag
-    collector: LoadBalancerCollector
     security: Security
     access: Access
     reloads: Reloads
+    collector: LoadBalancerCollector = field(init=False)
+    """Reads the other parts."""
 
     @property
     def idle(self) -> bool:
@@ -168,32 +169,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     discovery.configure(settings)
     loop_lag = LoopLag()
     reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
-    sources = Sources(
-        meter=meter,
-        snapshot=lambda: directory.ref.current,
-        statuses=lambda: port_statuses(directory),
-        loop_lag=loop_lag,
-        build=build_info(),
-        started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
-        open_requests=lambda: dispatcher.open_exchanges,
-        held_bytes=lambda: ledger.held,
-        dropped_lines=logs.dropped,
-        expiries=security.watch.expiries,
-        reload_failures=lambda: security.watch.failures,
-        token_requests=lambda: access.gate.requests,
-        token_failures=lambda: access.tokens.failures,
-        model_tables=lambda: table_statuses(directory, time.monotonic()),
-        ready_backends=lambda: ready_backends(directory, meter.max_models),
-        restored=restorer.counts,
-        open_sequences=lambda: dispatcher.steps.table.open_by_model(meter.max_models),
-        sequence_counts=dispatcher.steps.table.counts,
-        reruns=lambda: _rerun_counts(dispatcher, ledger),
-        own_calls=fan_out.own_calls,
-        conduct=lambda: conduct_statuses(directory),
-        discovery=discovery.statuses,
-        reloads=reloads,
-    )
-    return Product(
+    product = Product(
         settings=settings,
         rng=rng,
         directory=directory,
@@ -213,10 +189,41 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         askers=askers,
         meter=meter,
         loop_lag=loop_lag,
-        collector=LoadBalancerCollector(sources),
         security=security,
         access=access,
         reloads=reloads,
+    )
+    product.collector = LoadBalancerCollector(_metric_sources(product, logs))
+    return product
+
+
+def _metric_sources(product: Product, logs: Logs) -> Sources:
+    """Where the metrics page reads."""
+    table = product.dispatcher.steps.table
+    return Sources(
+        meter=product.meter,
+        snapshot=lambda: product.directory.ref.current,
+        statuses=lambda: port_statuses(product.directory),
+        loop_lag=product.loop_lag,
+        build=build_info(),
+        started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
+        open_requests=lambda: product.dispatcher.open_exchanges,
+        held_bytes=lambda: product.ledger.held,
+        dropped_lines=logs.dropped,
+        expiries=product.security.watch.expiries,
+        reload_failures=lambda: product.security.watch.failures,
+        token_requests=lambda: product.access.gate.requests,
+        token_failures=lambda: product.access.tokens.failures,
+        model_tables=lambda: table_statuses(product.directory, time.monotonic()),
+        ready_backends=lambda: ready_backends(product.directory, product.meter.max_models),
+        restored=product.restorer.counts,
+        open_sequences=lambda: table.open_by_model(product.meter.max_models),
+        sequence_counts=table.counts,
+        reruns=lambda: _rerun_counts(product.dispatcher, product.ledger),
+        own_calls=product.fan_out.own_calls,
+        conduct=lambda: conduct_statuses(product.directory),
+        discovery=product.discovery.statuses,
+        reloads=product.reloads,
     )
 
 
