@@ -28,8 +28,8 @@ MAX_MODELS: Final = 2000
 """Names of models are made up by clients; more are not looked after."""
 _SAMPLES: Final = 4
 """Good answers per backend and look that are told of."""
-_SAMPLES_OF_ALL: Final = 128
-"""Of all backends together, as long as each has one."""
+_SAMPLES_OF_ALL: Final = 40
+"""Of all backends together; with more of them they take turns."""
 _CERTAIN: Final = 3
 """Failures in a row that are enough when no request can be to blame."""
 _LONG_RUN: Final = 64
@@ -37,8 +37,11 @@ _LONG_RUN: Final = 64
 _SLOW_RUN: Final = 5
 _SLOW_S: Final = 1.0
 """How long all answers must have been slow: a pause of the process is over by then."""
-_EVERY: Final = 8
-"""Evidence is looked at with each failure of a short run, and then with each eighth."""
+_SHORT_RUN: Final = 8
+"""Each bad answer of a short run is a reason to compare with the rest."""
+_JUDGE_S: Final = 0.01
+"""Between two comparisons of a longer one, for each backend that has the model: so a model that
+fails everywhere costs little, however many there are."""
 _WATCHED_S: Final = 10.0
 """How long after its return less evidence is enough."""
 _FORGIVEN_S: Final = 60.0
@@ -90,6 +93,8 @@ class Outliers:
         """Those that are not serving."""
         self._moves: list[Move] = []
         self._sweep_due = 0.0
+        self._turn = 0
+        """Whose turn it is to give samples."""
 
     # What is told to others
 
@@ -176,7 +181,7 @@ class Outliers:
         self._follow_run(backend, run)
         if is_sample:
             standing.errors.add(is_bad=True)
-        if run.count > 2 * _EVERY and run.count % _EVERY:
+        if not self._is_to_be_judged(model, standing, run, now):
             return False
         if not self._fails(standing, self._rest(model, standing, now), now):
             return False
@@ -205,10 +210,7 @@ class Outliers:
             backends: that get requests.
             now: the time.
         """
-        backends = tuple(backends)
-        samples = max(1, min(_SAMPLES, _SAMPLES_OF_ALL // max(len(backends), 1)))
-        for backend in backends:
-            backend.reports_due = max(backend.reports_due, samples)
+        self._ask_for_samples(tuple(backends))
         if now >= self._sweep_due:
             self._sweep_due = now + _UNUSED_S
             self._sweep(now)
@@ -216,6 +218,16 @@ class Outliers:
         for (backend, model), standing in tuple(self._out.items()):
             changed |= self._look_at(backend, model, standing, now)
         return changed
+
+    def _ask_for_samples(self, backends: tuple[Backend, ...]) -> None:
+        count = len(backends)
+        samples = max(1, min(_SAMPLES, _SAMPLES_OF_ALL // max(count, 1)))
+        if count > _SAMPLES_OF_ALL:
+            start = self._turn % count
+            self._turn = start + _SAMPLES_OF_ALL
+            backends = (backends + backends)[start : self._turn]
+        for backend in backends:
+            backend.reports_due = max(backend.reports_due, samples)
 
     def forget(self, backend: Backend) -> bool:
         """It may be another process that answers next, or it has left."""
@@ -263,6 +275,13 @@ class Outliers:
         else:
             self._open_runs.pop(backend, None)
 
+    def _is_to_be_judged(self, model: bytes, standing: Standing, run: Run, now: float) -> bool:
+        if run.count > _SHORT_RUN:
+            if now < standing.judge_due:
+                return False
+            standing.judge_due = now + _JUDGE_S * len(self._standings[model])
+        return True
+
     def _fails(self, standing: Standing, rest: Rest, now: float) -> bool:
         """Whether its failures cannot be explained by the requests."""
         if rest.fails_too(_failing):
@@ -283,7 +302,7 @@ class Outliers:
         run.add(Fault.LATENCY, now)
         if run.count < _SLOW_RUN or now - run.since < _SLOW_S:
             return False
-        if run.count > 4 * _EVERY and run.count % _EVERY:
+        if not self._is_to_be_judged(model, standing, run, now):
             return False
         rest = self._rest(model, standing, now)
         if (

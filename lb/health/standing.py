@@ -112,13 +112,15 @@ class Standing:
     """One backend and one model. Times are monotonic seconds."""
 
     __slots__ = (
-        "ejected_at", "ejections", "errors", "failing", "forgiven_at", "late", "phase", "reason",
-        "slow", "trial", "trial_due", "until", "used_at", "usual",
+        "ejected_at", "ejections", "errors", "failing", "forgiven_at", "judge_due", "late", "phase",
+        "reason", "slow", "trial", "trial_due", "until", "used_at", "usual",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
         self.used_at = now
         """When it last answered, or failed to."""
+        self.judge_due = 0.0
+        """When a long run is next compared with the rest."""
         self.failing = Run()
         self.slow = Run()
         self.errors = Share()

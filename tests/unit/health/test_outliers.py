@@ -252,3 +252,13 @@ def test_moves_tell_what_has_happened() -> None:
     assert (move.backend, move.model, move.phase) == (broken, b"m", Phase.EJECTED)
     assert (move.reason, move.seconds) == (Fault.DEVICE, 5.0)
     assert outliers.take_moves() == []
+
+
+def test_many_backends_take_turns_with_samples() -> None:
+    many = backends(100)
+    outliers = Outliers(OutlierRules())
+    outliers.look(many, 10.0)
+    assert sum(backend.reports_due for backend in many) == 40
+    for tenth in range(1, 5):
+        outliers.look(many, 10.0 + tenth / 10)
+    assert all(backend.reports_due for backend in many)
