@@ -26,8 +26,18 @@ Read = Callable[[str], Entries]
 class FileSource:
     """One file."""
 
-    def __init__(self, path: str, read: Read, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, path: str, read: Read, *, goes_by: object = None, interval_s: float = INTERVAL_S
+    ) -> None:
+        """
+        Args:
+            path: of the file.
+            read: reads it.
+            goes_by: what `read` depends on beside the file.
+            interval_s: between two looks at it.
+        """
         self._path = path
+        self._goes_by = goes_by
         self._read = read
         self._interval_s = interval_s
         self._print: tuple[int, ...] | None = None
@@ -44,7 +54,7 @@ class FileSource:
     @property
     def config(self) -> object:
         """See `Source`."""
-        return self._path
+        return self._path, self._goes_by
 
     async def next(self) -> Entries:
         """See `Source`."""

@@ -10,7 +10,7 @@ from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.discovery.file import FileSource
 from lb.discovery.follow import Followers
-from lb.discovery.names import NameWatch
+from lb.discovery.names import NameWatch, Resolve
 from lb.discovery.source import Entries, Source
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.client import ip_of
@@ -36,18 +36,21 @@ class Discovery:
         directory: BackendDirectory,
         membership: Membership,
         renew: Callable[[Backend], None],
+        *,
+        resolve: Resolve | None = None,
     ) -> None:
         """
         Args:
             directory: whose backends' names are followed.
             membership: told of what is wanted.
             renew: makes all further requests to a backend go over new connections.
+            resolve: looks host names up; the system's way if left out.
         """
         self._directory = directory
         self._membership = membership
         self._renew = renew
         self._followers = Followers(membership.found)
-        self._names = NameWatch(self._hosts, self._name_changed, interval_s=0.0)
+        self._names = NameWatch(self._hosts, self._name_changed, interval_s=0.0, resolve=resolve)
         self._tasks = TaskOwner()
         self._sources: tuple[Source, ...] = ()
         self._wait_s = 0.0
@@ -141,8 +144,9 @@ def make_sources(settings: Settings) -> tuple[Source, ...]:
         from lb.discovery.dns import DnsSource  # most do without: 6 MB
 
         sources += map(DnsSource, discovery.dns)
-    read = partial(_read_file, own_addresses(settings))
-    sources += (FileSource(path, read) for path in discovery.files)
+    ours = own_addresses(settings)
+    read = partial(_read_file, ours)
+    sources += (FileSource(path, read, goes_by=ours) for path in discovery.files)
     return tuple(sources)
 
 

@@ -28,3 +28,22 @@ def test_every_problem_of_a_bad_file_is_printed(
         f"{file}:4: backends[0]: at least one of http and grpc is needed\n",
         "",
     )
+
+
+def test_files_with_backends_are_checked_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, good, bad = (tmp_path / name for name in ("lb.yaml", "good.yaml", "bad.json"))
+    good.write_text("- http: a:1\n")
+    bad.write_text('[{"http": "127.0.0.1:1"},\n {"name": "x"}]')
+    config = "listen: {http: '127.0.0.1:1'}\ndiscovery: {files: [%s]}\n"
+    file.write_text(config % good)
+    assert check(str(file)) == 0
+    file.write_text(config % f"{good}, {bad}, /none")
+    assert check(str(file)) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"OK: {file}",
+        f"{bad}:1: backends[0].http: 127.0.0.1:1 is our own listener listen.http",
+        f"{bad}:2: backends[1]: at least one of http and grpc is needed",
+        "/none: cannot be read: [Errno 2] No such file or directory: '/none'",
+    ]

@@ -121,6 +121,8 @@ async def test_of_very_many_problems_the_first_are_told(tmp_path: Path) -> None:
     assert reasons[-1].startswith("and ")
 
 
-async def test_a_source_goes_by_its_path() -> None:
+async def test_a_source_is_the_same_while_what_it_goes_by_is() -> None:
     source = FileSource("/a/b.yaml", read)
-    assert (source.name, source.config) == ("file:/a/b.yaml", "/a/b.yaml")
+    assert source.name == "file:/a/b.yaml"
+    assert source.config == FileSource("/a/b.yaml", read).config
+    assert source.config != FileSource("/a/b.yaml", read, goes_by="more").config

@@ -166,3 +166,31 @@ async def test_nothing_remembers_backends_that_are_gone(product: Product) -> Non
     known = {record.backend for record in product.directory.records}
     alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
     assert {each.name for each in alive - known if each.name.startswith("gone")} == set()
+
+
+async def test_connections_are_renewed_of_backends_whose_name_leads_elsewhere() -> None:
+    rounds = asyncio.Semaphore(0)
+    asked: list[str] = []
+
+    async def resolve(host: str) -> frozenset[str]:
+        asked.append(host)
+        rounds.release()
+        return frozenset({f"10.0.0.{len(asked) if host == 'moves' else 1}"})
+
+    directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+    renewed: list[Backend] = []
+    discovery = Discovery(directory, Membership(directory), renewed.append, resolve=resolve)
+    backends = [
+        {"name": "a", "http": "moves:1", "grpc": "moves:2"},
+        {"name": "b", "grpc": "stays:2"},
+        {"name": "c", "http": "10.0.0.9:1"},
+        {"name": "d", "http": "unix:/run/d"},
+    ]
+    discovery.configure(settings(backends=backends, discovery={"resolve": "1ms"}))
+    await discovery.start()
+    async with asyncio.timeout(10):
+        for _ in range(5):
+            await rounds.acquire()
+    await discovery.aclose()
+    assert set(asked) == {"moves", "stays"}
+    assert {backend.name for backend in renewed} == {"a"}
