@@ -61,9 +61,10 @@ class _Running:
 class _Nap:
     """A pause that others may end early, at half of what an event under a time-out costs."""
 
-    __slots__ = ("_end",)
+    __slots__ = ("_end", "_loop")
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._end: asyncio.Future[None] | None = None
 
     def end(self) -> None:
@@ -73,9 +74,8 @@ class _Nap:
 
     async def take(self, pause_s: float) -> None:
         """Pause for so many seconds at most."""
-        loop = asyncio.get_running_loop()
-        self._end = loop.create_future()
-        timer = loop.call_later(pause_s, self.end)
+        self._end = self._loop.create_future()
+        timer = self._loop.call_later(pause_s, self.end)
         try:
             await self._end
         finally:
@@ -181,7 +181,7 @@ class ProbeLoops:
             self._all_answered.set()
 
     async def _probe_forever(self, port: PortRecord, probe: Probe) -> None:
-        nap = _Nap()
+        nap = _Nap(asyncio.get_running_loop())
         port.wake = nap.end
         while True:
             sent_at = self._clock()
