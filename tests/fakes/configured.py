@@ -12,7 +12,6 @@ def configuration_of(product: Product) -> dict[str, Any]:
     table = product.dispatcher.steps.table
     rules = product.access.gate.rules
     sink = product.dispatcher.requests
-    passive = product.directory.passive
     return {
         "settings": product.settings,
         "http1": product.http1.options,
@@ -51,8 +50,6 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "sink": type(sink).__name__,
         "budget": (product.dispatcher.reruns.budget.share, product.dispatcher.reruns.budget.floor),
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
-        "judgement": (passive._is_on, passive._is_on and passive._outliers.rules, passive.least),
-        "ramps": product.directory.ramps.rules,
         "discovery": (
             [source.name for source in product.discovery._sources],
             product.discovery._wait_s,
