@@ -100,6 +100,18 @@ async def test_own_names_and_addresses_are_welcome(host: str) -> None:
         assert (await client.get(BACKENDS, headers={"Host": host})).status == 200
 
 
+async def test_who_may_only_look_adds_and_removes_nothing() -> None:
+    directory = make_pool()
+    before = directory.ref.current
+    changes = (("POST", BACKENDS, {"http": "c:1"}), ("DELETE", f"{BACKENDS}/a", None))
+    async with serving(AdminAccess(BOOK), directory) as client:
+        for method, path, body in changes:
+            for headers, status in ((bearer(READ), 403), ({}, 401)):
+                response = await client.request(method, path, json=body, headers=headers)
+                assert response.status == status
+    assert directory.ref.current is before
+
+
 async def test_no_answer_lets_another_site_in() -> None:
     async with serving(AdminAccess(BOOK)) as client:
         preflight = {

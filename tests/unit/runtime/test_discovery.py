@@ -162,6 +162,8 @@ async def test_nothing_remembers_backends_that_are_gone(product: Product) -> Non
         product.directory.look(product.dispatcher.clock())
     for _ in range(5):
         await asyncio.sleep(0)
+    running = [task.get_name() for task in asyncio.all_tasks()]
+    assert [name for name in running if "gone-" in name and "gone-19-" not in name] == []
     gc.collect()
     known = {record.backend for record in product.directory.records}
     alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
