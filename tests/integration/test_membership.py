@@ -270,3 +270,35 @@ def test_dns_is_followed_and_its_failures_change_nothing(
             assert ask(running.http, "GET", "/v2/health/ready")[0] == 200
         server.say(name, "A", one.host, two.host)
         running.until(**{first: "up", second: "up"})
+
+
+def test_replacing_all_backends_at_once_again_and_again_fails_no_request(
+    tmp_path: Path, tritons: tuple[Ports, ...]
+) -> None:
+    one, two = tritons
+    body = INFER.replace(b"300", b"2")
+    with serving(tmp_path, backends=[entry("one", one)]) as running:
+        running.until(one="up")
+        statuses: list[int] = []
+        stop = threading.Event()
+
+        def keep_asking() -> None:
+            while not stop.is_set():
+                status, _ = ask(running.http, "POST", "/v2/models/sleeper/infer", body)
+                statuses.append(status)
+
+        threads = [threading.Thread(target=keep_asking) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in range(6):
+            # By turns another name, and the same name at another address.
+            wanted = entry("one" if number % 3 else "other", (two, one)[number % 2])
+            running.reload(backends=[wanted])
+            before = len(statuses)
+            wait_until(
+                lambda before=before: len(statuses) >= before + 10, timeout_s=20, what="answers"
+            )
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert set(statuses) == {200}
