@@ -1,8 +1,10 @@
 """Stand-in for the gRPC side of Tritons where nghttpd will not do: streams, and very many ports.
 
-Run as `python -m benchmarks.load.grpc_backend PORT...`. ModelStreamInfer sends every message back
-as it comes; any other call is answered from `payloads.GRPC_ANSWERS` at its end. Our sending ignores
-the peer's windows: answers are small, and the load keeps one message in flight per stream.
+Run as `python -m benchmarks.load.grpc_backend PORT...`. ModelStreamInfer answers every message that
+is as long as `payloads.small_grpc_request` with a result of the same length; the message itself
+would be read as an error. Any other call is answered from `payloads.GRPC_ANSWERS` at its end. Our
+sending ignores the peer's windows: answers are small, and the load keeps one message in flight per
+stream.
 
 We allow no dynamic header table, so once a peer has heeded that, equal blocks mean equal paths and
 need not be decoded again.
@@ -21,6 +23,7 @@ from benchmarks.load import frames, payloads
 _ANSWER_HEAD = b"\x88" + frames.literal(b"content-type", b"application/grpc")
 _TRAILERS = frames.literal(b"grpc-status", b"0")
 _UNKNOWN = _ANSWER_HEAD + frames.literal(b"grpc-status", b"12")
+_RESULT = payloads.small_stream_answer()
 _CREDIT_STEP = 1 << 20
 _KNOWN_BLOCKS = 4096
 _PADDED, _PRIORITY = 8, 32
@@ -37,7 +40,8 @@ class BackendConnection(asyncio.Protocol):
         self._decoder = Decoder()
         self._to_preface = len(frames.PREFACE)
         self._uncredited = 0
-        self._echoes: set[int] = set()
+        self._begun: dict[int, int] = {}
+        """Bytes of the message under way, by open stream."""
         self._called: dict[int, str] = {}
         self._transport.write(frames.opening(header_table=0))
 
@@ -53,7 +57,7 @@ class BackendConnection(asyncio.Protocol):
             elif kind == frames.HEADERS:
                 self._on_headers(out, flags, stream, payload)
             elif kind == frames.RST_STREAM:
-                self._echoes.discard(stream)
+                self._begun.pop(stream, None)
                 self._called.pop(stream, None)
             elif kind in {frames.SETTINGS, frames.PING} and not flags & frames.ACK:
                 echoed = payload if kind == frames.PING else b""
@@ -68,7 +72,7 @@ class BackendConnection(asyncio.Protocol):
             block = block[5:]
         path = self._path(block)
         if path == payloads.STREAM_PATH:
-            self._echoes.add(stream)
+            self._begun[stream] = 0
             out.append(frames.frame(frames.HEADERS, frames.END_HEADERS, stream, _ANSWER_HEAD))
         else:
             self._called[stream] = path
@@ -90,15 +94,15 @@ class BackendConnection(asyncio.Protocol):
         if self._uncredited >= _CREDIT_STEP:
             out.append(frames.window_update(0, self._uncredited))
             self._uncredited = 0
-        if payload and stream in self._echoes:
-            out.append(frames.frame(frames.DATA, 0, stream, payload))
+        if stream in self._begun:
+            whole, self._begun[stream] = divmod(self._begun[stream] + len(payload), len(_RESULT))
+            out += [frames.frame(frames.DATA, 0, stream, _RESULT)] * whole
         if flags & frames.END_STREAM:
             self._end(out, stream)
 
     def _end(self, out: list[bytes], stream: int) -> None:
         last = frames.END_HEADERS | frames.END_STREAM
-        if stream in self._echoes:
-            self._echoes.discard(stream)
+        if self._begun.pop(stream, None) is not None:
             out.append(frames.frame(frames.HEADERS, last, stream, _TRAILERS))
             return
         answer = payloads.GRPC_ANSWERS.get(self._called.pop(stream, "")[1:])

@@ -74,6 +74,12 @@ def small_grpc_request() -> bytes:
     return grpc_message(infer_request("simple", "INT32", [1, 16], raw))
 
 
+def small_stream_answer() -> bytes:
+    """A prefixed ModelStreamInferResponse with a result, as long as `small_grpc_request`."""
+    answers = (_field(2, infer_response("simple", bytes(size))) for size in range(SMALL_GRPC_BYTES))
+    return grpc_message(next(each for each in answers if len(each) == SMALL_GRPC_BYTES))
+
+
 def tensor_grpc_request(size: int) -> bytes:
     """A prefixed ModelInferRequest that carries an FP32 tensor of `size` bytes."""
     return grpc_message(infer_request("image", "FP32", [1, size // 4], bytes(size)))

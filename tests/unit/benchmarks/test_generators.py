@@ -116,7 +116,7 @@ def test_every_client_gets_events_until_it_goes(backend: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["grpc_backend"], indirect=True)
-def test_the_grpc_stand_in_answers_calls_and_echoes_streams(backend: int) -> None:
+def test_the_grpc_stand_in_answers_calls_and_messages_of_streams(backend: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{backend}") as channel:
         infer = channel.unary_unary(payloads.INFER_PATH)
         ready = channel.unary_unary(payloads.INFER_PATH.replace("ModelInfer", "ServerReady"))
@@ -124,8 +124,12 @@ def test_the_grpc_stand_in_answers_calls_and_echoes_streams(backend: int) -> Non
             response = pb.ModelInferResponse.FromString(infer(b"", timeout=20))
             assert len(response.raw_output_contents[0]) == 16
             assert pb.ServerReadyResponse.FromString(ready(b"", timeout=20)).ready
-        echo = channel.stream_stream(payloads.STREAM_PATH)
-        assert list(echo(iter([b"one", b"two"]), timeout=20)) == [b"one", b"two"]
+        stream = channel.stream_stream(payloads.STREAM_PATH)
+        message = payloads.small_grpc_request()[5:]
+        answers = list(stream(iter([message, message]), timeout=20))
+        assert [len(answer) for answer in answers] == [len(message)] * 2
+        for answer in answers:
+            assert pb.ModelStreamInferResponse.FromString(answer).infer_response.id
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary("/no.Such/Call")(b"", timeout=20)
         assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
