@@ -18,7 +18,8 @@ from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.server import ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
-EVENT = b"6e\r\n" + b"x" * 110 + b"\r\n"
+EVENT = b"6e\r\n" + b"x" * 108 + b"\n\n\r\n"
+OTHER_EVENT = b"6f\r\n" + b"x" * 109 + b"\n\n\r\n"
 ROUNDS = 7
 CALLS = 10_000
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 149\r\n\r\n"
@@ -96,6 +97,9 @@ async def measure() -> None:
     def event(_: int) -> None:
         streaming.data_received(EVENT)
 
+    def events_of_two_lengths(number: int) -> None:
+        streaming.data_received(OTHER_EVENT if number & 1 else EVENT)
+
     other_sides, asking, streaming = make_sides()
     asking.data_received(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
     streaming.data_received(STREAM.partition(b"a\r\n")[0])
@@ -106,6 +110,7 @@ async def measure() -> None:
         ("both in two reads", in_two_reads),
         ("chunked answer", chunked_answer),
         ("event of a stream, in one read", event),
+        ("events of two lengths", events_of_two_lengths),
     ):
         print(f"{name:35} {cost(exchange):8.2f} us")
     sides.timers.close()

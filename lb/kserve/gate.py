@@ -35,8 +35,10 @@ _ENCODED: Final = re.compile(
 )
 """`RESERVED` in a path."""
 _PREFIX_SIZE: Final = 5
-_ERROR_TAG: Final = 0x0A
+ERROR_TAG: Final = 0x0A
 """Field 1 of `ModelStreamInferResponse`, a string."""
+_LINE_END: Final = 0x0A
+"""No name has one."""
 _REGISTERS: Final = frozenset({"SystemSharedMemoryRegister", "CudaSharedMemoryRegister"})
 
 
@@ -70,11 +72,21 @@ class NameMask:
         self._before = b""
         """The end of the text so far, as far as a name in it may go on."""
 
+    def passes(self, data: bytes, stop: int) -> bool:
+        """Whether the next piece goes on as it is, and no name may begin at its end, as with
+        events, which end with lines. If not, it is to be fed.
+
+        Args:
+            data: what was read, with the piece in it.
+            stop: where in it the piece ends.
+        """
+        return not self._before and data[stop - 1] == _LINE_END and RESERVED not in data
+
     def feed(self, piece: bytes) -> bytes:
         """The next piece, masked."""
         text = self._before + piece
         skip = len(self._before)
-        self._before = text[1 - len(RESERVED) :]
+        self._before = b"" if text.endswith(b"\n") else text[1 - len(RESERVED) :]
         if RESERVED not in text:
             return piece
         if _NAME_AT_END.search(text) is not None:
@@ -118,8 +130,11 @@ class StreamMask:
             not self._rest
             and not self._prefix
             and size > _PREFIX_SIZE
-            and payload[_PREFIX_SIZE] != _ERROR_TAG
             and int.from_bytes(payload[1:_PREFIX_SIZE], "big") + _PREFIX_SIZE == size
+            and (
+                payload[_PREFIX_SIZE] != ERROR_TAG
+                or (isinstance(payload, bytes) and RESERVED not in payload)
+            )
         ):
             self.completed += 1
             return payload
@@ -131,7 +146,7 @@ class StreamMask:
                 continue
             if self._at_start:
                 self._at_start = False
-                self._error = NameMask() if payload[pos] == _ERROR_TAG else None
+                self._error = NameMask() if payload[pos] == ERROR_TAG else None
             stop = min(pos + self._rest, size)
             if self._error is not None:
                 changed = changed or bytearray(payload)

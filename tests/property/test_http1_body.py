@@ -88,13 +88,20 @@ _ONE_CHUNK = st.tuples(
 
 
 @settings(max_examples=800, deadline=None)
-@given(_BODIES, st.integers(0, 300), st.one_of(_ONE_CHUNK, _BODIES, st.binary(max_size=20)))
+@given(
+    _BODIES,
+    st.integers(0, 300),
+    st.lists(_ONE_CHUNK, max_size=2),
+    st.one_of(_ONE_CHUNK, _BODIES, st.binary(max_size=20)),
+)
 def test_what_is_one_chunk_is_decoded_to_its_payload_and_leaves_nothing_begun(
-    before: bytes, at: int, data: bytes
+    before: bytes, at: int, seen: list[bytes], data: bytes
 ) -> None:
     decoder, other = ChunkedDecoder(), ChunkedDecoder()
     for each in (decoder, other):
         each.decode(before[: at % (len(before) + 1)], 0, [])
+    for chunk in seen:
+        decoder.start_of_only(chunk)
     start = decoder.start_of_only(data)
     if not start:
         return

@@ -375,7 +375,7 @@ class Http1Exchange(Upload):
             port.bytes_received += size
         self.bytes_out += size
         mask = self._mask
-        if mask is not None:
+        if mask is not None and not mask.passes(data, len(data) - 2):
             text = data[start:-2]
             shown = mask.feed(text)
             if shown is not text:

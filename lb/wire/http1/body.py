@@ -109,7 +109,10 @@ class CloseDecoder:
 class ChunkedDecoder:
     """A chunked body: strict line ends, bounded extensions that are dropped, bounded trailers."""
 
-    __slots__ = ("_line", "_read", "_remaining", "ended", "trailers")
+    __slots__ = (
+        "_last_line", "_last_size", "_line", "_line_size", "_read", "_remaining", "ended",
+        "trailers",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ended = False
@@ -120,6 +123,11 @@ class ChunkedDecoder:
         """Start of a size line, of the CRLF after data, or of the trailers."""
         self._remaining = 0
         """Payload bytes of the chunk that are still to come."""
+        self._last_line = b""
+        """The size line of the last read that was one chunk."""
+        self._line_size = 0
+        self._last_size = 0
+        """Bytes of that read."""
 
     def decode(self, data: bytes, at: int, out: list[Payload]) -> int:
         """See `BodyDecoder`."""
@@ -136,14 +144,25 @@ class ChunkedDecoder:
             0 where `data` is anything else, and is to be decoded.
         """
         # HOT PATH (benchmarks/bench_http1_relay.py). Servers send one event in one chunk in one
-        # write; `decode` says the same of it in three steps.
-        if self._read is not ChunkedDecoder._read_size or self._line:
+        # write. Its size line is compared with the one that it would have, if that has as many
+        # digits as the last one; `decode` says the same of it in three steps.
+        if self._read is not _READ_SIZE or self._line or not data.endswith(CRLF):
             return 0
-        match = _ONE_SIZE.match(data)
-        if match is None:
-            return 0
-        at = match.end()
-        return at if at + int(match[1], 16) + 2 == len(data) and data.endswith(CRLF) else 0
+        size = len(data)
+        at = self._line_size
+        line = self._last_line if size == self._last_size else b"%x\r\n" % (size - at - 2)
+        if len(line) != at or not data.startswith(line) or size <= at + 2:
+            match = _ONE_SIZE.match(data)
+            if match is None:
+                return 0
+            line = match[0]
+            at = len(line)
+            if at + int(match[1], 16) + 2 != size:
+                return 0
+            self._line_size = at
+        self._last_line = line
+        self._last_size = size
+        return at
 
     def _read_size(self, data: bytes, at: int, out: list[Payload]) -> int:
         # HOT PATH (benchmarks/bench_http1_body.py). Whole chunks are taken in a loop of its own
@@ -237,6 +256,7 @@ class ChunkedDecoder:
 
 _Step: TypeAlias = Callable[[ChunkedDecoder, bytes, int, list[Payload]], int]
 """What reads next: a function, not a bound method, which would tie the decoder to itself."""
+_READ_SIZE: Final[_Step] = ChunkedDecoder._read_size
 
 
 def few(pieces: list[Payload]) -> list[Payload]:

@@ -41,6 +41,18 @@ def test_secret_part_of_a_name_never_gets_out_whatever_the_cut(cut: int) -> None
         assert out == _HIDDEN
 
 
+def test_a_piece_that_ends_a_line_passes_unless_there_is_a_name_or_one_may_have_begun() -> None:
+    mask = NameMask()
+    event = b"data: 1\n\n"
+    assert mask.passes(b"9\r\n" + event + b"\r\n", 3 + len(event))
+    assert not mask.passes(b"data: 1", 7), "a name may begin at its end"
+    assert not mask.passes(b"data: " + RESERVED + b"\n", 7 + len(RESERVED))
+    mask.feed(RESERVED[:9])
+    assert not mask.passes(event, len(event)), "a name may have begun before"
+    mask.feed(event)
+    assert mask.passes(event, len(event))
+
+
 def test_name_in_single_bytes_and_the_text_behind_it() -> None:
     mask = NameMask()
     out = b"".join(mask.feed(bytes((byte,))) for byte in _LEAK)
@@ -136,6 +148,18 @@ def test_a_result_is_not_copied() -> None:
     assert mask.feed(view[:20]) == view[:20]
     rest = view[20:]
     assert mask.feed(rest) is rest
+
+
+def test_an_error_without_a_name_is_not_copied() -> None:
+    mask = StreamMask()
+    failure = frame_message(
+        pb.ModelStreamInferResponse(error_message="no room").SerializeToString()
+    )
+    assert mask.feed(failure) is failure
+    assert mask.completed == 1
+    assert mask.is_between
+    assert mask.feed(memoryview(failure)) == failure
+    assert b"secret" not in mask.feed(_FAILURE)
 
 
 @pytest.mark.parametrize("step", [1, 4, 7, 10_000])

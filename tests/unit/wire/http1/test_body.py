@@ -61,7 +61,11 @@ def test_chunks_lose_their_framing(step: int) -> None:
 def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
     decoder = ChunkedDecoder()
     assert decoder.start_of_only(b"a\r\n0123456789\r\n") == 3
+    assert decoder.start_of_only(b"b\r\n0123456789a\r\n") == 3
+    assert decoder.start_of_only(b"1\r\na\r\n") == 3
     for other in (
+        b"1\r\n\r\n",
+        b"b\r\n0123456789\r\n",
         b"a\r\n0123456789\r\n1",
         b"a\r\n0123456789\r",
         b"a\r\n0123456789xy",
@@ -72,6 +76,7 @@ def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
         b"",
     ):
         assert not decoder.start_of_only(other), other
+    assert decoder.start_of_only(b"10\r\n0123456789abcdef\r\n") == 4
     decoder.decode(b"3\r\na", 0, [])
     assert not decoder.start_of_only(b"1\r\n\r\n"), "it is the rest of the chunk before"
 
