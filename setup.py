@@ -17,7 +17,10 @@ _FOLDERS = (
     "lb/balancing", "lb/domain", "lb/proxy", "lb/proxy/http1", "lb/proxy/http2", "lb/wire",
     "lb/wire/grpc", "lb/wire/http1", "lb/wire/http2",
 )  # fmt: skip
-_MODULES = ("lb/net/timers.py", "lb/telemetry/meter.py", "lb/telemetry/record.py")
+_MODULES = (
+    "lb/kserve/gate.py", "lb/kserve/stream_debts.py", "lb/net/timers.py", "lb/telemetry/meter.py",
+    "lb/telemetry/record.py",
+)  # fmt: skip
 _INTERPRETED = {"lb/wire/native.py", "lb/wire/proxy_protocol.py"}
 """Of those folders; packages stay interpreted as well."""
 

@@ -355,6 +355,7 @@ SCENES: dict[str, Make] = {
     "gRPC call, request of 64 KiB": grpc_large,
     "gRPC stream, message and answer": grpc_messages(200),
     "gRPC stream, sizes differ": grpc_messages(200, 201),
+    "gRPC stream, larger messages": grpc_messages(9000),
     "gRPC upload, 256 KiB": grpc_upload,
     "gRPC download, 256 KiB": grpc_download,
     "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),

@@ -4,6 +4,7 @@ they are (docs/decisions/0021-compiling.md)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -21,3 +22,26 @@ def is_compiled() -> bool:
     from lb.wire.http2 import codec
 
     return not str(codec.__file__).endswith(".py")
+
+
+def specialise(owner: type, *names: str) -> None:
+    """Give a class copies of its own of methods that it inherits.
+
+    CPython remembers within a function how it found an attribute, for one class: where a method of
+    two classes runs in turn for both, each look-up is done anew. Compiled methods have no need.
+    """
+    for name in names:
+        method = getattr(owner, name)
+        if isinstance(method, FunctionType):
+            own = FunctionType(
+                method.__code__.replace(),
+                method.__globals__,
+                name,
+                method.__defaults__,
+                method.__closure__,
+            )
+            own.__kwdefaults__ = method.__kwdefaults__
+            own.__doc__ = method.__doc__
+            own.__qualname__ = method.__qualname__
+            own.__annotations__ = method.__annotations__
+            setattr(owner, name, own)

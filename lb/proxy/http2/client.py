@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
-from lb.proxy.http2.link import Link
+from lb.proxy.http2.link import PER_SIDE, Link
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -24,7 +24,7 @@ from lb.wire.http2.frames import (
     unpack_header,
 )
 from lb.wire.http2.states import AS_CLIENT, StreamTable, stream_table
-from lb.wire.native import mypyc_attr
+from lb.wire.native import mypyc_attr, specialise
 
 if TYPE_CHECKING:
     from lb.proxy.http2.pool import UpstreamPool
@@ -366,3 +366,6 @@ class ClientLink(Link):
         """Close now; calls fail."""
         if self.transport is not None:
             self.transport.abort()
+
+
+specialise(ClientLink, *PER_SIDE)

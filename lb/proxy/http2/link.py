@@ -52,6 +52,9 @@ _READS_IN_A_ROW: Final = 4
 _MAX_UNREAD_CONTROL: Final = 1000
 """Control answers written while the peer does not read; then it is a flood."""
 
+PER_SIDE: Final = ("receive", "flush", "mark", "send_head", "send_data", "send_small")
+"""Methods that run for clients' and for backends' connections in turn: see `specialise`."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Link(Http2Codec):
@@ -241,9 +244,7 @@ class Link(Http2Codec):
                 )
             )
 
-    def send_data(  # noqa: C901, PLR0912  # the fence
-        self, pipe: Pipe[Any], payload: Payload
-    ) -> None:
+    def send_data(self, pipe: Pipe[Any], payload: Payload) -> None:
         """Send payload that just arrived on `pipe`, whose sink is this connection."""
         # HOT PATH (benchmarks/bench_stream_relay.py). The window arithmetic of Pipe.went_out is
         # repeated in line for the payload that goes out at once; the reference is `drain`.
@@ -257,17 +258,6 @@ class Link(Http2Codec):
         ):
             if not size or pipe.push(payload):
                 self.drain(pipe, _BURST)
-            return
-        if 0 < size < COPY_BELOW and not pipe.ended:
-            pipe.credit -= size
-            self.credit -= size
-            self.data_sent += 1
-            if not self.dirty:
-                self.mark()
-            self.out.append(pack_header(size << 8, 0, pipe.sink_id) + payload)
-            pipe.owed = owed = pipe.owed + size
-            if owed + owed >= pipe.window_size:
-                self._credit_source(pipe, 0)
             return
         ended = pipe.ended and not pipe.trailers
         if not size and not ended:
@@ -294,6 +284,24 @@ class Link(Http2Codec):
                 self._credit_source(pipe, 0)
         if self.bulky > _COLLECT:
             self.flush()
+
+    def send_small(self, pipe: Pipe[Any], payload: bytes, header: bytes, size: int) -> bool:
+        """Send small payload of a stream that goes on, under a header that is made already. False
+        when something is in its way."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `send_data` for what nearly always comes of
+        # a stream of messages; that is the reference.
+        if size > pipe.credit or size > self.credit or pipe.queue or self.congested:
+            return False
+        pipe.credit -= size
+        self.credit -= size
+        self.data_sent += 1
+        if not self.dirty:
+            self.mark()
+        self.out.append(header + payload)
+        pipe.owed = owed = pipe.owed + size
+        if owed + owed >= pipe.window_size:
+            self._credit_source(pipe, 0)
+        return True
 
     def run_room(self, pipe: Pipe[Any], length: int) -> int:
         """See `Endpoint`: as much as `send_data` would write at once."""

@@ -16,7 +16,7 @@ from lb.domain.outcome import Reason
 from lb.net.client import client_of
 from lb.net.timers import Timer
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.link import Link
+from lb.proxy.http2.link import PER_SIDE, Link
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -25,7 +25,7 @@ from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, TooLate, unpack_header
 from lb.wire.http2.heads import RequestHead
 from lb.wire.http2.states import StreamState
-from lb.wire.native import mypyc_attr
+from lb.wire.native import mypyc_attr, specialise
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
@@ -420,3 +420,6 @@ def _is_rapid(call: Call, now: float) -> bool:
         return False
     timeout_s = call.head.timeout_s
     return timeout_s is None or age_s < max(_OVERDUE * timeout_s, _LEAST_DEADLINE_S)
+
+
+specialise(ServerLink, *PER_SIDE)

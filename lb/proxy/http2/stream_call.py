@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
@@ -24,7 +25,7 @@ from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.budget import Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode
+from lb.wire.http2.frames import ErrorCode, pack_header
 from lb.wire.http2.heads import RequestHead, ResponseHead
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ class StreamCall(RoutedStream):
     """A stream of inferences."""
 
     __slots__ = (
-        "_answer", "_answer_size", "_answers", "_between", "_count_at", "_counts", "_cutter",
-        "_due", "_has_steps", "_head", "_known", "_known_size", "_known_stop", "_look_at",
-        "_needs_no_look", "_pool", "_snapshot", "_target", "is_uncounted",
+        "_answer", "_answer_header", "_answer_size", "_answers", "_between", "_count_at", "_counts",
+        "_cutter", "_due", "_has_steps", "_head", "_header", "_header_size", "_known",
+        "_known_size", "_known_stop", "_look_at", "_needs_no_look", "_pool", "_snapshot", "_target",
+        "is_uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +74,8 @@ class StreamCall(RoutedStream):
         tag of its first field."""
         self._answer_size = 0
         """How long it was; 0 where the next one must be looked at."""
+        self._answer_header = b""
+        """Of the frame in which it went out."""
         self._cutter = MessageCutter()
         self._has_steps = False
         """Some message belongs to a sequence."""
@@ -85,13 +89,16 @@ class StreamCall(RoutedStream):
         """Where the message under way goes."""
         self._pool = relay.dispatcher.pool
         self._snapshot: PoolSnapshot | None = None
-        """The pool for which the next five hold; None when nothing is known."""
+        """The pool for which the next seven hold; None when nothing is known."""
         self._known = b""
         """How the last message began: messages that begin like it, but for the length, go where
         it went."""
         self._known_stop = 0
         self._known_size = 0
         """How long it was, with its prefix."""
+        self._header = b""
+        """Of the frame in which one of `_header_size` goes to the backend."""
+        self._header_size = 0
         self._needs_no_look = False
         """They are not even looked through for a sequence."""
         self._counts = False
@@ -105,6 +112,37 @@ class StreamCall(RoutedStream):
         """The head may pass."""
         if end_stream:
             self._end_request(b"")
+
+    def take_message(self, payload: bytes, size: int) -> bool:
+        """A small frame of the request came. False when it is not a whole message that begins as
+        the last one did, and `request_data` is to take it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `request_data` for what nearly always
+        # comes, in two calls instead of four, with the header of the last frame.
+        upstream = self.upstream
+        if (
+            not self._between
+            or upstream is None
+            or self._snapshot is not self._pool.current
+            or not (
+                (size == self._known_size and payload.startswith(self._known))
+                or self._is_alike(payload, size)
+            )
+            or not (self._needs_no_look or SEQUENCE_ID not in payload)
+        ):
+            return False
+        request = self.request
+        if size != self._header_size:
+            self._header = pack_header(size << 8, 0, request.sink_id)
+            self._header_size = size
+        if not upstream.send_small(request, payload, self._header, size):
+            return False
+        self.bytes_in += size
+        if self._counts:
+            counted = self.debts.counted
+            counted.append(self._due)
+            if len(counted) > self._count_at:
+                self._count_answers()
+        return True
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
@@ -246,6 +284,8 @@ class StreamCall(RoutedStream):
             and self.messages is None
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
+            self._header_size = 0
+            self.request.taker = self.take_message
             self._needs_no_look = is_plain(route)
             self._due = Due(name)
             self._counts = message.has_one_answer and not self.is_uncounted
@@ -395,6 +435,7 @@ class StreamCall(RoutedStream):
         """More than one upstream stream from now on."""
         self._take_off_answered()
         self._snapshot = None
+        self.request.taker = self.response.taker = None
         return StreamMerge(self)
 
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
@@ -451,41 +492,53 @@ class StreamCall(RoutedStream):
         """See `Call`: there is more to do than a write."""
         return False
 
+    def take_answer(self, payload: bytes, size: int) -> bool:
+        """A small frame of the answers came. False when it is not a whole result, as the last one
+        was, and `response_data` is to take it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). A result is masked as the last one was,
+        # which is not at all; the reference is `StreamMask.feed`.
+        if not self._answer_size:
+            return False
+        if size != self._answer_size or not payload.startswith(self._answer):
+            if (
+                size <= PREFIX_SIZE
+                or payload[PREFIX_SIZE] == ERROR_TAG
+                or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
+            ):
+                return False
+            self._note_answer(payload, size)
+        if not self.server.send_small(self.response, payload, self._answer_header, size):
+            return False
+        self.mask.completed += 1
+        self.bytes_out += size
+        return True
+
+    def _note_answer(self, payload: bytes, size: int) -> None:
+        """Note how a result began that came whole."""
+        self._answer = payload[:_ANSWER_START]
+        self._answer_size = size
+        self._answer_header = pack_header(size << 8, 0, self.client_id)
+
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """See `Call`."""
-        # HOT PATH (benchmarks/bench_stream_relay.py). A whole answer that begins as the last one
-        # did is masked as that was, which is not at all; the reference is `StreamMask.feed`.
-        size = len(payload)
-        mask = self.mask
-        if size == self._answer_size and payload[:_ANSWER_START] == self._answer and not end_stream:
-            mask.completed += 1
-            self.bytes_out += size
-            self.server.send_data(self.response, payload)
-            return
-        if size < COPY_BELOW:
-            payload = self._mask_answer(payload, size)
-        else:
-            self._answer_size = 0
-            payload = mask.feed(payload)
-        super().response_data(payload, end_stream)
-
-    def _mask_answer(self, payload: Payload, size: int) -> Payload:
-        """Mask some of the answers, and note how one begins that came whole and is no error."""
         mask = self.mask
         was_between = mask.is_between
         masked = mask.feed(payload)
         self._answer_size = 0
+        size = len(payload)
         if (
             masked is payload
+            and isinstance(payload, bytes)
             and self.begun
             and was_between
             and mask.is_between
             and size >= _ANSWER_START
+            and payload[PREFIX_SIZE] != ERROR_TAG
             and int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE == size
         ):
-            self._answer = bytes(payload[:_ANSWER_START])
-            self._answer_size = size
-        return masked
+            self._note_answer(payload, size)
+            self.response.taker = self.take_answer
+        super().response_data(masked, end_stream)
 
     # Ends
 
@@ -497,6 +550,7 @@ class StreamCall(RoutedStream):
 
     def _leave(self, reason: Reason | None, now: float | None = None) -> None:
         """See `JoinedStreams`."""
+        self.request.taker = self.response.taker = None
         if self._head is not None:
             self._head.clear()
             self._head.owner = None

@@ -49,6 +49,10 @@ class WatchedStreamCall(StreamCall):
         """Whether payload goes on as it comes: what is watched does not."""
         return self._watch is None and super().passes(pipe)
 
+    def take_message(self, payload: bytes, size: int) -> bool:
+        """See `StreamCall`."""
+        return self._watch is None and super().take_message(payload, size)
+
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
         if not is_refused(self, self._watch, payload):

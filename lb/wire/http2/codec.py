@@ -151,7 +151,10 @@ class Http2Codec(Endpoint):
                         elif length < COPY_BELOW:
                             if length < TINY and not flags:
                                 self.spend(Spending.CRUMB if length else Spending.EMPTY)
-                            self.on_data(pipe, data[start:stop], flags)
+                            payload = data[start:stop]
+                            take = pipe.taker
+                            if take is None or flags or not take(payload, length):
+                                self.on_data(pipe, payload, flags)
                         else:
                             if view is None:
                                 view = memoryview(data)

@@ -11,6 +11,7 @@ No sockets, no frames: the connections on both sides ask a pipe what to do.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from lb.wire.ledger import Ledger
@@ -29,7 +30,7 @@ class Pipe(Generic[S]):
     __slots__ = (
         "credit", "ended", "finished", "held", "ledger", "opposite", "owed", "owner",
         "queue", "replayed", "retained", "retained_size", "sink", "sink_id", "source",
-        "source_id", "trailers", "window", "window_limit", "window_size",
+        "source_id", "taker", "trailers", "window", "window_limit", "window_size",
     )  # fmt: skip
 
     def __init__(self, owner: Any, ledger: Ledger, window: int, window_limit: int) -> None:
@@ -67,6 +68,9 @@ class Pipe(Generic[S]):
         """END_STREAM has gone out."""
         self.trailers = b""
         """Block to send after the last byte."""
+        self.taker: Callable[[bytes, int], bool] | None = None
+        """Gets small payload of whole frames, and its size, before the owner, and says whether that
+        was all there is to do; to be cleared with `owner`."""
 
     def evict(self) -> None:
         """The ledger wants these bytes back: the owner ends."""

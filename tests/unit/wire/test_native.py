@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from lb.wire.http2.codec import Http2Codec
-from lb.wire.native import is_compiled, mypyc_attr
+from lb.wire.native import is_compiled, mypyc_attr, specialise
 
 ASK = """
 import inspect
@@ -48,3 +48,28 @@ def test_what_the_compiler_is_told_leaves_a_class_as_it_is() -> None:
         pass
 
     assert mypyc_attr(allow_interpreted_subclasses=True)(Thing) is Thing
+
+
+def test_a_specialised_method_is_a_copy_that_does_the_same() -> None:
+    class Base:
+        def add(self, first: int, second: int = 2, *, third: int = 3) -> int:
+            """Add."""
+            return first + second + third
+
+    class Thing(Base):
+        pass
+
+    specialise(Thing, "add")
+    assert Thing.add is not Base.add
+    assert Thing.add.__code__ is not Base.add.__code__
+    assert Thing().add(1) == 6
+    assert Thing().add(1, 1, third=1) == 3
+    assert (Thing.add.__doc__, Thing.add.__qualname__) == (Base.add.__doc__, Base.add.__qualname__)
+
+
+def test_what_is_no_function_of_python_is_left_alone() -> None:
+    class Thing(list[int]):
+        pass
+
+    specialise(Thing, "append")
+    assert "append" not in vars(Thing)

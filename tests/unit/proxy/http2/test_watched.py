@@ -53,6 +53,19 @@ async def test_a_region_is_refused_before_the_backend_has_it(path: bytes, step: 
     assert relay.is_clean()
 
 
+async def test_a_region_is_refused_after_messages_that_named_none() -> None:
+    relay = strict()
+    client, backend = relay.client(), relay.backend()
+    client.sends(headers(1, request_fields(path=STREAM)))
+    for _ in range(3):
+        client.sends(data(1, infer()))
+    client.sends(data(1, infer("r")))
+    assert b"access.control.networks" in b"".join(frame.payload for frame in client.gets())
+    sent = b"".join(frame.payload for frame in backend.gets() if frame.kind == DATA)
+    assert sent == infer() * 3
+    assert relay.is_clean()
+
+
 @pytest.mark.parametrize(
     ("relay_of", "request_"), [((), infer()), (("0.0.0.0/0", "::/0"), infer("r"))]
 )
