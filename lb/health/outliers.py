@@ -21,7 +21,7 @@ from typing import Final
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.trial import Trial
-from lb.health.evidence import LIKELY, SURE, Rest, is_slow_beside, may_be_slow
+from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
 from lb.health.standing import Phase, Run, Share, Standing
 
 MAX_MODELS: Final = 2000
@@ -289,7 +289,8 @@ class Outliers:
         run = standing.failing
         is_watched = bool(standing.ejections) and now < standing.until
         certain = 1 if is_watched else min(_CERTAIN, self.rules.consecutive)
-        if run.certain >= certain and rest.odds(run, _errors, certain=True) >= LIKELY:
+        clear = LIKELY if is_watched else CLEAR
+        if run.certain >= certain and rest.odds(run, _errors, certain=True) >= clear:
             return True
         needed, sure = (2, LIKELY) if is_watched else (self.rules.consecutive, SURE)
         if run.count >= needed and rest.odds(run, _errors, certain=False) >= sure:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.fault import Fault
-from lb.health.evidence import LIKELY, SURE, Rest, is_slow_beside, may_be_slow
+from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
 from lb.health.standing import Phase, Run, Share, Standing
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_evidence_while_nothing_is_known_of_others() -> None:
 
 
 def test_three_certain_failures_are_evidence_with_little_knowledge() -> None:
-    assert rest(standing(1)).odds(run(3, Fault.DEVICE), errors, certain=True) >= LIKELY
+    assert rest(standing(1)).odds(run(3, Fault.DEVICE), errors, certain=True) >= CLEAR
 
 
 def test_others_fail_too_when_half_of_them_do() -> None:

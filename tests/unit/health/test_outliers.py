@@ -262,3 +262,13 @@ def test_many_backends_take_turns_with_samples() -> None:
     for tenth in range(1, 5):
         outliers.look(many, 10.0 + tenth / 10)
     assert all(backend.reports_due for backend in many)
+
+
+def test_connections_that_break_everywhere_now_and_then_eject_nobody() -> None:
+    pool = warm()
+
+    def answer(backend: Backend) -> Fault | float:
+        return Fault.CONNECTION if pool.random.random() < 0.05 else pool.good(backend)
+
+    pool.run(60.0, answer)
+    assert len(pool.ejections) <= 1
