@@ -22,8 +22,9 @@ from lb.domain.retry import LOSSES
 if TYPE_CHECKING:
     from lb.proxy.exchange import Exchange
 
-_BACK_OFF_S: Final = 0.006
-"""On average, before a request goes again: servers that die together are seen to by then."""
+_BACK_OFF_S: Final = 0.025
+"""On average, before a request goes again: servers that die together are seen to by then. On busy
+machines the kernel takes that long to close the sockets of a killed process."""
 _LOOK_S: Final = 0.01
 """How often those that wait for others are looked at."""
 _PATIENCE_S: Final = 0.25
