@@ -11,7 +11,7 @@ class Fault(Enum):
     DEVICE = "device"
     """The answer says that the server's device or one of its processes is broken."""
     CONNECTION = "connection"
-    """There was no whole answer."""
+    """There was no whole answer. Some connections break everywhere."""
     ERROR = "error"
     """An error that the backend or the request may be to blame for: only what others answer to the
     same model tells."""
@@ -20,5 +20,5 @@ class Fault(Enum):
 
     @property
     def is_certain(self) -> bool:
-        """Whether no request can be to blame, unless it harms every backend alike."""
-        return self in (Fault.DEVICE, Fault.CONNECTION)
+        """Whether neither requests nor chance are to blame, unless it happens to all alike."""
+        return self is Fault.DEVICE

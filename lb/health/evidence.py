@@ -18,7 +18,7 @@ SURE: Final = 18.4
 """Natural logarithm of the odds that are enough: 100 million to one, since a busy service gives
 chance many thousands of opportunities a day."""
 CLEAR: Final = 11.0
-"""Sixty thousand to one: where the text or the connection tells more than the error."""
+"""Sixty thousand to one: where the text tells more than the error."""
 LIKELY: Final = 6.9
 """A thousand to one: for what was out a moment ago."""
 _KNOWN: Final = 3.0

@@ -340,13 +340,12 @@ class Dispatcher:
     def _tell_of_failure(
         self, exchange: Exchange, backend: Backend, outcome: Outcome, now: float
     ) -> None:
-        if exchange.operation.kind not in _JUDGED:
+        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
             return
         took = now - exchange.attempt_at
         fault = _FAULTS.get(outcome)
         if fault is not None:
-            if fault.is_certain or not self._has_no_choice(exchange):
-                self.conduct.failed(backend, exchange.model, fault, took, now)
+            self.conduct.failed(backend, exchange.model, fault, took, now)
         elif outcome in _ABANDONED and exchange.first_byte_at < exchange.attempt_at:
             self.conduct.abandoned(backend, exchange.model, took, now)
 

@@ -30,8 +30,8 @@ class OutlierSettings(Section):
     """Whether backends are judged by how requests fare at all."""
     consecutive: PositiveCount = 5
     """Failures in a row of one model that may be enough. It takes more of them the more the same
-    model fails on other backends, and fewer where they are certainly the backend's fault: it breaks
-    connections, or names a CUDA or ECC error."""
+    model fails on other backends, and fewer where they are certainly the backend's fault, as its
+    answers name a CUDA or ECC error."""
     share: Annotated[Share, Field(gt=0)] = 0.2
     """Share of the last requests for a model that fail and may be enough."""
     latency_factor: Annotated[Number, Field(ge=0), AfterValidator(_check_factor)] = 5.0
