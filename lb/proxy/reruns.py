@@ -153,22 +153,28 @@ class Reruns:
     def _look(self) -> None:
         """Let those go whose time has come."""
         self._is_due = False
+        waiting = [each for each in self._waiting if not each.exchange.finished]
+        self._waiting = []
+        try:
+            self._let_go(waiting)
+        finally:
+            self._waiting = waiting + self._waiting  # some may have failed again meanwhile
+            if self._waiting:
+                self._wake(_LOOK_S)
+
+    def _let_go(self, waiting: list[_Suspect]) -> None:
+        """Take those out whose time has come, and have them placed."""
         now = self._clock()
-        waiting, self._waiting = self._waiting, []
         at_once = max(1, len(waiting) // _TOGETHER)
-        for each in waiting:
-            if each.exchange.finished:
-                continue
+        for each in tuple(waiting):
             if now < each.due or (
                 now < each.since + _PATIENCE_S and not self._has_room(each.exchange, at_once)
             ):
-                self._waiting.append(each)
                 continue
+            waiting.remove(each)
             each.attempt = each.exchange.attempts + 1
             each.go()
             self._running.append(each)
-        if self._waiting:
-            self._wake(_LOOK_S)
 
     def _has_room(self, exchange: Exchange, at_once: int) -> bool:
         """Whether a backend that it was not at has few of those that go again."""

@@ -75,6 +75,20 @@ def test_it_does_not_go_when_it_is_finished() -> None:
     assert bench.loop.pending == 0
 
 
+def test_a_mistake_in_placing_one_keeps_no_other_from_going() -> None:
+    bench = Bench()
+
+    def fails() -> None:
+        raise RuntimeError("a bug")
+
+    bench.reruns.later(bench.lost(), fails)
+    bench.waits(one := bench.lost())
+    bench.loop.advance(0.1)
+    assert len(bench.loop.errors) == 1
+    assert bench.went == [one]
+    assert len(bench.reruns) == 0
+
+
 def test_one_at_a_time_goes_to_each_backend() -> None:
     bench = Bench()
     for _ in range(3):
