@@ -144,10 +144,15 @@ class Doors:
             backends=len(product.directory.records), wanted=product.settings.limits.connections
         )
 
+    @property
+    def clients(self) -> int:
+        """Open connections of clients, those that are still shaking hands included."""
+        fronts = (*self._fronts.values(), *self._earlier)
+        return self._product.connections + sum(map(len, fronts))
+
     def _room(self) -> int:
         product = self._product
-        fronts = (*self._fronts.values(), *self._earlier)
-        clients = product.connections + sum(map(len, fronts))
+        clients = self.clients
         found = self.budget.room(clients, product.upstream_connections)
         if found <= 0 and clients < self.budget.clients:
             # What is missing is held by connections to backends.

@@ -129,6 +129,8 @@ class Process:
         self._accepting = False
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
+        self._is_told = False
+        """A signal has told the process to stop: the next one forces it."""
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
@@ -185,8 +187,9 @@ class Process:
         loop.add_signal_handler(signal.SIGUSR1, self._logs.reopen)
 
     def _on_stop_signal(self) -> None:
-        if self._stop.is_set():
+        if self._is_told:
             self._force.set()
+        self._is_told = True
         self._stop.set()
 
     def _handle_requests(self, product: Product, reloader: Reloader, upgrader: Upgrader) -> None:
@@ -307,7 +310,7 @@ class Process:
         shutdown = product.settings.shutdown
         self._accepting = False
         if self._successor:
-            await self._leave(product)
+            await self._leave(product, doors)
             return
         notify("STOPPING=1", os.environ)
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
@@ -324,7 +327,7 @@ class Process:
         else:
             await self._until(lambda: not product.connections, _GOODBYE_S)
 
-    async def _leave(self, product: Product) -> None:
+    async def _leave(self, product: Product, doors: Doors) -> None:
         """Finish what we have, while the next process takes what is new. A client's connection
         closes with the answer to its next request, so that none is lost on one that has just been
         closed."""
@@ -333,7 +336,7 @@ class Process:
         _log.info("giving way", extra=fields)
         product.http1.begin_drain(gently=True)
         product.http2.begin_drain()
-        await self._until(lambda: product.idle and not product.connections, drain_s)
+        await self._until(lambda: product.idle and not doors.clients, drain_s)
         if not product.idle:
             cut = product.dispatcher.open_exchanges
             _log.warning("requests were cut", extra={"requests": cut})

@@ -161,6 +161,29 @@ def test_a_request_under_way_is_answered_by_the_process_that_took_it(serving: Se
     client.close()
 
 
+def test_a_stop_right_after_an_upgrade_cuts_nothing(serving: Serving) -> None:
+    addresses = serving.until_serving()
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [8000]}
+    client = http.client.HTTPConnection(addresses["http"], timeout=60)
+    client.request("POST", "/v2/models/sleeper/infer", json.dumps({"inputs": [tensor]}))
+    wait_until(
+        lambda: metric(addresses["metrics"], "triton_lb_open_requests") == 1,
+        timeout_s=10,
+        what="the request",
+    )
+    first = serving.pid
+    serving.signal(signal.SIGUSR2)
+    serving.until_logged(" giving way ")
+    # As a service manager does that stops all processes of the service.
+    os.kill(first, signal.SIGTERM)
+    serving.signal(signal.SIGTERM)
+    answer = client.getresponse()
+    assert answer.status == 200
+    answer.read()
+    client.close()
+    assert serving.process.wait(30) == 0
+
+
 def test_the_service_manager_is_told_whom_to_follow(tmp_path: Path, config: dict[str, Any]) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
