@@ -11,8 +11,10 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
-RESERVE: Final = 64
-"""For probes, scrapes, the admin API and the metrics port."""
+from lb.net.splice import MOST
+
+RESERVE: Final = 64 + 3 * MOST
+"""For probes, scrapes, the admin API and the metrics port, and three for each pump."""
 PER_BACKEND: Final = 2
 """More for each backend: a probe on its way to each of its ports."""
 _FEWEST: Final = 8

@@ -69,6 +69,7 @@ class RunningHttp1Relay:
             "tasks": len(self.tasks),
             "busy": sum(server.exchange is not None for server in self.relay.servers),
             "not pooled": self.relay.upstream_connections - len(self.relay.upstreams),
+            "pumps": self.relay.pumps.running,
         }
 
 

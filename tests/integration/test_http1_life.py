@@ -12,6 +12,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol, BackendKind, Port
 from lb.domain.outcome import Outcome, Reason
+from lb.net.splice import MOST
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
@@ -312,7 +313,8 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
     # High-water mark and one read.
     most = 65536 + 262_144
     assert max(waiting) <= most
-    assert connections * 65536 < relay.ledger.held <= connections * most
+    # Those whose answers are pumped leave what they do not take in the kernel's sockets.
+    assert (connections - MOST) * 65536 < relay.ledger.held <= connections * most
     for sock in socks:
         sock.close()
     await until_clean(relay)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
-from lb.net.sockets import read_rest, unsent_bytes
+from lb.net.sockets import acknowledged_bytes, read_rest, unsent_bytes
+from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
 from lb.wire.http1.body import (
     ChunkedDecoder,
@@ -51,8 +52,8 @@ class ClientConnection:
 
     __slots__ = (
         "_answering", "_collector", "_decoder", "_interim", "_known_head", "_stall_timer",
-        "_unsent", "backend", "exchange", "idle_since", "is_full", "is_reading", "is_reused",
-        "port", "relay", "transport",
+        "_taken", "_unsent", "backend", "exchange", "idle_since", "is_full", "is_plain",
+        "is_reading", "is_reused", "port", "pump", "relay", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay, backend: Backend, port: Port) -> None:
@@ -82,6 +83,12 @@ class ClientConnection:
         """Runs while more of a request waits to be written than should."""
         self._unsent = 0
         """How much waited when it was set."""
+        self._taken = 0
+        """How much the backend had taken then, of all requests."""
+        self.is_plain = False
+        """What passes the transport is what passes its socket."""
+        self.pump: Pump | None = None
+        """Moves an answer in place of the transport's reading."""
 
     # Requests
 
@@ -94,7 +101,9 @@ class ClientConnection:
         """Read on, or let the backend wait until the client has caught up."""
         if self.transport is not None and wanted is not self.is_reading:
             self.is_reading = wanted
-            if wanted:
+            if self.pump is not None:
+                self.pump.set_reading(wanted)
+            elif wanted:
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
@@ -121,6 +130,7 @@ class ClientConnection:
 
     def abort(self) -> None:
         """Close now; an exchange that is under way fails."""
+        self.end_pump()
         if self.transport is not None:
             self.transport.abort()
 
@@ -130,6 +140,7 @@ class ClientConnection:
         """asyncio: connected."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=self.relay.options.buffer_size)
+        self.is_plain = is_plain(self.transport)
         self.relay.upstreams.open.add(self)
         self.port.connections += 1
 
@@ -150,6 +161,7 @@ class ClientConnection:
     def _watch_stall(self) -> None:
         if self.transport is not None:
             self._unsent = unsent_bytes(self.transport)
+            self._taken = acknowledged_bytes(self.transport)
             timeout_s = self.relay.options.body_timeout_s
             self._stall_timer = self.relay.timers.after(timeout_s, self._look_for_stall)
 
@@ -158,7 +170,11 @@ class ClientConnection:
         self._stall_timer = None
         if not self.is_full or self.transport is None:
             return
-        if unsent_bytes(self.transport) < self._unsent:
+        # More may wait than before although much was taken: the client may be faster.
+        if (
+            unsent_bytes(self.transport) < self._unsent
+            or acknowledged_bytes(self.transport) > self._taken
+        ):
             self._watch_stall()
         else:
             self._fail(Outcome.STALLED, "no byte of the request was taken in time")
@@ -171,6 +187,7 @@ class ClientConnection:
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: closed, by whichever side."""
         transport = self.transport
+        self.end_pump()
         self.transport = None
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -224,6 +241,8 @@ class ClientConnection:
             if type(decoder) is LengthDecoder:
                 if len(data) < decoder.remaining and exchange.on_middle(data):
                     decoder.remaining -= len(data)
+                    if self.is_plain and decoder.remaining >= LEAST:
+                        self._start_pump(exchange, decoder)
                     return
             elif type(decoder) is ChunkedDecoder:
                 start = decoder.start_of_only(data)
@@ -247,6 +266,8 @@ class ClientConnection:
             self._fail(Outcome.PROTOCOL_ERROR, error.text)
             return
         exchange.on_answer(head, pieces, decoder, reusable=end == len(data))
+        if self.is_plain and isinstance(decoder, LengthDecoder) and decoder.remaining >= LEAST:
+            self._start_pump(exchange, decoder)
 
     def _read_head(self, exchange: Http1Exchange, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """The final head and what follows it; None while it is not complete."""
@@ -265,6 +286,42 @@ class ClientConnection:
             if self._interim > INTERIM_RESPONSES:
                 raise MessageError(400, "too many interim responses")
             exchange.on_interim(head)
+
+    def _start_pump(self, exchange: Http1Exchange, decoder: LengthDecoder) -> None:
+        """Have most of what is left of a long answer moved to the client, if that is possible."""
+        server = exchange.server
+        if (
+            server is None
+            or server.transport is None
+            or not server.is_plain
+            or self.transport is None
+            or self.exchange is not exchange
+            or not self.is_reading
+            or not exchange.answer_passes
+        ):
+            return
+        self.pump = self.relay.pumps.start(
+            self.transport,
+            server.transport,
+            decoder.remaining,
+            high=server.options.buffer_size,
+            moved=self._moved,
+            over=self._pump_over,
+        )
+
+    def _moved(self, size: int) -> None:
+        if isinstance(self._decoder, LengthDecoder):
+            self._decoder.remaining -= size
+        if self.exchange is not None:
+            self.exchange.count_answer(size)
+
+    def _pump_over(self) -> None:
+        self.pump = None
+
+    def end_pump(self) -> None:
+        """Whoever the answer was moved to does not want it any more."""
+        if self.pump is not None:
+            self.pump.end()
 
     def _fail(self, outcome: Outcome, detail: str) -> None:
         exchange = self.exchange

@@ -15,6 +15,7 @@ from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Outcome, Reason
 from lb.net.client import client_of
 from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
+from lb.net.splice import is_plain
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.client import write_pieces
 from lb.wire.http1.body import Payload
@@ -45,8 +46,8 @@ class Downstream:
 
     __slots__ = (
         "_alarm", "_identity", "_lingered", "_taken", "_unsent", "_unsent_since", "client", "eof",
-        "exchange", "is_full", "is_leaving", "is_reading", "options", "relay", "served", "since",
-        "state", "transport",
+        "exchange", "is_full", "is_leaving", "is_plain", "is_reading", "options", "relay", "served",
+        "since", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -69,6 +70,8 @@ class Downstream:
         """At least one request was read."""
         self.eof = False
         """The client sends nothing more."""
+        self.is_plain = False
+        """What passes the transport is what passes its socket."""
         self.is_reading = True
         self.is_full = False
         """The client takes its answers more slowly than they come."""
@@ -92,6 +95,7 @@ class Downstream:
         relay = self.relay
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=self.options.buffer_size)
+        self.is_plain = is_plain(self.transport)
         self.client = client_of(transport, self.options.trusted_proxies)
         self._identity = transport.get_extra_info("identity_field")
         relay.traffic.accepted += 1

@@ -232,6 +232,8 @@ class Http1Exchange(Upload):
         """The attempt under way ended without a complete answer; its connection is closed."""
         backend = self.backend
         self.upstream = None
+        if self.server is not None:
+            self.server.end_pump()
         dispatcher = self.relay.dispatcher
         dispatcher.attempt_ended(self, outcome)
         name = backend.name if backend is not None else ""
@@ -359,6 +361,19 @@ class Http1Exchange(Upload):
         self.bytes_out += size
         server.transport.write(data)
         return True
+
+    @property
+    def answer_passes(self) -> bool:
+        """Whether what is left of the answer may pass unseen."""
+        return self._mask is None
+
+    def count_answer(self, size: int) -> None:
+        """Some of the body of an answer has come."""
+        port = self.port
+        if port is not None:
+            port.last_byte_at = self.relay.clock()
+            port.bytes_received += size
+        self.bytes_out += size
 
     def on_whole_chunk(self, data: bytes, start: int) -> bool:
         """Relay a part of the answer that was read as one chunk, `data`, with its payload from
@@ -538,6 +553,8 @@ class Http1Exchange(Upload):
 
     def _leave_client(self, reason: Reason | None) -> ServerConnection | None:
         self.end_upload()
+        if self.upstream is not None:
+            self.upstream.end_pump()
         server = self.server
         self.server = None
         self.relay.dispatcher.finish(self, reason)

@@ -8,6 +8,7 @@ from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.net.crowd import Crowd
+from lb.net.splice import Pumps
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -46,6 +47,7 @@ class Http1Relay:
         """Counters of the clients' side."""
         self.tls = tls or ClientTlsBook()
         """For connections to backends."""
+        self.pumps = Pumps(self.loop)
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
@@ -126,8 +128,9 @@ class Http1Relay:
         # connection_lost comes in the next turns of the loop.
         for _ in range(_CLOSING_TURNS):
             if not self.servers and not self.upstreams.open:
-                return
+                break
             await asyncio.sleep(0)
+        self.pumps.close()
 
 
 def _know_nothing(_head: bytes) -> RequestPlan | None:

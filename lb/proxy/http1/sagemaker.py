@@ -169,6 +169,11 @@ class ModelInvocationExchange(InvocationExchange):
         """See `Http1Exchange`."""
         return self._held_head is None and super().on_middle(data)
 
+    @property
+    def answer_passes(self) -> bool:
+        """See `Http1Exchange`."""
+        return self._held_head is None and super().answer_passes
+
     def on_whole_chunk(self, data: bytes, start: int) -> bool:
         """See `Http1Exchange`."""
         return self._held_head is None and super().on_whole_chunk(data, start)

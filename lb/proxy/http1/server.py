@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
+from lb.net.splice import LEAST, Pump
 from lb.proxy.http1.answers import REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedExchange
 from lb.proxy.http1.downstream import Downstream, State
@@ -19,7 +20,7 @@ from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.upload import UNCOUNTED
 from lb.proxy.http1.watched import WatchedExchange
-from lb.wire.http1.body import BodyDecoder, Payload, make_decoder
+from lb.wire.http1.body import BodyDecoder, LengthDecoder, Payload, make_decoder
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.forwarded import (
@@ -46,7 +47,7 @@ class ServerConnection(Downstream):
 
     __slots__ = (
         "_at", "_backlog", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan",
-        "_pending", "_plan", "held",
+        "_pending", "_plan", "held", "pump",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -66,6 +67,8 @@ class ServerConnection(Downstream):
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
         self._is_processing = False
+        self.pump: Pump | None = None
+        """Moves a body in place of the transport's reading."""
 
     # Transport
 
@@ -217,6 +220,8 @@ class ServerConnection(Downstream):
             exchange.answer_only(answer, ended=decoder.ended)
         else:
             exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
+            if self.is_plain:
+                self._start_pump()
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
@@ -275,7 +280,47 @@ class ServerConnection(Downstream):
             self.state = _BUSY
             self._decoder = None
         exchange.add(pieces, ended=decoder.ended)
+        if self.is_plain:
+            self._start_pump()
         return True
+
+    def _start_pump(self) -> None:
+        """Have most of what is left of a long body moved to the backend, if that is possible."""
+        decoder, exchange = self._decoder, self.exchange
+        if (
+            not isinstance(decoder, LengthDecoder)
+            or decoder.remaining < LEAST
+            or exchange is None
+            or self.transport is None
+            or not self.is_reading
+            or self.eof
+        ):
+            return
+        sink = exchange.passes(self)
+        if sink is not None:
+            self.pump = self.relay.pumps.start(
+                self.transport,
+                sink,
+                decoder.remaining,
+                high=self.options.buffer_size,
+                moved=self._moved,
+                over=self._pump_over,
+            )
+
+    def _moved(self, size: int) -> None:
+        self.since = self.relay.clock()
+        if isinstance(self._decoder, LengthDecoder):
+            self._decoder.remaining -= size
+        if self.exchange is not None:
+            self.exchange.count_request(size)
+
+    def _pump_over(self) -> None:
+        self.pump = None
+
+    def end_pump(self) -> None:
+        """The body has nowhere to go any more."""
+        if self.pump is not None:
+            self.pump.end()
 
     def _advance(self, at: int) -> None:
         if at == len(self._pending):
@@ -296,6 +341,9 @@ class ServerConnection(Downstream):
         self.is_reading = wanted
         if wanted:
             self.since = self.relay.clock()
+        if self.pump is not None:
+            self.pump.set_reading(wanted)
+        elif wanted:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
@@ -412,6 +460,9 @@ class ServerConnection(Downstream):
         if self.transport is None or not self.is_full or self._backlog:
             return
         size = self.transport.get_write_buffer_size()
+        upstream = self.exchange.upstream if self.exchange is not None else None
+        if upstream is not None and upstream.pump is not None:
+            size += upstream.pump.held
         if size and self.charge(size):
             self._backlog = size
 

@@ -6,6 +6,7 @@ die of very many, so what a client sends in crumbs arrives in slices of 16 KiB.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -192,6 +193,27 @@ class Upload(Exchange):
             self._kept_size = self._unsent_size
             self._settle()
 
+    def passes(self, server: ServerConnection) -> asyncio.Transport | None:
+        """Where what is left of the body may go unseen; None where it may not, or not yet."""
+        upstream = self.upstream
+        if (
+            upstream is None
+            or upstream.is_full
+            or not upstream.is_plain
+            or self._kept is not None
+            or self._unsent is not None
+            or self.plan.length == CHUNKED
+            or self.server is not server
+        ):
+            return None
+        return upstream.transport
+
+    def count_request(self, size: int) -> None:
+        """Some of the body has come and went to the backend."""
+        self.bytes_in += size
+        if self.upstream is not None:
+            self.upstream.port.bytes_sent += size
+
     def forget(self) -> None:
         """Give back what was kept: there will be no other attempt."""
         if self._unsent is not None:
@@ -204,6 +226,8 @@ class Upload(Exchange):
 
     def end_upload(self) -> None:
         """Drop everything that is held: the exchange is over, or its client is gone."""
+        if self.server is not None:
+            self.server.end_pump()
         self._take_gathered()
         self._gathered = None
         self.forget()

@@ -6,12 +6,18 @@ reaches the backend, which then never has the whole of it.
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.regions import REFUSED, HttpRegionWatch
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import error
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import Payload
+
+if TYPE_CHECKING:
+    from lb.proxy.http1.server import ServerConnection
 
 
 class WatchedExchange(Http1Exchange):
@@ -39,6 +45,10 @@ class WatchedExchange(Http1Exchange):
             self.cut(Outcome.CANCELLED, Reason.CONTROL_REFUSED, REFUSED)
         else:
             super().add(pieces, ended=ended)
+
+    def passes(self, server: ServerConnection) -> asyncio.Transport | None:
+        """Nothing, where it has to be looked at."""
+        return super().passes(server) if self._watch is None else None
 
     def _is_refused(self, pieces: list[Payload]) -> bool:
         watch = self._watch
