@@ -49,7 +49,7 @@ class NoSink:
 def make_sides() -> tuple[Sides, ServerConnection, ClientConnection]:
     """A client and an idle connection to a backend, on transports that forget."""
     sides = Sides()
-    sides.dispatcher._requests = NoSink()  # type: ignore[assignment]
+    sides.dispatcher.requests = NoSink()  # type: ignore[assignment]
     assert isinstance(sides.pool, PoolRef)
     server = sides.relay.server_protocol()
     server.connection_made(Sink(server))
