@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from lb.kserve import messages
 from lb.simulator.process import Ports
 from tests.fakes.process import wait_until
 from tests.fakes.serving import Serving, metric
@@ -149,3 +151,65 @@ def test_a_watched_file_is_applied_by_itself(serving: Serving, config: dict[str,
     serving.write(config | {"reload": {"watch": True}, "retry": {"attempts": 2}})
     serving.until_logged("by=watch")
     assert metric(addresses["metrics"], 'triton_lb_reloads_total{result="applied"}') == 2
+
+
+TOKEN = "0123456789abcdef"
+
+
+def test_kept_connections_go_by_new_rules(serving: Serving, config: dict[str, Any]) -> None:
+    addresses = serving.until_serving()
+    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    metadata = (("authorization", f"Bearer {TOKEN}"),)
+    request = messages.SERVER_METADATA.request()
+
+    def ask(**headers: str) -> int:
+        kept.request("GET", "/v2/models/sleeper", headers=headers)
+        answer = kept.getresponse()
+        answer.read()
+        return answer.status
+
+    with grpc.insecure_channel(addresses["grpc"]) as channel:
+        method = messages.SERVER_METADATA
+        call = channel.unary_unary(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        assert ask() == 200
+        assert call(request, timeout=10).name
+        sock = kept.sock
+        tokens = [{"name": "t", "token": TOKEN, "roles": ["infer"]}]
+        reload(serving, config | {"access": {"tokens": tokens}}, addresses["metrics"])
+        assert ask() == 401
+        with pytest.raises(grpc.RpcError) as raised:
+            call(request, timeout=10)
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert ask(Authorization=f"Bearer {TOKEN}") == 200
+        assert call(request, timeout=10, metadata=metadata).name
+        assert kept.sock is sock
+    kept.close()
+
+
+def test_a_request_under_way_keeps_the_limits_that_it_began_with(
+    serving: Serving, config: dict[str, Any]
+) -> None:
+    addresses = serving.until_serving()
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [1]}
+    body = json.dumps({"inputs": [tensor]}).encode() + b" " * 5000
+    kept = http.client.HTTPConnection(addresses["http"], timeout=10)
+    path = "/v2/models/sleeper/infer"
+
+    def pieces() -> Iterator[bytes]:
+        yield body[:100]
+        reload(serving, config | {"limits": {"body_bytes": 1000}}, addresses["metrics"])
+        yield body[100:]
+
+    kept.request("POST", path, pieces(), encode_chunked=True)
+    answer = kept.getresponse()
+    assert answer.status == 200, answer.read()
+    answer.read()
+    sock = kept.sock
+    kept.request("POST", path, body)
+    answer = kept.getresponse()
+    assert answer.status == 413
+    answer.read()
+    assert sock is not None
+    kept.close()
