@@ -248,12 +248,12 @@ def grpc_download(clock: Clock) -> Scene:
 # Picks
 
 
-def pick(build: Callable[[Any], Picker], backends: int) -> Make:
-    """One pick, with none to three requests in flight on each backend."""
+def pick(build: Callable[[Any], Picker], backends: int, fewest: int = 0) -> Make:
+    """One pick, with `fewest` to three more requests in flight on each backend."""
 
     def make(_: Clock) -> Scene:
         rng = Random(1)
-        counts = (rng.randrange(4) for _ in range(backends))
+        counts = (fewest + rng.randrange(4) for _ in range(backends))
         picker = build(make_backends(*counts))
         return _same(lambda _: picker.pick(), None)
 
@@ -361,6 +361,9 @@ SCENES: dict[str, Make] = {
     "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),
     "least_loaded, 200 backends": pick(
         lambda backends: WindowPicker(backends, Turn(), Random(1)), 200
+    ),
+    "least_loaded, 200 busy backends": pick(
+        lambda backends: WindowPicker(backends, Turn(), Random(1)), 200, fewest=1
     ),
     "round_robin, 200 backends": pick(lambda backends: RoundRobinPicker(backends, Turn()), 200),
     "power_of_two, 200 backends": pick(lambda backends: PowerOfTwoPicker(backends, Random(1)), 200),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.balancing.least_loaded import EXACT_LIMIT, WINDOW, LeastLoadedPicker, WindowPicker
+from lb.balancing.least_loaded import EXACT_LIMIT, STAY, WINDOW, LeastLoadedPicker, WindowPicker
 from lb.balancing.policies import POLICY_NAMES, make_policy
 from lb.balancing.power_of_two import PowerOfTwoPicker
 from lb.balancing.random_choice import RandomPicker
@@ -98,7 +98,7 @@ def test_a_backend_that_was_full_is_picked_again_once_it_has_room(
 def test_equal_idle_backends_all_get_their_turn(name: str, count: int, seed: int) -> None:
     backends = tuple(make_backend(f"b{at}") for at in range(count))
     picker = make_policy(name, Random(seed)).build(backends)
-    picked = Counter(name_of(picker.pick()) for _ in range(40 * count))
+    picked = Counter(name_of(picker.pick()) for _ in range(STAY * count))
     assert len(picked) == count
 
 
@@ -157,8 +157,11 @@ def test_a_window_pick_is_as_good_as_the_best_in_sight(
     picker = WindowPicker(backends, Turn(), Random(seed))
     rng = Random(seed)
     order = rng.sample(backends, len(backends))
+    stay = picking.Stay(order, WINDOW, STAY)
     for _ in range(30):
-        expected = picking.window(order, picker._runner_up, int(rng.random() * len(order)), WINDOW)
+        expected = stay.idle() or picking.window(
+            order, picker._runner_up, int(rng.random() * len(order)), WINDOW
+        )
         assert picker.pick() is expected
         take(expected)
 
@@ -172,12 +175,18 @@ def test_the_runner_up_is_the_second_best_in_sight(
     picker = WindowPicker(backends, Turn(), Random(seed))
     rng = Random(seed)
     order = rng.sample(backends, len(backends))
+    stay = picking.Stay(order, WINDOW, STAY)
     for _ in range(30):
+        before = picker._runner_up
+        if (idle := stay.idle()) is not None:
+            assert picker.pick() is idle
+            assert picker._runner_up is before
+            take(idle)
+            continue
         start = int(rng.random() * len(order))
         seen = {picker._runner_up}
         seen.update(order[(start + step) % len(order)] for step in range(WINDOW))
         second = sorted(score(backend) for backend in seen)[1]
-        before = picker._runner_up
         is_quick = picking.is_unbeatable(order[start], order)
         picked = picker.pick()
         if is_quick:

@@ -60,6 +60,27 @@ def window(order: Sequence[Backend], runner_up: Backend, start: int, size: int) 
     return None
 
 
+class Stay:
+    """Where idle ones are looked for first: one place on after so many of them were found."""
+
+    def __init__(self, order: Sequence[Backend], size: int, picks: int) -> None:
+        self._order = order
+        self._size = size
+        self._picks = picks
+        self._found = 0
+
+    def idle(self) -> Backend | None:
+        """The first idle one in sight, if nothing can beat it."""
+        order = self._order
+        place = self._found // self._picks
+        seen = [order[(place + step) % len(order)] for step in range(self._size)]
+        found = next((each for each in seen if not each.in_flight), None)
+        if found is None or not is_unbeatable(found, order):
+            return None
+        self._found += 1
+        return found
+
+
 def is_unbeatable(backend: Backend, others: Sequence[Backend]) -> bool:
     """Whether it is idle, and of the largest weight."""
     return not backend.in_flight and score(backend) == min(each.inverse_weight for each in others)

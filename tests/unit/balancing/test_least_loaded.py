@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
-from lb.balancing.least_loaded import EXACT_LIMIT, LeastLoaded, LeastLoadedPicker, WindowPicker
+from lb.balancing.least_loaded import (
+    EXACT_LIMIT,
+    STAY,
+    LeastLoaded,
+    LeastLoadedPicker,
+    WindowPicker,
+)
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -80,13 +87,31 @@ def test_the_only_free_one_of_a_large_set_is_found() -> None:
     assert LeastLoaded(Random(1)).build(backends).pick() is backends[137]
 
 
-def test_the_idle_ones_of_a_large_set_get_even_shares() -> None:
+def test_few_requests_stay_with_few_backends_of_a_large_set_for_a_while() -> None:
+    backends = make_backends(*[0] * 200)
+    picker = LeastLoaded(Random(1)).build(backends)
+    first = [picker.pick() for _ in range(STAY)]
+    assert len(set(first)) == 1
+    second = [picker.pick() for _ in range(STAY)]
+    assert len(set(second)) == 1
+    assert set(first) != set(second)
+
+
+def test_all_idle_ones_of_a_large_set_have_their_turn() -> None:
     backends = make_backends(*[1] * 50, *[0] * 150)
     picker = LeastLoaded(Random(1)).build(backends)
-    picks = [picker.pick() for _ in range(3000)]
-    shares = [picks.count(backend) for backend in backends]
-    assert shares[:50] == [0] * 50
-    assert all(5 <= share <= 100 for share in shares[50:])
+    shares = Counter(picker.pick() for _ in range(200 * STAY))
+    assert shares.keys() == set(backends[50:])
+    assert all(STAY <= share <= 8 * STAY for share in shares.values())
+
+
+def test_requests_that_overlap_are_spread_over_idle_ones() -> None:
+    picker = LeastLoaded(Random(1)).build(make_backends(*[0] * 200))
+    for _ in range(100):
+        picked = picker.pick()
+        assert picked is not None
+        assert picked.in_flight <= 1
+        picked.in_flight += 1
 
 
 def test_an_idle_one_of_little_weight_is_not_taken_for_the_best() -> None:
