@@ -53,7 +53,7 @@ def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") 
         origin: what names it, for people.
     """
     own = {name: getattr(entry.health, name) for name in entry.health.model_fields_set}
-    rules = health.model_copy(update=own)
+    rules = health.model_copy(update=own) if own else health
     return Member(
         entry.spec(),
         Thresholds(rules.interval, rules.timeout, rules.rise, rules.fall),
