@@ -100,6 +100,9 @@ async def measure() -> None:
     def events_of_two_lengths(number: int) -> None:
         streaming.data_received(OTHER_EVENT if number & 1 else EVENT)
 
+    def four_events(_: int) -> None:
+        streaming.data_received(4 * EVENT)
+
     other_sides, asking, streaming = make_sides()
     asking.data_received(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
     streaming.data_received(STREAM.partition(b"a\r\n")[0])
@@ -111,6 +114,7 @@ async def measure() -> None:
         ("chunked answer", chunked_answer),
         ("event of a stream, in one read", event),
         ("events of two lengths", events_of_two_lengths),
+        ("four events in one read", four_events),
     ):
         print(f"{name:35} {cost(exchange):8.2f} us")
     sides.timers.close()

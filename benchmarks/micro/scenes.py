@@ -118,14 +118,20 @@ def http1_download(clock: Clock) -> Scene:
     return _same(sides.upstream.data_received, bytes(CHUNK))
 
 
-def http1_event(clock: Clock) -> Scene:
-    """A server-sent event, a chunk of its own."""
-    sides = Http1Sides(clock)
-    sides.client_sends(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
-    sides.backend_sends(
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    )
-    return _same(sides.upstream.data_received, b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT))
+def http1_events(number: int) -> Make:
+    """So many server-sent events in one read, each a chunk of its own."""
+
+    def make(clock: Clock) -> Scene:
+        sides = Http1Sides(clock)
+        sides.client_sends(SMALL.replace(b"/infer", b"/generate_stream") + b"x" * 130)
+        sides.backend_sends(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        event = b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT)
+        return _same(sides.upstream.data_received, event * number)
+
+    return make
 
 
 # gRPC
@@ -346,7 +352,8 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request, new head of 12 fields": http1_new_heads,
     "HTTP/1.1 upload, 256 KiB": http1_upload,
     "HTTP/1.1 download, 256 KiB": http1_download,
-    "HTTP/1.1 server-sent event": http1_event,
+    "HTTP/1.1 server-sent event": http1_events(1),
+    "HTTP/1.1 server-sent events, 4 per read": http1_events(4),
     "gRPC call": grpc_unary(),
     "gRPC call, new header block": grpc_unary(unique=True),
     "gRPC call, 8 per read": grpc_unary(batch=8),

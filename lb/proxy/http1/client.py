@@ -219,8 +219,8 @@ class ClientConnection:
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         # HOT PATH (benchmarks/bench_http1_relay.py). A whole answer with a head that is known,
-        # in one read, takes no decoder, nor does a read in the middle of a body, or one that is a
-        # chunk by itself. Everything else takes `_read`, which is the plain form; backends repeat
+        # in one read, takes no decoder, nor does a read in the middle of a body, or one of whole
+        # chunks. Everything else takes `_read`, which is the plain form; backends repeat
         # their heads, so what is not known is not looked at here.
         exchange = self.exchange
         if exchange is None:
@@ -246,7 +246,10 @@ class ClientConnection:
                     return
             elif type(decoder) is ChunkedDecoder:
                 start = decoder.start_of_only(data)
-                if start and exchange.on_whole_chunk(data, start):
+                if start:
+                    if exchange.on_whole_chunk(data, start):
+                        return
+                elif (size := decoder.size_of_lines(data)) and exchange.on_lines(data, size):
                     return
         self._read(exchange, data)
 

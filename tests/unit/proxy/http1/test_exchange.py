@@ -78,6 +78,27 @@ async def test_reserved_names_are_masked_in_chunks_that_are_one_read() -> None:
     assert client.take().endswith(b"b\r\n****** data\r\n")
 
 
+async def test_events_of_one_read_go_on_as_they_came_unless_one_tells_a_name() -> None:
+    sides = Sides()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST.replace(b"/infer", b"/generate_stream"))
+    connection.data_received(_STREAM)
+    client.take()
+    events = b"9\r\ndata: 1\n\n\r\na\r\ndata: 12\n\n\r\n"
+    connection.data_received(events)
+    assert client.take() == events
+    text = b"data: " + RESERVED + b"abc\n\n"
+    connection.data_received(events + b"%x\r\n%b\r\n" % (len(text), text))
+    shown = client.take()
+    assert b"data: 12\n\n" in shown
+    assert b"abc" not in shown
+    connection.data_received(b"0\r\n\r\n")
+    assert sides.finished.records[0].bytes_out == 4 * 9 + 2 + len(text)
+    assert connection.port.bytes_received == sides.finished.records[0].bytes_out
+    assert _clean(sides)
+
+
 async def test_chunks_for_a_client_without_them_lose_their_framing_however_they_come() -> None:
     sides = Sides()
     connection, _ = sides.upstream()

@@ -81,6 +81,23 @@ def test_a_read_that_is_one_chunk_is_known_where_one_may_begin() -> None:
     assert not decoder.start_of_only(b"1\r\n\r\n"), "it is the rest of the chunk before"
 
 
+def test_reads_of_whole_chunks_of_whole_lines_are_known() -> None:
+    decoder = ChunkedDecoder()
+    assert decoder.size_of_lines(b"3\r\nab\n\r\n10\r\n0123456789abcde\n\r\n") == 19
+    for other in (
+        b"3\r\nab\n\r\n3\r\nabc\r\n",
+        b"3\r\nab\n\r\n3\r\nab\n\r",
+        b"3\r\nab\n\r\n3\r\nab\nxy",
+        b"3\r\nab\n\r\n3\r\n",
+        b"3\r\nab\n\r\n3;x\r\nab\n\r\n",
+        b"3\r\nab\n\r\n0\r\n\r\n",
+        b"",
+    ):
+        assert not decoder.size_of_lines(other), other
+    decoder.decode(b"3\r\na", 0, [])
+    assert not decoder.size_of_lines(b"1\r\n\n\r\n"), "it is the rest of the chunk before"
+
+
 def test_chunks_of_one_read_come_as_slices() -> None:
     out: list[Payload] = []
     ChunkedDecoder().decode(b"1\r\na\r\n2\r\nbc\r\n3\r\nd", 0, out)
