@@ -15,6 +15,7 @@ from benchmarks.faults.load import Load
 from benchmarks.faults.site import Site
 from benchmarks.load.bench import say
 from tests.fakes.process import wait_until
+from tests.triton.balancer import RunningBalancer
 from tests.triton.explicit import ask
 
 _PATIENCE_S = 60.0
@@ -271,7 +272,7 @@ def reloads(count: int, pause_s: float) -> Step:
             names = {way.name for way in ways}
             balancer = contestant.balancer
             try:
-                await _until(lambda b=balancer, n=names: set(b.backends()) == n, _RELOAD_S, "")  # type: ignore[misc]
+                await _until(lambda b=balancer, n=names: _staying(b) == n, _RELOAD_S, "")  # type: ignore[misc]
                 applied += 1
             except (TimeoutError, OSError, RuntimeError):
                 pass  # the figure says it
@@ -279,6 +280,11 @@ def reloads(count: int, pause_s: float) -> Step:
         stage.notes["applied"] = applied
 
     return step
+
+
+def _staying(balancer: RunningBalancer) -> set[str]:
+    """Names of the backends that are not on their way out."""
+    return {name for name, view in balancer.backends().items() if not view.is_leaving}
 
 
 def _sections(rng: Random) -> dict[str, dict[str, Any]]:

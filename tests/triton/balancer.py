@@ -44,6 +44,8 @@ class BackendView:
     open_sequences: int
     empty: bool
     port_states: tuple[str, ...]
+    is_leaving: bool
+    """Removed; it finishes what it has."""
 
     @property
     def is_in(self) -> bool:
@@ -162,6 +164,7 @@ class RunningBalancer:
                 open_sequences=view["open_sequences"],
                 empty=view["empty"],
                 port_states=tuple(port["state"] for port in view["ports"].values()),
+                is_leaving=view["state"] == "leaving",
             )
             for view in self._admin("GET", "/api/v1/backends")["backends"]
         }
