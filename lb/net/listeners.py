@@ -31,24 +31,25 @@ class ListenErrors(ListenError):
         super().__init__("\n".join(map(str, errors)))
 
 
-def bind(name: str, address: Address) -> socket.socket:
+def bind(name: str, address: Address, *, shared: bool = False) -> socket.socket:
     """Bind and listen.
 
     Args:
         name: of the listener, for the message.
         address: port 0 takes a free one.
+        shared: other processes may listen at the same port.
 
     Raises:
         ListenError: busy, not allowed, or not an address of this machine.
     """
     try:
-        return _bind_unix(address.path) if address.path else _bind_tcp(address)
+        return _bind_unix(address.path) if address.path else _bind_tcp(address, shared)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise ListenError(f"cannot listen on {address} ({name}): {reason}") from error
 
 
-def _bind_tcp(address: Address) -> socket.socket:
+def _bind_tcp(address: Address, shared: bool) -> socket.socket:
     family, kind, protocol, _, target = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -59,6 +60,7 @@ def _bind_tcp(address: Address) -> socket.socket:
             # `[::]` is every interface of both families, as with Triton.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         prepare_inherited(listener)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         listener.bind(target)
         listener.listen(BACKLOG)
     except OSError:

@@ -133,7 +133,9 @@ class Listeners:
                 self.bound[name] = found
                 continue
             try:
-                listener = bind(name, address)
+                listener = bind(
+                    name, address, shared=settings.listen.reuse_port and name not in OWN
+                )
             except ListenError as error:
                 problems.append(error)
                 continue

@@ -94,6 +94,13 @@ class ListenSettings(Section):
     admin: Listener | None = None
     """The admin API, with which backends are drained: keep it on loopback. Port 8003 by
     convention."""
+    reuse_port: bool = False
+    """Whether other processes may listen at the same addresses for requests (SO_REUSEPORT): for
+    several processes on one machine, among which the kernel divides new connections. All of them
+    must have it from when they open their sockets, which a reload and an upgrade leave as they
+    are. What waits at the socket of one that ends is lost, so it is no way to restart;
+    and a port that is taken by mistake is not noticed. `metrics` and `admin` stay each
+    process's own."""
     trusted_proxies: tuple[Proxy, ...] = ()
     """Load balancers in front of this one, whose word about their clients is taken: PROXY headers
     where `proxy_protocol` says so, and `X-Forwarded-For`, of which the last address that is not

@@ -57,3 +57,15 @@ def test_a_socket_that_cannot_be_bound_leaves_none_open(tmp_path: Path) -> None:
     with pytest.raises(ListenError, match=r"cannot listen on .* \(admin\)"):
         Listeners(settings(http=f"unix:{path}", admin=f"unix:{tmp_path}/no/such"))
     assert not path.exists()
+
+
+def test_a_port_for_requests_may_be_shared_by_processes_that_say_so() -> None:
+    first = Listeners(settings(http="127.0.0.1:0", admin="127.0.0.1:0", reuse_port=True))
+    http, admin = (str(first.addresses[name]) for name in ("http", "admin"))
+    second = Listeners(settings(http=http, reuse_port=True))
+    assert second.addresses["http"] == first.addresses["http"]
+    for taken in (settings(http=http), settings(http=admin, reuse_port=True)):
+        with pytest.raises(ListenError, match="Address already in use"):
+            Listeners(taken)
+    first.close()
+    second.close()
