@@ -97,6 +97,7 @@ def page(plays: Sequence[Played], contestants: Sequence[str], facts: Mapping[str
     """For the repository."""
     parts = [
         "# Faults, side by side",
+        "",
         _INTRO,
         *(f"- {name}: {value}" for name, value in facts.items()),
         "",
