@@ -38,6 +38,8 @@ class UpstreamPool:
         its `bound`."""
         self._others: set[ClientLink] = set()
         """Connections that do not take calls yet, or not any more."""
+        self._unwanted: set[ClientLink] = set()
+        """Those of them that calls wait for, and that take no others after these."""
         self._dials = 0
         """Connections on their way, until their backend has sent its SETTINGS."""
         self._closed = False
@@ -189,6 +191,10 @@ class UpstreamPool:
         self._others.discard(link)
         self.links.append(link)
         self.serve_waiting()
+        if link in self._unwanted:
+            self._unwanted.discard(link)
+            link.retire()
+            link.close_if_over()
 
     async def _greet(self, link: ClientLink) -> None:
         """Wait for the backend's SETTINGS: how many streams it takes, and that it speaks HTTP/2.
@@ -230,12 +236,15 @@ class UpstreamPool:
     def discard(self, link: ClientLink) -> None:
         """`link` is closed."""
         self._others.discard(link)
+        self._unwanted.discard(link)
 
     def retire_all(self) -> None:
         """The backend takes no new calls: close what is idle, let the rest finish."""
         for link in (*self.links, *self._others):
-            if self.waiting and not link.greeted.done():
-                continue  # a step waits for it, of a sequence that the backend runs
+            if link in self._others and not link.retired:
+                # A step waits for it, or will, of a sequence that the backend runs.
+                self._unwanted.add(link)
+                continue
             link.retire()
             link.close_if_over()
 

@@ -132,6 +132,35 @@ async def test_retired_connections_finish_their_calls_and_close() -> None:
     assert pool.is_empty
 
 
+@pytest.mark.parametrize("is_greeted", [False, True])
+async def test_a_connection_that_calls_wait_for_takes_these_before_it_retires(
+    is_greeted: bool,
+) -> None:
+    relay = PaperRelay(backends=1)
+    client = relay.client()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        aim(relay, server.getsockname()[1])
+        client.sends(call(1))
+        pool = pool_of(relay)
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        peer, _ = await loop.sock_accept(server)
+        with peer:
+            await eventually(lambda: len(pool))
+            (link,) = pool._others
+            if is_greeted:  # and the task that dials has not heard of it yet
+                link.data_received(GREETING)
+            pool.retire_all()
+            if not is_greeted:
+                await loop.sock_sendall(peer, GREETING)
+            await eventually(lambda: link.retired)
+            assert sorted(link.streams) == [1]
+            assert pool.links == []
+            assert not relay.finished.records
+            pool.close()
+            await eventually(lambda: pool.is_empty)
+
+
 @pytest.mark.parametrize("retired", [False, True])
 async def test_closing_cuts_every_connection(retired: bool) -> None:
     relay = PaperRelay()
