@@ -186,12 +186,15 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
             {"name": name, "grpc": one.target}
             for name, one in zip(("bad", "good"), behind, strict=True)
         ]
-        timeouts = {"head": f"{HEAD_TIMEOUT_S}s"}
-        # The balancer's own questions would take rows that are meant for calls.
-        table = {"refresh": "1h"}
-        served = await stack.enter_async_context(
-            serving(folder, backends, timeouts=timeouts, model_table=table)
-        )
+        settings = {
+            "timeouts": {"head": f"{HEAD_TIMEOUT_S}s"},
+            # The balancer's own questions would take rows that are meant for calls.
+            "model_table": {"refresh": "1h"},
+            # Rows show what becomes of one attempt: nothing goes again, and nobody is ejected.
+            "retry": {"budget": 0, "floor": 0},
+            "outliers": {"enabled": False},
+        }
+        served = await stack.enter_async_context(serving(folder, backends, **settings))
         held = await stack.enter_async_context(connected(served.ports["plain"]))
         this = Round(served, bad, good)
         stream = await this.hold_good(held)
