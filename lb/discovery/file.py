@@ -8,11 +8,11 @@ thread: a file system may hang, and a long list takes a while to be read.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Final
 
 from lb.discovery.source import Entries, SourceError
+from lb.net.files import FilePrint, print_of
 from lb.settings.problems import SettingsError
 
 INTERVAL_S: Final = 1.0
@@ -40,7 +40,7 @@ class FileSource:
         self._goes_by = goes_by
         self._read = read
         self._interval_s = interval_s
-        self._print: tuple[int, ...] | None = None
+        self._print: FilePrint = None
         """Of the file when it was last read."""
         self._was_read = False
         self._is_doubtful = False
@@ -71,7 +71,7 @@ class FileSource:
         Raises:
             SourceError: it cannot be used.
         """
-        now = _print_of(self._path)
+        now = print_of(self._path)
         if self._was_read and now == self._print and not self._is_doubtful:
             return None
         is_new = self._was_read and now != self._print
@@ -85,15 +85,6 @@ class FileSource:
             raise SourceError(_reasons(error)) from error
         self._is_doubtful = False
         return found
-
-
-def _print_of(path: str) -> tuple[int, ...] | None:
-    """What tells one state of a file from another; None where it is missing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:

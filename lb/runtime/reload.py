@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from lb.net.files import print_of
 from lb.runtime.change import ChangeRefused, prepare
 from lb.runtime.doors import Doors
 from lb.runtime.logs import Logs
@@ -145,23 +146,15 @@ class ConfigurationWatch:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._used = self._seen = _print_of(path)
+        self._used = self._seen = print_of(path)
 
     def look(self) -> bool:
         """Whether there is another file now than when this was last true."""
-        before, self._seen = self._seen, _print_of(self._path)
+        before, self._seen = self._seen, print_of(self._path)
         if self._seen is None or self._seen == self._used or self._seen != before:
             return False
         self._used = self._seen
         return True
-
-
-def _print_of(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _place(path: str, problem: Problem) -> str:

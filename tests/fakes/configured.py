@@ -29,7 +29,6 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "table": (product.models.refresh_s, product.restorer.is_on),
         "judgement": (product.directory.passive.rules, product.directory.passive.least),
         "ramps": product.directory.ramps.rules,
-        "warm-up": (product.warm_up.is_on, product.warm_up.timeout_s),
         "askers": [asker.connect_timeout_s for asker in product.askers],
         "gate": (
             rules.control,

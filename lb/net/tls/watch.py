@@ -7,16 +7,13 @@ through symbolic links, as Kubernetes does it.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from lb.net.files import print_of
 from lb.net.tls.contexts import TlsError
 
 _log = logging.getLogger(__name__)
-
-_Print = tuple[tuple[int, ...] | None, ...]
-"""What tells one state of some files from another; None for one that is missing."""
 
 
 class Loadable(Protocol):
@@ -51,7 +48,7 @@ class _Entry:
 
     def __init__(self, loadable: Loadable) -> None:
         self.loadable = loadable
-        self.print = _print_of(loadable.files)
+        self.print = tuple(map(print_of, loadable.files))
         self.is_doubtful = False
         """The files as they are did not do, which may be because they are being replaced."""
 
@@ -81,7 +78,7 @@ class FileWatch:
         """Load what has changed. Bad files are looked at once more next time, since a pair that
         is replaced file by file does not fit in between, and then told about once."""
         for entry in self._entries:
-            now = _print_of(entry.loadable.files)
+            now = tuple(map(print_of, entry.loadable.files))
             if now != entry.print or entry.is_doubtful:
                 self._load(entry, is_new=now != entry.print)
                 entry.print = now
@@ -101,18 +98,3 @@ class FileWatch:
             return
         entry.is_doubtful = False
         _log.info("certificates reloaded", extra=fields)
-
-
-def _print_of(files: Iterable[str]) -> _Print:
-    return tuple(map(_print, files))
-
-
-def _print(path: str) -> tuple[int, ...] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    # A change of the mode alone can make a file readable: hence the time of that, too.
-    return (
-        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-    )  # fmt: skip
