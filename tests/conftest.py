@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Generator
 from types import FrameType
 
@@ -17,13 +20,59 @@ from lb.wire.native import is_compiled
 RUN_LIMIT_S = 40 * 60.0
 """Some four times what all tests take."""
 TEST_LIMIT_S = 90.0
-"""No test may hang the run; the longest takes about 15 s on two idle cores.
-
-Where a call into C lets no signal handler run, `faulthandler_timeout` of pyproject.toml ends it.
-"""
+"""No test may hang the run; the longest takes about 15 s on two idle cores."""
 _AGAIN_S = 5.0
 """The error may be raised within a callback, whose loop logs it and goes on waiting."""
+_END_LIMIT_S = TEST_LIMIT_S + 30.0
+"""uvloop runs signal handlers as callbacks, so there the error may never arrive: then the run ends.
+
+Where a call into C keeps even threads from running, `faulthandler_timeout` of pyproject.toml does.
+"""
+_FRAMES = 15
 _STARTED_AT = time.monotonic()
+
+
+class _Watch(threading.Thread):
+    """Ends the run where a test hangs for good, with its name as the last line."""
+
+    def __init__(self, stderr: int) -> None:
+        super().__init__(name="watch", daemon=True)
+        self._stderr = stderr
+        self._main = threading.main_thread().ident or 0
+        self.test = ""
+        self.began_at = 0.0
+
+    def run(self) -> None:
+        while True:
+            time.sleep(1.0)
+            if self.test and time.monotonic() - self.began_at > _END_LIMIT_S:
+                frame = sys._current_frames().get(self._main)
+                lines = traceback.format_stack(frame)[-_FRAMES:]
+                text = "".join([*lines, f"the run ends: {self.test} hangs\n"])
+                os.write(self._stderr, text.encode())
+                os._exit(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch over the run; nothing captures the output yet."""
+    global _watch
+    _watch = _Watch(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
+    _watch.start()
+
+
+_watch: _Watch | None = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tell the watch what runs."""
+    assert _watch is not None
+    _watch.began_at = time.monotonic()
+    _watch.test = item.nodeid
+    try:
+        return (yield)
+    finally:
+        _watch.test = ""
 
 
 @pytest.hookimpl(wrapper=True)
