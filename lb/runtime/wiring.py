@@ -207,6 +207,7 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         loop_lag=product.loop_lag,
         build=build_info(),
         started_at=time.time(),  # noqa: TID251  # Prometheus wants Unix time
+        tasks=lambda: len(asyncio.all_tasks()),
         open_requests=lambda: product.dispatcher.open_exchanges,
         held_bytes=lambda: product.ledger.held,
         dropped_lines=logs.dropped,

@@ -50,6 +50,11 @@ PROCESS: Final = (
         "How late the event loop ran a timer: high values mean that something blocks all traffic.",
     ),
     MetricSpec(
+        "triton_lb_tasks",
+        _GAUGE,
+        "Tasks of the event loop: few and always about as many; a number that only grows is a leak.",
+    ),
+    MetricSpec(
         "triton_lb_held_bytes",
         _GAUGE,
         "Bytes of requests and responses held in buffers, toward the process-wide ceiling.",

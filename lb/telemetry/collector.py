@@ -123,6 +123,8 @@ class Sources:
     build: BuildInfo
     started_at: float
     """Unix time in seconds."""
+    tasks: Callable[[], int]
+    """Of the event loop."""
     open_requests: Callable[[], int]
     held_bytes: Callable[[], int]
     dropped_lines: Callable[[], Mapping[str, int]]
@@ -236,6 +238,7 @@ class LoadBalancerCollector:
             "triton_lb_build_info": self._build_info,
             "triton_lb_start_time_seconds": lambda: [((), sources.started_at)],
             "triton_lb_event_loop_lag_seconds": self._loop_lag,
+            "triton_lb_tasks": lambda: [((), sources.tasks())],
             "triton_lb_held_bytes": lambda: [((), sources.held_bytes())],
             "triton_lb_log_dropped_total": self._dropped_lines,
             "triton_lb_certificate_expiry_timestamp_seconds": self._expiries,

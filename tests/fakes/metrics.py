@@ -60,6 +60,7 @@ class Counters:
                 build=BuildInfo("0.1.0", "3.11.7", ""),
                 started_at=1_700_000_000.5,
                 open_requests=lambda: 3,
+                tasks=lambda: 17,
                 held_bytes=lambda: 4096,
                 dropped_lines=lambda: {"access": self.dropped_access_lines},
                 expiries=lambda: self.expiries,

@@ -147,6 +147,7 @@ def test_facts_of_the_process_are_rendered() -> None:
     assert samples[key("triton_lb_build_info", **build)] == 1
     assert samples[key("triton_lb_start_time_seconds")] == 1_700_000_000.5
     assert samples[key("triton_lb_event_loop_lag_seconds_bucket", le="0.0025")] == 1
+    assert samples[key("triton_lb_tasks")] == 17
     assert samples[key("triton_lb_held_bytes")] == 4096
     assert samples[key("triton_lb_open_requests")] == 3
     assert samples[key("triton_lb_log_dropped_total", log="access")] == 9
