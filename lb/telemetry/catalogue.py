@@ -52,7 +52,7 @@ PROCESS: Final = (
     MetricSpec(
         "triton_lb_tasks",
         _GAUGE,
-        "Tasks of the event loop: few and always about as many; a number that only grows is a leak.",
+        "Tasks of the event loop; a number that only grows is a leak.",
     ),
     MetricSpec(
         "triton_lb_held_bytes",
