@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
 
 _PIECE = 65536
+_MOST_UNDER_WAY = 256
+"""Pieces on a line; one more waits in the sockets."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +24,9 @@ class Fault:
     """What happens to connections; the default is nothing. Upstream is toward the backend."""
 
     latency_s: float = 0.0
-    """Each piece of bytes comes this late, both ways."""
+    """All bytes come this late, both ways; no fewer a second do."""
     bytes_per_s: float = 0.0
-    """At most so many, each way; 0: no limit."""
+    """At most so many on each connection, each way; 0: no limit."""
     refuse: bool = False
     """New connections are closed at once."""
     black_hole: bool = False
@@ -112,6 +115,10 @@ class Between:
         await self._changed.wait()
 
 
+_Line = asyncio.Queue[tuple[float, bytes | None]]
+_SOMETHING: bytes | None = b"-"
+
+
 class _Passage:
     """One connection through the proxy: a pump each way."""
 
@@ -150,26 +157,55 @@ class _Passage:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, upstream: bool
     ) -> None:
-        between = self._between
-        while True:
-            data = await reader.read(_PIECE)
+        """Read at once and write when it is time: what comes late is still under way meanwhile, as
+        on a long line, and does not hold up what follows it."""
+        line = _Line(_MOST_UNDER_WAY)
+        reading = asyncio.ensure_future(self._fill(line, reader))
+        try:
+            await self._empty(line, writer, upstream=upstream)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        if writer.can_write_eof():
+            writer.write_eof()
+
+    async def _fill(self, line: _Line, reader: asyncio.StreamReader) -> None:
+        """Put on the line what comes, with the time at which it is there. Nothing is the end, None
+        a reset."""
+        between, data = self._between, _SOMETHING
+        while data:
+            try:
+                data = await reader.read(_PIECE)
+            except OSError:
+                data = None
             while between.fault.stop_reading:
                 await between.changed()
+            if not (data and between.fault.black_hole):
+                await line.put((time.monotonic() + between.fault.latency_s, data))
+
+    async def _empty(
+        self,
+        line: _Line,
+        writer: asyncio.StreamWriter,
+        *,
+        upstream: bool,
+    ) -> None:
+        while True:
+            due, data = await line.get()
+            if data is None:
+                raise ConnectionResetError
             if not data:
-                break
-            fault = between.fault
-            if fault.black_hole:
-                continue
-            if fault.latency_s or fault.bytes_per_s:
-                pace = len(data) / fault.bytes_per_s if fault.bytes_per_s else 0.0
-                await asyncio.sleep(fault.latency_s + pace)
+                return
+            fault = self._between.fault
+            if fault.latency_s and due > time.monotonic():
+                await asyncio.sleep(due - time.monotonic())
+            if fault.bytes_per_s:
+                await asyncio.sleep(len(data) / fault.bytes_per_s)
             data, ends = self._cut(data, fault, upstream=upstream)
             writer.write(data)
             await writer.drain()
             if ends:
-                break
-        if writer.can_write_eof():
-            writer.write_eof()
+                return
 
     def _cut(self, data: bytes, fault: Fault, *, upstream: bool) -> tuple[bytes, bool]:
         """What passes of some bytes, and whether this direction then ends.

@@ -148,6 +148,16 @@ async def test_bytes_come_late() -> None:
         writer.close()
 
 
+async def test_bytes_that_come_late_are_no_fewer() -> None:
+    async with echo_behind() as between:
+        between.set(Fault(latency_s=0.2))
+        reader, writer = await dial(between)
+        began = asyncio.get_running_loop().time()
+        await ask(reader, writer, bytes(4 << 20))
+        assert asyncio.get_running_loop().time() - began < 5.0, "64 pieces, 0.2 s each way"
+        writer.close()
+
+
 async def test_bytes_come_at_a_rate() -> None:
     async with echo_behind() as between:
         between.set(Fault(bytes_per_s=10_000))
