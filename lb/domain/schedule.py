@@ -1,0 +1,277 @@
+"""The seam between who schedules requests and who relays them: tickets, plans and refusals.
+
+A *line* is one version of one model as requests name it; a *lane* is a line on one backend. A
+request of a scheduled model has a `Ticket`. It begins at once, waits in the one queue of its line,
+or is refused. It is bound to a backend only when it begins there.
+
+How to use a `Scheduler` (one for the process, both protocols; nothing in it blocks or awaits):
+
+1. `offer(ticket, now)`. A backend: begin there now. None: it waits. `ScheduleRefused`: answer so.
+2. When the attempt of a ticket that began has ended: `over(ticket, now, ending)`, exactly once.
+   The same ticket may then be offered again, with `tried` extended: it keeps its place in time.
+3. When a waiting ticket is wanted no more (its client has gone): `drop(ticket)`.
+4. After `over`, `drop`, `follow`, `offer`, and at `wake_at`: call `next_due(now)` until it gives
+   None and begin each ticket at `ticket.backend`; then `next_refused(now)` until it gives None and
+   answer each with its refusal. Both are one comparison when there is nothing to do. It is well to
+   do so once per turn of the event loop after several `over`.
+5. After a new snapshot: `follow(renew, now)`, which has every waiting ticket's `eligible` renewed.
+
+Who begins a ticket counts it on `Backend.in_flight` before it calls the scheduler again, and takes
+it off before `over`. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from lb.domain.backend import Backend
+
+NO_DEADLINE: Final = float("inf")
+
+
+class Refusal(Enum):
+    """Why a request is not run."""
+
+    FULL = "full"
+    """The queue is full, and nothing of a lower priority waits in it."""
+    LATE = "late"
+    """It cannot end before its deadline."""
+    SHED = "shed"
+    """It waited, and had to make room for one of a higher priority."""
+    EXPIRED = "expired"
+    """It waited for as long as its plan lets requests wait."""
+
+
+class Ending(Enum):
+    """How the attempt of a ticket ended, as far as its cost is concerned."""
+
+    GOOD = "good"
+    """With a good answer: its time teaches."""
+    FAILED = "failed"
+    """With an error that speaks against the backend: it counts as slower for a while."""
+    NEITHER = "neither"
+    """Cancelled, refused as invalid, and the like: it teaches nothing."""
+
+
+class Wait(Enum):
+    """Why a ticket waits: field of the access log."""
+
+    NONE = ""
+    LIMIT = "limit"
+    """Every lane that it may use is full."""
+    FASTER = "faster"
+    """A lane has room, but a full one will end it sooner."""
+    RESERVED = "reserved"
+    """What is free is kept for the highest priority."""
+    NO_BACKEND = "no_backend"
+    """No backend is eligible."""
+
+
+class Order(Enum):
+    """How priorities share what there is."""
+
+    STRICT = "strict"
+    """A lower one gets what the higher ones leave."""
+    WEIGHTED = "weighted"
+    """Each has its part, in proportion to the weights, while it has requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimit:
+    """How many requests of a line may be under way at one backend, and how it runs them."""
+
+    concurrency: int = 0
+    """At most so many at once; where it is adaptive, the number to begin with; 0 is no limit."""
+    is_adaptive: bool = False
+    """`concurrency` follows what is measured."""
+    instances: int = 1
+    """Executions that run side by side."""
+    max_batch: int = 0
+    """Rows that a dynamic batcher puts into one execution; 0 where requests are run one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """How requests of a line wait."""
+
+    max_waiting: int = 1000
+    """Tickets that wait at once; more are shed, lowest priority first."""
+    max_wait_s: float = NO_DEADLINE
+    """Nobody waits longer."""
+    order: Order = Order.STRICT
+    weights: Mapping[int, float] = field(default_factory=dict)
+    """Of priorities, for WEIGHTED; those not named halve from one to the next lower one."""
+    reserved: float = 0.0
+    """Part of what may execute at once that priority 0 alone may use, 0 to 1 (exclusive)."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Shares of tenants within a priority; those not named have 1."""
+    max_starve_s: float = 30.0
+    """Who has waited longer goes ahead of every priority, every other turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """All that is configured about one line. Compared by identity: make it once per snapshot."""
+
+    limits: Mapping[Backend, LaneLimit]
+    default: LaneLimit = LaneLimit()
+    """Of backends that `limits` does not name."""
+    rules: QueueRules = QueueRules()
+
+    def limit(self, backend: Backend) -> LaneLimit:
+        """The limit of one lane."""
+        return self.limits.get(backend, self.default)
+
+
+class Ticket:
+    """One request that is to be placed. What stands below `tried` is the scheduler's to write."""
+
+    __slots__ = (
+        "backend", "began_at", "came_at", "deadline", "eligible", "expected_s", "is_waiting",
+        "model", "number", "plan", "position", "priority", "refused", "rows", "size", "tenant", "tried",
+        "version", "wait",
+    )  # fmt: skip
+
+    def __init__(
+        self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...], now: float
+    ) -> None:
+        self.model = model
+        self.version = version
+        """As the request names it; empty for any."""
+        self.plan = plan
+        self.eligible = eligible
+        """The very tuple of the placement: tickets with the same one are handled together."""
+        self.came_at = now
+        self.rows = 1
+        """Batch dimension of the first input; 1 where it is not known."""
+        self.size = 0
+        """Bytes of the request's body, as far as they are known."""
+        self.priority = 0
+        """0 is the highest."""
+        self.tenant = ""
+        self.deadline = NO_DEADLINE
+        """When its answer is due."""
+        self.tried: tuple[Backend, ...] = ()
+        """Where it has failed: to be used only when nothing else is eligible."""
+        self.backend: Backend | None = None
+        """Where it began; None while it waits."""
+        self.began_at = 0.0
+        self.expected_s = 0.0
+        """How long it was expected to take from its beginning, 0 where nothing was known."""
+        self.position = 0
+        """How many waited in its queue when it joined; 0 where it began at once or was first."""
+        self.wait = Wait.NONE
+        """Why it had to wait at first."""
+        self.refused: ScheduleRefused | None = None
+        """Set on those that `next_refused` gives."""
+        self.is_waiting = False
+        """It is in a queue; then nothing of the above may be changed but by `drop`."""
+        self.number = 0
+        """Its place among all that came."""
+
+
+class ScheduleRefused(Exception):
+    """A request is not run. The caller turns it into an answer of its protocol."""
+
+    def __init__(self, refusal: Refusal, retry_after_s: float) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+        self.retry_after_s = retry_after_s
+        """Estimate of when there will be room, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneView:
+    """What is shown of a lane."""
+
+    model: bytes
+    version: bytes
+    backend: Backend
+    in_flight: int
+    limit: int
+    """0 is no limit."""
+    expected_s: float
+    """Time that a request of one row takes when nothing else runs; 0 where it is not known."""
+    row_s: float
+    """What each further row adds."""
+    learnt: int
+    """Executions that it was learnt from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineView:
+    """What is shown of a line."""
+
+    model: bytes
+    version: bytes
+    waiting: Mapping[int, int]
+    """Tickets by priority."""
+    oldest_s: float
+    """How long the one that has waited longest has waited."""
+
+
+class Scheduler(Protocol):
+    """Decides when and where requests begin."""
+
+    wake_at: float
+    """When `next_due` and `next_refused` want to be called though nothing ended; inf for never."""
+
+    def offer(self, ticket: Ticket, now: float) -> Backend | None:
+        """Place a request: the backend where it begins now and is counted, or None: it waits.
+
+        Raises:
+            ScheduleRefused: it is not run.
+        """
+        ...
+
+    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """The attempt of a ticket that began is over."""
+        ...
+
+    def drop(self, ticket: Ticket) -> None:
+        """A ticket that waits is wanted no more; one that does not wait is left alone."""
+        ...
+
+    def next_due(self, now: float) -> Ticket | None:
+        """The next ticket that begins now, at `ticket.backend`; it is counted already."""
+        ...
+
+    def next_refused(self, now: float) -> Ticket | None:
+        """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
+        ...
+
+    def follow(
+        self, renew: Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None], now: float
+    ) -> list[Ticket]:
+        """Another snapshot: plans, backends, limits.
+
+        Args:
+            renew: gives the plan and the eligible backends of a waiting ticket, None where its
+                model is not scheduled any more; asked once for all waiting tickets of a line that
+                had the same tuple of eligible ones.
+            now: the time.
+
+        Returns:
+            Tickets that wait no more because their model is not scheduled: place them otherwise.
+        """
+        ...
+
+    def busy_elsewhere(self, backend: Backend, model: bytes, pending: float, now: float) -> None:
+        """A backend says how many requests of a model wait or run at it, all clients together; what
+        exceeds our own counts as work, less and less as it ages."""
+        ...
+
+    def forget(self, backend: Backend) -> None:
+        """A backend is gone, or was restarted: nothing learnt of it holds."""
+        ...
+
+    def lanes(self) -> Iterator[LaneView]:
+        """Every lane that is known of."""
+        ...
+
+    def lines(self, now: float) -> Iterator[LineView]:
+        """Every line that is known of."""
+        ...

@@ -1,0 +1,32 @@
+"""Tickets, plans and refusals."""
+
+from __future__ import annotations
+
+from lb.domain.backend import Address, Backend, BackendSpec
+from lb.domain.schedule import LaneLimit, Plan, Refusal, ScheduleRefused, Ticket
+
+
+def backend(name: str) -> Backend:
+    return Backend(BackendSpec(name=name, http=Address("127.0.0.1", 8000)))
+
+
+def test_plan_has_the_limit_of_a_backend_or_the_default() -> None:
+    one, two = backend("one"), backend("two")
+    plan = Plan(limits={one: LaneLimit(4)}, default=LaneLimit(2))
+    assert plan.limit(one).concurrency == 4
+    assert plan.limit(two).concurrency == 2
+
+
+def test_ticket_waits_nowhere_at_first() -> None:
+    one = backend("one")
+    ticket = Ticket(b"resnet", b"", Plan(limits={}), (one,), 5.0)
+    assert ticket.backend is None
+    assert not ticket.is_waiting
+    assert ticket.came_at == 5.0
+    assert ticket.deadline == float("inf")
+
+
+def test_refusal_says_when_to_come_again() -> None:
+    refused = ScheduleRefused(Refusal.FULL, 0.25)
+    assert refused.retry_after_s == 0.25
+    assert str(refused) == "full"
