@@ -60,6 +60,14 @@ class Contestant:
         """What runs; after an upgrade another one than before."""
         raise NotImplementedError
 
+    def tasks(self) -> int:
+        """Tasks of its event loop; 0 where it has none.
+
+        Raises:
+            OSError, ValueError: it does not say.
+        """
+        return 0
+
 
 class TritonLb(Contestant):
     """Ours, with nothing set but listeners and backends."""
@@ -73,7 +81,8 @@ class TritonLb(Contestant):
 
     async def start(self, ways: Sequence[Way], directory: Path) -> None:
         self.ways = ways
-        self.running = running = RunningBalancer(directory, ways)
+        # What tests set beyond that goes back to its default.
+        self.running = running = RunningBalancer(directory, ways, slow_start={})
         self.target = running.target
         try:
             await asyncio.to_thread(running.wait_ready)
@@ -99,9 +108,16 @@ class TritonLb(Contestant):
     def process(self) -> psutil.Process:
         return self.balancer.process()
 
+    def tasks(self) -> int:
+        for line in self.balancer.metrics_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "triton_lb_tasks":
+                return int(float(value))
+        raise ValueError("no figure of tasks")
+
     def reload(self, ways: Sequence[Way], **sections: dict[str, Any]) -> None:
         """Write another configuration and send SIGHUP."""
-        self.balancer.configure(ways, **sections)
+        self.balancer.configure(ways, slow_start={}, **sections)
         self.process().send_signal(signal.SIGHUP)
 
     def upgrade(self) -> None:

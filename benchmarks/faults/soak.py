@@ -16,6 +16,7 @@ import psutil
 
 from benchmarks.faults import steps
 from benchmarks.faults.between import NO_FAULT, Fault
+from benchmarks.faults.contestants import Contestant
 from benchmarks.faults.rules import failed, note
 from benchmarks.faults.scenarios import Scenario
 from benchmarks.faults.steps import Stage, Step
@@ -39,6 +40,7 @@ def scenario(minutes: float) -> Scenario:
             note("memory", "growth of its memory", 8.0, unit="MiB"),
             note("files", "growth of its descriptors", 8.0),
             note("threads", "growth of its threads", 0.0),
+            note("tasks", "growth of its tasks", 4.0),
         ),
         disturbed=True,
     )
@@ -66,6 +68,8 @@ def bursts(victim: int) -> tuple[tuple[Step, ...], ...]:
                 Fault(latency_s=0.3),
                 Fault(reset_after=300_000),
                 Fault(half_close_after=400),
+                Fault(corrupt_after=1),
+                Fault(bytes_per_s=4_000_000),
             )
         ),
     )
@@ -98,18 +102,29 @@ class Sample:
     """MiB."""
     files: int
     threads: int
+    tasks: int
+    """Of its event loop."""
 
 
 async def _read(stage: Stage, samples: list[Sample]) -> None:
     while True:
         await asyncio.sleep(_SAMPLE_S)
         try:
-            process = stage.contestant.process()
-            with process.oneshot():
-                memory = process.memory_info().rss / _MIB
-                samples.append(Sample(memory, process.num_fds(), process.num_threads()))
-        except psutil.Error as error:
+            samples.append(await asyncio.to_thread(_sample, stage.contestant))
+        except (psutil.Error, OSError, ValueError) as error:
             say(f"  no sample: {error}")
+
+
+def _sample(contestant: Contestant) -> Sample:
+    """
+    Raises:
+        psutil.Error, OSError: it does not run, or does not answer.
+        ValueError: it does not say how many tasks it has.
+    """
+    process, tasks = contestant.process(), contestant.tasks()
+    with process.oneshot():
+        memory = process.memory_info().rss / _MIB
+        return Sample(memory, process.num_fds(), process.num_threads(), tasks)
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
@@ -121,5 +136,5 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     return {
         name: statistics.median(getattr(each, name) for each in rest[-part:])
         - statistics.median(getattr(each, name) for each in rest[:part])
-        for name in ("memory", "files", "threads")
+        for name in ("memory", "files", "threads", "tasks")
     }

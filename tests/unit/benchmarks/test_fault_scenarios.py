@@ -101,8 +101,8 @@ def test_summary_counts_failures_by_their_text() -> None:
 
 
 def test_growth_is_judged_after_the_warm_up() -> None:
-    samples = [soak.Sample(100.0, 50, 3)] * 10 + [soak.Sample(120.0, 60, 3)] * 30
-    assert soak.growth(samples) == {"memory": 0.0, "files": 0.0, "threads": 0.0}
-    samples[-10:] = [soak.Sample(125.0, 61, 4)] * 10
-    assert soak.growth(samples) == {"memory": 5.0, "files": 1.0, "threads": 1.0}
+    samples = [soak.Sample(100.0, 50, 3, 20)] * 10 + [soak.Sample(120.0, 60, 3, 22)] * 30
+    assert soak.growth(samples) == {"memory": 0.0, "files": 0.0, "threads": 0.0, "tasks": 0.0}
+    samples[-10:] = [soak.Sample(125.0, 61, 4, 29)] * 10
+    assert soak.growth(samples) == {"memory": 5.0, "files": 1.0, "threads": 1.0, "tasks": 7.0}
     assert soak.growth([]) == {}
