@@ -16,6 +16,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.net.client import client_of
 from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
 from lb.net.splice import is_plain
+from lb.net.timers import Timer
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.client import write_pieces
 from lb.wire.http1.body import Payload
@@ -45,9 +46,9 @@ class Downstream:
     """A client's connection without the reading of requests."""
 
     __slots__ = (
-        "_alarm", "_identity", "_lingered", "_taken", "_unsent", "_unsent_since", "client", "eof",
-        "exchange", "is_full", "is_leaving", "is_plain", "is_reading", "options", "relay", "served",
-        "since", "state", "transport",
+        "_age_timer", "_alarm", "_identity", "_lingered", "_taken", "_unsent", "_unsent_since",
+        "client", "closes", "eof", "exchange", "is_full", "is_leaving", "is_plain", "is_reading",
+        "options", "relay", "served", "since", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -55,7 +56,9 @@ class Downstream:
         self.options = relay.options
         """Those in force when its request began, or else now."""
         self.is_leaving = relay.draining
-        """It closes after its next answer."""
+        """It closes after the next answer, which says so."""
+        self.closes = relay.draining
+        """It closes after the answer under way, even if that could not say so."""
         self.transport: asyncio.Transport | None = None
         """None before it is connected and once it is lost."""
         self.client: Client = NOBODY
@@ -80,6 +83,7 @@ class Downstream:
         self._unsent = 0
         self._unsent_since = 0.0
         self._taken = 0
+        self._age_timer: Timer | None = None
         self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
 
     def refuse_late_head(self) -> None:
@@ -113,6 +117,7 @@ class Downstream:
         self.transport = None
         self.state = State.CLOSED
         self._alarm.cancel()
+        self.limit_age(0.0)
         relay.traffic.connections -= 1
         relay.crowd.leave(self.client.address)
         exchange = self.exchange
@@ -140,6 +145,18 @@ class Downstream:
             write_pieces(self.transport, pieces)
 
     # Ends
+
+    def limit_age(self, limit_s: float) -> None:
+        """Have the client connect anew in `limit_s` seconds; 0: when it likes."""
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self.relay.timers.after(limit_s, self.leave) if limit_s else None
+
+    def leave(self) -> None:
+        """Have the client connect anew after its next answer, which says so: it may be about to
+        use a connection that it thinks is open."""
+        self._age_timer = None
+        self.is_leaving = True
 
     def abort(self) -> None:
         """Close now; a request that is under way ends."""

@@ -389,7 +389,7 @@ class ServerConnection(Downstream):
         if self.state is not _BUSY or self.transport is None:
             self._decoder = None
             self.linger()
-        elif not keep_alive or self.is_leaving:
+        elif not keep_alive or self.closes:
             self.close()
         else:
             self.state = _READY
@@ -407,10 +407,12 @@ class ServerConnection(Downstream):
                 self._process()
 
     def begin_drain(self, *, gently: bool = False) -> None:
-        """Close as soon as no request is under way; gently, with the answer to the next one."""
-        self.is_leaving = True
-        if not gently and self.state is _READY and not self._pending:
-            self.close()
+        """Close as soon as no request is under way; gently, see `leave`."""
+        self.leave()
+        if not gently:
+            self.closes = True
+            if self.state is _READY and not self._pending:
+                self.close()
 
     # Settings
 
