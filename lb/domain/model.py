@@ -21,6 +21,11 @@ class ModelFacts:
     (`max_sequence_idle_microseconds`)."""
     slots: int = 0
     """Sequences that one backend runs at once; 0 where it is not known."""
+    instances: int = 0
+    """Executions that run side by side on one backend, each of which ends before its instance
+    begins another; 0 where that is not so, or not known."""
+    max_batch: int = 0
+    """Rows that a dynamic batcher puts into one execution; 0 where there is none."""
 
 
 NO_FACTS: Final = ModelFacts()

@@ -26,6 +26,16 @@ class Configured:
     """Models that an ensemble runs, which decide with it."""
 
 
+_ONE_BY_ONE: Final = frozenset({
+    "dali", "fil", "onnxruntime", "openvino", "python", "pytorch", "tensorflow", "tensorrt",
+})  # fmt: skip
+"""Backends of Triton whose instances run one execution after the other. Those of language models
+take many requests at once and mix them; of others nobody knows."""
+_PLATFORMS: Final = frozenset({
+    "onnxruntime_onnx", "pytorch_libtorch", "tensorflow_graphdef", "tensorflow_savedmodel",
+    "tensorrt_plan",
+})  # fmt: skip
+"""What older configurations say in place of the backend."""
 _UNREADABLE: Final = (
     ParseError, RecursionError, UnicodeDecodeError, json.JSONDecodeError,
     OverflowError, SystemError,
@@ -100,6 +110,8 @@ def _combined(parts: Sequence[ModelFacts]) -> ModelFacts:
         is_decoupled=_any(facts.is_decoupled for facts in parts),
         idle_s=max((facts.idle_s for facts in stateful), default=NO_FACTS.idle_s),
         slots=min((facts.slots for facts in stateful if facts.slots), default=0),
+        instances=min(facts.instances for facts in parts),
+        max_batch=min(facts.max_batch for facts in parts),
     )
 
 
@@ -121,7 +133,12 @@ def _configured(config: pb.ModelConfig) -> Configured:
             slots=_slots(config),
         )
     else:
-        facts = ModelFacts(is_stateful=False, is_decoupled=is_decoupled)
+        facts = ModelFacts(
+            is_stateful=False,
+            is_decoupled=is_decoupled,
+            instances=_executions(config),
+            max_batch=config.max_batch_size if config.HasField("dynamic_batching") else 0,
+        )
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
     return Configured(facts, tuple(steps))
 
@@ -133,7 +150,20 @@ def _slots(config: pb.ModelConfig) -> int:
         each = batching.oldest.max_candidate_sequences
     else:
         each = max(config.max_batch_size, 1)
-    instances = sum(
-        max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group
-    )
-    return max(each, 0) * max(instances, 1)
+    return max(each, 0) * max(_instances(config), 1)
+
+
+def _instances(config: pb.ModelConfig) -> int:
+    return sum(max(group.count, 1) * max(len(group.gpus), 1) for group in config.instance_group)
+
+
+def _executions(config: pb.ModelConfig) -> int:
+    """Executions side by side; 0 where requests do not run one after the other on an instance."""
+    if (
+        (config.backend not in _ONE_BY_ONE and config.platform not in _PLATFORMS)
+        or config.model_transaction_policy.decoupled
+        or config.HasField("ensemble_scheduling")
+        or config.HasField("sequence_batching")
+    ):
+        return 0
+    return _instances(config)

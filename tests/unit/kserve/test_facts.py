@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lb.domain.model import NO_FACTS, ModelFacts
@@ -153,3 +155,49 @@ def test_an_ensemble_that_runs_itself_ends() -> None:
 def test_one_stateful_version_makes_a_model_stateful() -> None:
     assert resolve({b"m": [STATELESS, STATEFUL]})[b"m"] == STATEFUL.facts
     assert resolve({b"m": [STATELESS, UNKNOWN]})[b"m"].is_stateful is None
+
+
+def executing(**config: object) -> tuple[int, int]:
+    facts = read(pb.ModelConfig(**config)).facts
+    return facts.instances, facts.max_batch
+
+
+GROUPS = [
+    pb.ModelInstanceGroup(count=2, kind="KIND_CPU"),
+    pb.ModelInstanceGroup(count=1, kind="KIND_GPU", gpus=[0, 1]),
+]
+
+
+def test_instances_of_all_groups_execute_side_by_side() -> None:
+    assert executing(backend="python", max_batch_size=8, instance_group=GROUPS) == (4, 0)
+    assert executing(platform="tensorrt_plan", instance_group=GROUPS) == (4, 0)
+
+
+def test_only_a_dynamic_batcher_puts_rows_of_several_requests_together() -> None:
+    batching = pb.ModelDynamicBatching()
+    batches = executing(
+        backend="onnxruntime", max_batch_size=16, instance_group=GROUPS, dynamic_batching=batching
+    )
+    assert batches == (4, 16)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"backend": "vllm"},
+        {"backend": "tensorrtllm"},
+        {"backend": "mine"},
+        {"backend": "python", "model_transaction_policy": {"decoupled": True}},
+        {"backend": "python", "sequence_batching": {}},
+        {"platform": "ensemble", "ensemble_scheduling": {"step": [{"model_name": "a"}]}},
+    ],
+)
+def test_of_what_does_not_run_one_by_one_no_instances_are_told(config: dict[str, object]) -> None:
+    body = json.dumps({**config, "instance_group": [{"count": 2, "kind": "KIND_CPU"}]}).encode()
+    assert configured_from_json(body).facts.instances == 0
+
+
+def test_of_several_versions_the_fewest_instances_count() -> None:
+    versions = [Configured(ModelFacts(instances=each, max_batch=8)) for each in (3, 2)]
+    assert resolve({b"m": versions})[b"m"].instances == 2
+    assert resolve({b"m": [*versions, UNKNOWN]})[b"m"].instances == 0
