@@ -9,9 +9,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from lb.net.acceptor import Acceptor
+from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http2.server import ServerLink
 from lb.runtime.descriptors import Budget, DescriptorUse
 from lb.runtime.endpoints import OWN, Bound, Endpoint, Listeners
-from lb.runtime.front import Front
+from lb.runtime.front import Front, drawn_age
 from lb.runtime.predecessor import Inherited
 from lb.runtime.wiring import Product
 
@@ -68,6 +70,11 @@ class Doors:
         self._fronts = {}
         for endpoint in listeners.endpoints:
             self._put_behind(endpoint)
+        ages = {before.bound[each.name]: each.max_connection_age_s for each in before.endpoints}
+        for endpoint in listeners.endpoints:
+            bound = listeners.bound[endpoint.name]
+            if ages.get(bound) != endpoint.max_connection_age_s:
+                self._limit_ages(bound, endpoint.max_connection_age_s)
         staying = set(listeners.bound.values())
         for bound in before.bound.values():
             if bound not in staying:
@@ -126,15 +133,24 @@ class Doors:
         self._fronts[endpoint.name] = Front(self._product, endpoint)
 
     def _shut(self, bound: Bound) -> None:
-        local = bound.socket.getsockname()
+        servers = self._servers(bound)
         self._acceptors.pop(bound).close()
         bound.close()
-        for http1 in tuple(self._product.http1.servers):
-            if _came_through(http1.transport, local):
-                http1.begin_drain(gently=True)
-        for http2 in tuple(self._product.http2.servers):
-            if _came_through(http2.transport, local):
-                http2.begin_drain()
+        for server in servers:
+            server.leave()
+
+    def _limit_ages(self, bound: Bound, limit_s: float) -> None:
+        """Connections that stand have another limit, from now on."""
+        for server in self._servers(bound):
+            server.limit_age(drawn_age(limit_s, self._product.rng))
+
+    def _servers(self, bound: Bound) -> list[ServerConnection | ServerLink]:
+        """The connections that came through a socket."""
+        local = bound.socket.getsockname()
+        product = self._product
+        servers: tuple[ServerConnection | ServerLink, ...]
+        servers = (*product.http1.servers, *product.http2.servers)
+        return [server for server in servers if _came_through(server.transport, local)]
 
     # Room
 

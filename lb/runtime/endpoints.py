@@ -31,6 +31,8 @@ class Endpoint:
     tls: ListenerTlsSettings | None
     proxy_protocol: bool = False
     """Connections of trusted proxies begin with a PROXY header."""
+    max_connection_age_s: float = 0.0
+    """Seconds after which clients are asked to connect anew; 0 is never."""
 
 
 def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
@@ -56,10 +58,18 @@ def _pair(
         names = (http_name, grpc_name)
         is_proxied = http.proxy_protocol or grpc.proxy_protocol
         tls = http.tls or grpc.tls
-        return (Endpoint(http_name, names, http.address, tuple(AppProtocol), tls, is_proxied),)
+        age_s = http.max_connection_age or grpc.max_connection_age
+        both = tuple(AppProtocol)
+        return (Endpoint(http_name, names, http.address, both, tls, is_proxied, age_s),)
     return tuple(
         Endpoint(
-            name, (name,), listener.address, (protocol,), listener.tls, listener.proxy_protocol
+            name,
+            (name,),
+            listener.address,
+            (protocol,),
+            listener.tls,
+            listener.proxy_protocol,
+            listener.max_connection_age,
         )
         for name, listener, protocol in (
             (http_name, http, AppProtocol.HTTP),

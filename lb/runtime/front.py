@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Reason
@@ -15,6 +16,22 @@ from lb.runtime.fronts import front_factory
 from lb.runtime.wiring import Product
 
 ProtocolFactory = Callable[[], Any]
+_AGE_JITTER: Final = 0.1
+"""Clients that came at once must not all come again at once."""
+
+
+def drawn_age(limit_s: float, rng: Random) -> float:
+    """How long one connection may last where the limit is `limit_s`; 0 is no limit."""
+    return limit_s * rng.uniform(1.0 - _AGE_JITTER, 1.0 + _AGE_JITTER)
+
+
+def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFactory:
+    def make_ageing() -> Any:
+        protocol = make()
+        protocol.limit_age(drawn_age(limit_s, rng))
+        return protocol
+
+    return make_ageing
 
 
 class Front:
@@ -32,6 +49,9 @@ class Front:
         own = front_factory(product.settings.fronts, endpoint.name, product.http1)
         if own is not None:
             factories[AppProtocol.HTTP] = own
+        if endpoint.max_connection_age_s:
+            for protocol, make in factories.items():
+                factories[protocol] = _ageing(make, endpoint.max_connection_age_s, product.rng)
         timeouts, timers = product.settings.timeouts, product.timers
         traffic = product.meter.traffic[endpoint.protocols[0]]
         self.sniffer: Sniffer | None = None
@@ -41,8 +61,8 @@ class Front:
         """Of the first stage."""
         if len(endpoint.protocols) > 1:
             self.factory = self.sniffer = Sniffer(
-                product.http1.server_protocol,
-                product.http2.server_protocol,
+                factories[AppProtocol.HTTP],
+                factories[AppProtocol.GRPC],
                 timers,
                 timeouts.head,
             )

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from lb.domain.client import IpNetwork, TrustedProxies
 from lb.settings.section import Section
+from lb.settings.units import Duration
 from lb.settings.values import (
     FileName,
     HeaderName,
@@ -70,6 +71,11 @@ class RelayListenerSettings(ListenerSettings):
     """Whether connections of `trusted_proxies` begin with a PROXY header, version 1 or 2, that
     tells the client's address. They must then; with TLS it comes before the handshake. What others
     send is not looked at for one. Two listeners at one address have it in common."""
+    max_connection_age: Duration = 0.0
+    """How long a client may keep a connection, give or take a tenth by chance; 0 is no limit. Then
+    it is asked to connect anew and what runs goes on: with a GOAWAY in two steps (HTTP/2), with
+    `Connection: close` in the next answer (HTTP/1.1). So clients spread over load balancers that
+    were added; 5m does for that. Two listeners at one address have it in common."""
 
 
 Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]

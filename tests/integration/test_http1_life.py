@@ -590,6 +590,36 @@ async def test_draining_closes_idle_clients_and_finishes_the_others(setup: Setup
         assert (answer.status, answer.body) == (503, b'{"error": "Server exiting"}')
 
 
+async def test_an_answer_that_could_not_say_so_is_not_the_last_one(setup: Setup) -> None:
+    """The client may have sent its next request already, on a connection that it thinks is open."""
+    backend, relay, client = setup
+    gate = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc")
+        await gate.wait()
+        await peer.send(b"def")
+        await peer.request()
+        await peer.send(reply())
+
+    backend.script = script
+    await client.send(_INFER)
+    await eventually(lambda: any(server.exchange for server in relay.relay.servers))
+    server = next(iter(relay.relay.servers))
+    await eventually(lambda: server.exchange is not None and server.exchange.response_begun)
+    server.limit_age(0.01)
+    await eventually(lambda: server.is_leaving)
+    gate.set()
+    answer = await client.answer("POST")
+    assert answer.body == b"abcdef"
+    assert b"connection" not in answer.fields
+    await client.send(_INFER)
+    answer = await client.answer("POST")
+    assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
+    assert await client.is_closed()
+
+
 async def test_closing_ends_what_is_under_way() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()

@@ -54,8 +54,8 @@ class ServerLink(Link):
     """One downstream HTTP/2 connection."""
 
     __slots__ = (
-        "_drain_step", "_ended", "_idle_since", "_preface", "_timer", "_unanswered", "_unopened",
-        "client", "extra_fields",
+        "_age_timer", "_drain_step", "_ended", "_idle_since", "_preface", "_timer", "_unanswered",
+        "_unopened", "client", "extra_fields",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = _MOST_UNREAD
@@ -74,6 +74,7 @@ class ServerLink(Link):
         self._unopened = 0
         """Streams that never became calls."""
         self._timer: Timer | None = None
+        self._age_timer: Timer | None = None
         self.client: Client = NOBODY
         self.extra_fields = b""
         """Fields that we add to every request of this connection (forwarding and the subject of
@@ -140,6 +141,7 @@ class ServerLink(Link):
         self.relay.crowd.leave(self.client.address)
         if self._timer is not None:
             self._timer.cancel()
+        self.limit_age(0.0)
         self.end_timers()
         self._drop_calls()
         self.transport = None
@@ -371,6 +373,17 @@ class ServerLink(Link):
                 self._close_soon()
 
     # Shutdown
+
+    def limit_age(self, limit_s: float) -> None:
+        """Have the client connect anew in `limit_s` seconds; 0: when it likes."""
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self.relay.timers.after(limit_s, self.leave) if limit_s else None
+
+    def leave(self) -> None:
+        """Have the client connect anew for its next request."""
+        self._age_timer = None
+        self.begin_drain()
 
     def on_goaway(self, last_stream_id: int, code: int) -> None:
         """The client opens no more streams; the last that ends takes the connection with it."""

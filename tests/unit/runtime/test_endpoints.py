@@ -39,6 +39,16 @@ def test_tls_may_stand_at_either_of_two() -> None:
     assert one.tls is not None
 
 
+def test_the_age_of_connections_is_each_listeners_or_of_both_at_one_address() -> None:
+    aged = {"address": "a:1", "max_connection_age": "5m"}
+    assert [each.max_connection_age_s for each in endpoints(settings(http=aged, grpc="a:2"))] == [
+        300.0,
+        0.0,
+    ]
+    (one,) = endpoints(settings(http="a:1", grpc=aged))
+    assert one.max_connection_age_s == 300.0
+
+
 def test_sockets_are_bound_and_closed(tmp_path: Path) -> None:
     path = tmp_path / "lb.sock"
     listeners = Listeners(

@@ -15,7 +15,7 @@ from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.sniff import SniffProtocol
 from lb.runtime.endpoints import endpoints
-from lb.runtime.front import Front
+from lb.runtime.front import Front, drawn_age
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
@@ -77,3 +77,16 @@ async def test_connections_that_have_not_reached_their_protocol_are_counted(
     assert len(front) == 1
     front.close()
     assert plain.aborted
+
+
+async def test_connections_get_an_age_by_chance_around_the_limit(product: Product) -> None:
+    shared = replace(endpoints(product.settings)[2], max_connection_age_s=100.0)
+    front = Front(product, replace(shared, tls=None))
+    assert front.tls is not None
+    ages = [drawn_age(100.0, product.rng) for _ in range(1000)]
+    assert 90.0 <= min(ages) < 92.0
+    assert 108.0 < max(ages) <= 110.0
+    before = len(product.timers)
+    for factory in front.tls.factories.values():
+        factory()
+    assert len(product.timers) - before == 2

@@ -1,0 +1,55 @@
+"""The whole product with its listeners in the process of a test, for what has to look inside."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lb.runtime.doors import Doors
+from lb.runtime.endpoints import Listeners
+from lb.runtime.logs import Logs
+from lb.runtime.wiring import Product, build
+from lb.settings.model import Settings
+
+
+class Balancer:
+    """A running product; metrics and admin API are off."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.logs = Logs(settings)
+        self.product: Product = build(settings, self.logs)
+        self.doors = Doors(self.product, Listeners(settings), {})
+
+    @property
+    def accepted(self) -> int:
+        """Connections of clients so far."""
+        return sum(traffic.accepted for traffic in self.product.meter.traffic)
+
+    def address(self, listener: str) -> str:
+        """HOST:PORT of a listener."""
+        return str(self.doors.listeners.addresses[listener])
+
+    def reload(self, settings: Settings) -> None:
+        """Listen as other settings say."""
+        self.product.settings = settings
+        self.doors.replace(Listeners(settings, self.doors.listeners.bound.values()))
+
+
+@asynccontextmanager
+async def running_balancer(tree: dict[str, Any]) -> AsyncIterator[Balancer]:
+    """A balancer that has probed its backends, until the end of the block."""
+    balancer = Balancer(Settings.model_validate(tree))
+    product = balancer.product
+    try:
+        await product.discovery.start()
+        product.probes.start()
+        product.models.start()
+        await product.probes.first_round()
+        await product.models.first_round(5.0)
+        await balancer.doors.open()
+        yield balancer
+    finally:
+        balancer.doors.close()
+        await product.aclose()
+        balancer.logs.close()
