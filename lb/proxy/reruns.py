@@ -84,6 +84,8 @@ class Reruns:
         self._schedule = schedule
         self.budget = RerunBudget(share, floor, clock())
         self.deadly = DeadlyModels()
+        self.never: frozenset[bytes] = frozenset()
+        """Models whose requests must not run twice."""
         self.refused: Counter[str] = Counter()
         """Requests that might have gone again and did not, by why."""
         self.count = 0
@@ -100,6 +102,8 @@ class Reruns:
             outcome: how.
         """
         now = self._clock()
+        if exchange.model in self.never:
+            return self._refuse("never")
         if outcome in LOSSES:
             losses: int = getattr(exchange, "losses", 0)
             exchange.losses = losses + 1

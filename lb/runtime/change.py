@@ -24,7 +24,7 @@ from lb.runtime.endpoints import Bound, Listeners
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs, open_access_log
 from lb.runtime.memory import held_ceiling, memory_limit
-from lb.runtime.options import fan_out_options, http1_options, http2_options
+from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
 from lb.runtime.security import Security, make_security
 from lb.runtime.wiring import Product, request_sink
 from lb.settings.model import Settings
@@ -139,6 +139,7 @@ def _apply_limits(product: Product) -> None:
     product.ledger.resize(held_ceiling(settings.limits.memory_bytes, memory_limit()))
     product.meter.max_models = settings.metrics.model_labels
     product.dispatcher.max_attempts = settings.retry.attempts
+    product.dispatcher.reruns.never = run_once(settings)
     budget = product.dispatcher.reruns.budget
     budget.share, budget.floor = settings.retry.budget, settings.retry.floor
     table = product.dispatcher.steps.table

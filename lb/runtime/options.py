@@ -13,6 +13,7 @@ from lb.proxy.http2.relay import Http2Options
 from lb.runtime.access import credential_fields
 from lb.runtime.security import private_fields
 from lb.settings.model import ForwardedMode, Settings
+from lb.settings.models import RetryMode
 from lb.wire.http1.limits import HeadLimits
 
 _X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
@@ -67,6 +68,13 @@ def http2_options(settings: Settings) -> Http2Options:
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
         trusted_proxies=settings.listen.proxies,
+    )
+
+
+def run_once(settings: Settings) -> frozenset[bytes]:
+    """Models whose requests must not run twice."""
+    return frozenset(
+        name.encode() for name, own in settings.models.items() if own.retry is RetryMode.NEVER
     )
 
 

@@ -45,7 +45,7 @@ from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
-from lb.runtime.options import fan_out_options, http1_options, http2_options
+from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
 from lb.runtime.security import Security, make_security
 from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
@@ -259,6 +259,7 @@ def _dispatcher(
     dispatcher.reruns = Reruns(
         directory.ref, time.monotonic, share=settings.retry.budget, floor=settings.retry.floor
     )
+    dispatcher.reruns.never = run_once(settings)
     affinity = Affinity(settings.sequences.affinity.value)
     table = SequenceTable(limit=settings.sequences.max_open, affinity=affinity)
     dispatcher.steps = Steps(table)

@@ -21,6 +21,7 @@ from lb.settings.fronts import FrontSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
 from lb.settings.model_table import ModelTableSettings
+from lb.settings.models import ModelSettings
 from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettings
 from lb.settings.reload import ReloadSettings, UpgradeSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
@@ -82,10 +83,6 @@ class ShutdownSettings(Section):
     once."""
 
 
-class ModelSettings(Section):
-    """Settings of one ML model."""
-
-
 class Settings(Section):
     """A whole configuration."""
 
@@ -118,7 +115,7 @@ class Settings(Section):
     model_table: ModelTableSettings = ModelTableSettings()
     sequences: SequenceSettings = SequenceSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Settings per ML model, by its name. There are none yet, so each mapping must be empty."""
+    """Settings per ML model, by its name as clients write it."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""

@@ -182,7 +182,7 @@ CLIENTS: Final = (
         "triton_lb_reruns_refused_total",
         _COUNTER,
         "Those that did not go again, by why: lost_twice (two servers were lost with it), "
-        "deadly_model (see `triton_lb_blocked_models`) or budget.",
+        "deadly_model (see `triton_lb_blocked_models`), never (a setting of the model) or budget.",
         ("why",),
     ),
     MetricSpec(

@@ -19,6 +19,7 @@ from lb.settings.listening import (
     RelayListenerSettings,
 )
 from lb.settings.model import Settings
+from lb.settings.models import ModelSettings
 from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
 from lb.settings.section import Section
@@ -53,6 +54,7 @@ SECTIONS: dict[Path, type[Section]] = {
     ("access", "limits", 0): ClientLimitSettings,
     ("fronts", "sagemaker"): SageMakerSettings,
     ("fronts", "vertex"): VertexSettings,
+    ("models", "example"): ModelSettings,
 }
 """Where the full file shows each section."""
 SETTINGS = [
@@ -102,6 +104,7 @@ def test_the_full_file_holds_the_defaults() -> None:
             ],
             "discovery": {"dns": [settings.discovery.dns[0].model_dump(include=_EXAMPLE_DNS)]},
             "access": settings.access.model_dump(include={"tokens", "limits"}),
+            "models": {name: {} for name in settings.models},
         }
     )
     assert settings == least

@@ -48,6 +48,7 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "clients": {(tls.settings, tls.protocol) for tls in product.security.clients},
         "sink": type(sink).__name__,
         "budget": (product.dispatcher.reruns.budget.share, product.dispatcher.reruns.budget.floor),
+        "never": product.dispatcher.reruns.never,
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
         "discovery": (
             [source.name for source in product.discovery._sources],

@@ -54,8 +54,8 @@ class StreamCall(RoutedStream):
 
     __slots__ = (
         "_answer", "_answer_header", "_answer_size", "_answers", "_between", "_count_at", "_counts",
-        "_cutter", "_due", "_has_steps", "_head", "_header", "_header_size", "_known",
-        "_known_size", "_known_stop", "_look_at", "_needs_no_look", "_pool", "_snapshot", "_target",
+        "_cutter", "_due", "_head", "_header", "_header_size", "_known", "_known_size",
+        "_known_stop", "_look_at", "_needs_no_look", "_pool", "_runs_once", "_snapshot", "_target",
         "is_uncounted",
     )  # fmt: skip
 
@@ -77,8 +77,8 @@ class StreamCall(RoutedStream):
         self._answer_header = b""
         """Of the frame in which it went out."""
         self._cutter = MessageCutter()
-        self._has_steps = False
-        """Some message belongs to a sequence."""
+        self._runs_once = False
+        """Some message belongs to a sequence, or to a model whose requests must not run twice."""
         self._between = True
         """No message is under way."""
         self._head: Pipe[Any] | None = None
@@ -276,7 +276,7 @@ class StreamCall(RoutedStream):
         if (
             message.step is None
             and not (message.version or snapshot.regions)
-            and (route is None or route.is_plain)
+            and (route is None or route.is_uniform)
             and 0 < size < _SHORT_NAME
             and start[PREFIX_SIZE:] == bytes((_NAME_TAG, size)) + name
             and not start[0]
@@ -380,7 +380,7 @@ class StreamCall(RoutedStream):
         step = message.step
         particulars = None
         route = relay.dispatcher.pool.current.routes.get(message.model)
-        if message.version or message.regions or (route is not None and not route.is_plain):
+        if message.version or message.regions or (route is not None and not route.is_uniform):
             particulars = self.particulars = Particulars()
             particulars.version, particulars.regions = message.version, message.regions
         if backend is None:
@@ -402,7 +402,8 @@ class StreamCall(RoutedStream):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
-        self._has_steps |= message.step is not None
+        once = self.relay.dispatcher.reruns.never
+        self._runs_once |= message.step is not None or message.model in once
         debts = self.debts
         if not debts.note(message, self.relay.now):
             return False
@@ -445,8 +446,8 @@ class StreamCall(RoutedStream):
 
     @property
     def may_run_twice(self) -> bool:
-        """See `Exchange`: nothing was answered yet, and none of it belongs to a sequence."""
-        return self.merge is None and not self._has_steps
+        """See `Exchange`: nothing was answered yet, and no message must run only once."""
+        return self.merge is None and not self._runs_once
 
     def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `Call`. At once: messages that come meanwhile must find a backend."""

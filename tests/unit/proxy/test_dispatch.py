@@ -220,6 +220,17 @@ def test_what_did_not_run_goes_again_at_once_and_the_rest_a_little_later() -> No
     assert placed == [Outcome.REFUSED, Outcome.LOST]
 
 
+def test_what_must_not_run_twice_goes_again_only_when_it_did_not_run() -> None:
+    parts = make(2)
+    parts.dispatcher.reruns.never = frozenset({b"orders"})
+    one = exchange()
+    one.model = b"orders"
+    parts.dispatcher.place(one)
+    parts.dispatcher.attempt_ended(one, Outcome.REFUSED)
+    assert may_retry(parts, one, Outcome.REFUSED)
+    assert not may_retry(parts, one, Outcome.STALE)
+
+
 def test_what_the_table_forbids_is_not_placed_again() -> None:
     """A control operation after a race, a lost body, a begun response, a lost answer."""
     parts = make(2)

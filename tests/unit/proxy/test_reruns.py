@@ -159,3 +159,11 @@ def test_the_budget_holds() -> None:
     allowed = [bench.reruns.may(bench.lost(), Outcome.STALLED) for _ in range(12)]
     assert allowed == [True] * 10 + [False] * 2
     assert bench.reruns.refused == {"budget": 2}
+
+
+def test_what_must_not_run_twice_does_not_go_again() -> None:
+    bench = Bench()
+    bench.reruns.never = frozenset({b"orders"})
+    assert not bench.reruns.may(bench.lost(b"orders"), Outcome.LOST)
+    assert bench.reruns.may(bench.lost(b"m"), Outcome.LOST)
+    assert bench.reruns.refused == {"never": 1}

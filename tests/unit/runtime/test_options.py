@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lb.runtime.options import fan_out_options, http1_options, http2_options
+from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
 from lb.settings.model import Settings
 
 
@@ -36,6 +36,11 @@ def test_forwarding_modes_are_told_apart() -> None:
         for each in options:
             assert each.x_forwarded is (mode in ("x_forwarded", "both"))
             assert each.forwarded is (mode in ("forwarded", "both"))
+
+
+def test_models_that_must_not_run_twice_are_known_by_their_names_on_the_wire() -> None:
+    given = settings(models={"grüße": {"retry": "never"}, "b": {"retry": "auto"}, "c": {}})
+    assert run_once(given) == {"grüße".encode()}
 
 
 def test_equal_settings_make_equal_options() -> None:

@@ -373,3 +373,13 @@ async def test_a_stream_with_a_sequence_or_an_answer_does_not_go_again(begun: bo
     else:
         assert paper.status() == 14
     assert paper.bench.is_clean()
+
+
+async def test_a_stream_with_one_message_that_must_not_run_twice_does_not_go_again() -> None:
+    paper = PaperStreams()
+    paper.bench.dispatcher.reruns.never = frozenset({b"orders"})
+    paper.send(request("plain", name="1"), request("orders", name="2"))
+    paper.backends[0].goes()
+    assert paper.backends[1].gets() == []
+    assert paper.status() == 14
+    assert paper.bench.is_clean()
