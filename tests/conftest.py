@@ -31,6 +31,9 @@ Where a call into C keeps even threads from running, `faulthandler_timeout` of p
 _FRAMES = 15
 _STARTED_AT = time.monotonic()
 
+# Hundreds of processes of the product are started: each would compile all of its modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 class _Watch(threading.Thread):
     """Ends the run where a test hangs for good, with its name as the last line."""
