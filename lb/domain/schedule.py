@@ -130,9 +130,9 @@ class Ticket:
     """One request that is to be placed. What stands below `tried` is the scheduler's to write."""
 
     __slots__ = (
-        "backend", "began_at", "came_at", "deadline", "eligible", "expected_s", "is_waiting",
-        "model", "number", "plan", "position", "priority", "refused", "rows", "size", "tenant", "tried",
-        "version", "wait",
+        "after", "backend", "began_at", "came_at", "deadline", "eligible", "expected_s",
+        "is_waiting", "key", "model", "number", "plan", "position", "priority", "refused", "rows",
+        "size", "tenant", "tried", "version", "wait", "work_s",
     )  # fmt: skip
 
     def __init__(
@@ -171,6 +171,12 @@ class Ticket:
         """It is in a queue; then nothing of the above may be changed but by `drop`."""
         self.number = 0
         """Its place among all that came."""
+        self.key = 0.0
+        """Its place among those of its tenant that wait: the earlier of two times."""
+        self.work_s = 0.0
+        """Execution time that it was counted with."""
+        self.after = 0
+        """The end in its lane after which it executes, by number."""
 
 
 class ScheduleRefused(Exception):
