@@ -46,7 +46,7 @@ async def run(size: int, other_size: int, *, is_plain: bool, profile: bool) -> N
     relay, backend = make_relay()
     if is_plain:
         facts = ModelFacts(is_stateful=False, is_decoupled=False)
-        routes = {b"simple": ModelRoute(facts=facts, is_plain=True)}
+        routes = {b"simple": ModelRoute(facts=facts, is_uniform=True, is_plain=True)}
         pool_ref = relay.dispatcher.pool
         pool_ref.publish(replace(pool_ref.current, routes=routes))
     server = relay.server_protocol()

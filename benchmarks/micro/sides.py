@@ -121,7 +121,7 @@ class Wiring:
         placement = Placement(self.backends, policy.build(self.backends), policy)
         facts = ModelFacts(is_stateful=False, is_decoupled=False)
         ready = frozenset({b"1"})
-        route = ModelRoute(facts=facts, ready_versions=ready, is_plain=True)
+        route = ModelRoute(facts=facts, ready_versions=ready, is_uniform=True, is_plain=True)
         if having_model is not None:
             some = self.backends[:having_model]
             special = Placement(some, policy.build(some), policy)

@@ -13,6 +13,7 @@ from typing import Final
 
 from lb.control.ejection import leave_out
 from lb.control.passive import PassiveHealth
+from lb.control.plans import Planner
 from lb.control.record import NO_SETUP, BackendRecord, Member, PortRecord, text
 from lb.control.roll import Roll
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
@@ -142,6 +143,11 @@ class BackendDirectory:
     def use_policy(self, policy: Policy, now: float) -> None:
         """Choose backends in another way from now on."""
         self._routes.policy = policy
+        self._publish(now)
+
+    def use_planner(self, planner: Planner, now: float) -> None:
+        """Schedule requests in another way from now on."""
+        self._routes.planner = planner
         self._publish(now)
 
     # Membership

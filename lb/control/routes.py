@@ -14,9 +14,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from lb.control.holders import Holders, Pattern
+from lb.control.plans import Planner
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import NO_FACTS, ModelFacts
 from lb.domain.pool import ModelRoute, Picker, Placement, Placements, Policy
+from lb.domain.schedule import Plan
 from lb.health.models import Version
 
 _Key = tuple[AppProtocol, tuple[Backend, ...]]
@@ -72,6 +74,8 @@ class RouteBuilder:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         """Another one counts from the next `forget_pickers` on."""
+        self.planner = Planner()
+        """Likewise."""
         self._earlier: dict[_Key, Placement] = {}
         """To be taken over while all is made anew."""
         self._placements: dict[_Key, Placement] = {}
@@ -82,7 +86,7 @@ class RouteBuilder:
         self._shape: object = None
         """All that routes follow from beside patterns and facts; None: begin anew."""
         self._views: tuple[_View, ...] = ()
-        self._shared: dict[tuple[Pattern, ModelFacts], ModelRoute] = {}
+        self._shared: dict[tuple[Pattern, ModelFacts, Plan | None], ModelRoute] = {}
         self._names: AbstractSet[bytes] = frozenset()
         self._facts: Mapping[bytes, ModelFacts] = {}
         self._routes: dict[bytes, ModelRoute] = {}
@@ -146,6 +150,7 @@ class RouteBuilder:
     def _begin_anew(self, tiers: Sequence[Tiers]) -> None:
         self._earlier, self._placements, self._enough = self._placements, {}, 0
         self._shared = {}
+        self.planner.follow(_everybody(tiers))
         bits = self._holders.bits
         self._views = tuple(
             _View(tiers[protocol], bits, partial(self._placed, protocol))
@@ -165,7 +170,8 @@ class RouteBuilder:
         news: dict[bytes, ModelRoute] = {}
         same: dict[tuple[int, int], bool] = {}
         for name in changed:
-            key = (patterns.get(name, ()), facts.get(name, NO_FACTS))
+            known = facts.get(name, NO_FACTS)
+            key = (patterns.get(name, ()), known, self.planner.plan(name, known))
             route = shared.get(key)
             if route is None:
                 route = shared[key] = _route(*key, self._views, general, no_regions)
@@ -255,6 +261,16 @@ def _ready(tiers: Sequence[Tiers]) -> dict[Backend, frozenset[Version]]:
     }
 
 
+def _everybody(tiers: Sequence[Tiers]) -> list[Backend]:
+    """All candidates, each once."""
+    found = {
+        each.backend: None
+        for of_protocol in tiers
+        for each in (*of_protocol.for_models, *of_protocol.suspected)
+    }
+    return list(found)
+
+
 def _shape(tiers: Tiers) -> object:
     """What placements follow from, but for what backends have."""
     candidates = (*tiers.for_models, *tiers.suspected)
@@ -277,6 +293,7 @@ def _changed_facts(
 def _route(
     pattern: Pattern,
     facts: ModelFacts,
+    plan: Plan | None,
     views: Sequence[_View],
     general: Placements,
     no_regions: bool,
@@ -291,14 +308,15 @@ def _route(
         special = _special((views[0].of(each), views[1].of(each)), usual)
         if special is not None:
             versions[version] = special
+    is_uniform = facts.is_stateful is False and placements is None and not versions and no_regions
     return ModelRoute(
         facts=facts,
         placements=placements,
         versions=versions,
         ready_versions=frozenset(version for version, _ in pattern),
-        is_plain=(
-            facts.is_stateful is False and placements is None and not versions and no_regions
-        ),
+        is_uniform=is_uniform,
+        plan=plan,
+        is_plain=is_uniform and plan is None,
     )
 
 

@@ -57,7 +57,7 @@ def _with_trials(
             general = _with(trial, general)
         else:
             placements = _with(trial, route.placements or usual.placements)
-            routes[model] = replace(route, placements=placements, is_plain=False)
+            routes[model] = replace(route, placements=placements, is_uniform=False, is_plain=False)
     return general, routes
 
 

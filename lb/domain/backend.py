@@ -155,6 +155,8 @@ class BackendSpec:
     weight: float = 1.0
     max_in_flight: int = 0
     """Requests at once, both protocols together; 0 is no limit."""
+    concurrency: int = 0
+    """Requests of one model at once; more wait in its queue. 0 leaves it to the model."""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Added to probes and to calls of our own, never to relayed requests. They may be secrets."""
     tls: BackendTls | None = None

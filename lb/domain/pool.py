@@ -16,6 +16,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.fault import Fault
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
+from lb.domain.schedule import Plan
 
 
 class Picker(Protocol):
@@ -71,9 +72,12 @@ class ModelRoute:
     """Of versions for which it is others than `placements`."""
     ready_versions: frozenset[bytes] = frozenset()
     """Those that some eligible backend has ready; an empty one is of a backend that names none."""
+    is_uniform: bool = False
+    """It is certainly stateless, and nothing is special about its backends."""
+    plan: Plan | None = None
+    """How its requests are scheduled; None where they are not."""
     is_plain: bool = False
-    """It is certainly stateless, and nothing is special about its backends: requests for it
-    need no second look."""
+    """It is uniform and not scheduled: requests for it need no second look."""
 
     @property
     def is_ready(self) -> bool:

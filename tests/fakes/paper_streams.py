@@ -31,7 +31,9 @@ STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
 ROUTES = {
     b"seq": ModelRoute(facts=ModelFacts(is_stateful=True, is_decoupled=False, idle_s=60.0)),
     b"free": ModelRoute(facts=ModelFacts(is_stateful=True, is_decoupled=True, idle_s=60.0)),
-    b"plain": ModelRoute(facts=ModelFacts(is_stateful=False, is_decoupled=False), is_plain=True),
+    b"plain": ModelRoute(
+        facts=ModelFacts(is_stateful=False, is_decoupled=False), is_uniform=True, is_plain=True
+    ),
 }
 
 

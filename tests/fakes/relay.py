@@ -58,7 +58,10 @@ class Finished:
 
 
 _PLAIN = ModelRoute(
-    facts=ModelFacts(is_stateful=False), ready_versions=frozenset({b"1"}), is_plain=True
+    facts=ModelFacts(is_stateful=False),
+    ready_versions=frozenset({b"1"}),
+    is_uniform=True,
+    is_plain=True,
 )
 
 

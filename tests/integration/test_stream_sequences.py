@@ -40,7 +40,7 @@ def pool_of(relay: RunningRelay, *eligible: int) -> PoolSnapshot:
     routes = {
         b"seq": ModelRoute(facts=SEQ),
         b"free": ModelRoute(facts=FREE),
-        b"plain": ModelRoute(facts=PLAIN, is_plain=True),
+        b"plain": ModelRoute(facts=PLAIN, is_uniform=True, is_plain=True),
         b"only1": ModelRoute(facts=PLAIN, placements=placed(relay.backends[1:2])),
     }
     snapshot = replace(snapshot_of(backends), routes=routes, knows_all=True)

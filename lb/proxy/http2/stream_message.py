@@ -70,7 +70,7 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
 
 def is_plain(route: ModelRoute | None) -> bool:
     """Whether requests for a model need no second look."""
-    return route is not None and route.is_plain
+    return route is not None and route.is_uniform
 
 
 def has_one_answer(route: ModelRoute | None) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from random import Random
 
 from lb.balancing.policies import make_policy
+from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
@@ -235,3 +236,21 @@ def test_a_set_that_becomes_the_general_one_is_picked_from_directly() -> None:
     for placement in (placements[HTTP], general.placements[HTTP]):
         assert placement.picker is not None
         assert {placement.picker.pick() for _ in range(4)} == {A, B}
+
+
+def test_a_scheduled_model_is_uniform_and_not_plain() -> None:
+    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    builder.planner = Planner(PlanRules(usual=LineRule(by=LimitBy.CONFIGURATION)))
+    both = tiers(having(A, "m", "n"), having(B, "m", "n"))
+    facts = {b"m": ModelFacts(is_stateful=False, instances=2), b"n": STATELESS}
+    names = frozenset(facts)
+    first = builder.build([both, both], names, facts)
+    m, n = first.routes[b"m"], first.routes[b"n"]
+    assert m.plan is not None
+    assert (m.is_uniform, m.is_plain) == (True, False)
+    assert n.plan is None
+    assert (n.is_uniform, n.is_plain) == (True, True)
+    assert builder.build([both, both], names, facts).routes is first.routes
+    builder.planner = Planner()
+    builder.forget_pickers()
+    assert builder.build([both, both], names, facts).routes[b"m"].is_plain

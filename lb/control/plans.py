@@ -1,0 +1,118 @@
+"""Which models are scheduled, and how many requests of each a backend may have at once.
+
+A model is scheduled where its limit is known: from the settings, or from its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from lb.domain.backend import Backend
+from lb.domain.model import ModelFacts
+from lb.domain.schedule import LaneLimit, Plan, QueueRules
+
+_ADAPTIVE_START: Final = 8
+"""Requests at once to begin with, where the model's configuration says nothing."""
+
+
+class LimitBy(Enum):
+    """What tells how many requests of a model a backend may have at once."""
+
+    NOTHING = "off"
+    """They are not scheduled."""
+    CONFIGURATION = "auto"
+    """The model's own: its instances, and how it batches."""
+    MEASUREMENT = "adaptive"
+    """What is found to be enough."""
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRule:
+    """How requests of a model are scheduled."""
+
+    by: LimitBy = LimitBy.NOTHING
+    concurrency: int = 0
+    """By NUMBER."""
+    queue: QueueRules = field(default_factory=QueueRules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRules:
+    """What is configured. The default schedules nothing."""
+
+    usual: LineRule = LineRule()
+    models: Mapping[bytes, LineRule] = field(default_factory=dict)
+    """Of models that have rules of their own, by name."""
+
+
+class Planner:
+    """Makes plans. Models of which the same holds share one, as long as it holds."""
+
+    def __init__(self, rules: PlanRules | None = None) -> None:
+        self.rules = rules or PlanRules()
+        self._own: dict[Backend, int] = {}
+        """Backends with a limit of their own."""
+        self._plans: dict[tuple[bytes, int, int], Plan] = {}
+        """By the model with rules of its own or "", instances and rows of a batch."""
+
+    def follow(self, backends: Iterable[Backend]) -> None:
+        """Plan for these backends from now on."""
+        own = {each: each.spec.concurrency for each in backends if each.spec.concurrency}
+        if own != self._own:
+            self._own = own
+            self._plans = {}
+
+    def plan(self, name: bytes, facts: ModelFacts) -> Plan | None:
+        """How requests of a model are scheduled; None where they are not."""
+        rule = self.rules.models.get(name, self.rules.usual)
+        if facts.is_stateful or not self._is_known(rule, facts):
+            return None
+        key = (name if name in self.rules.models else b"", facts.instances, facts.max_batch)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = self._make(rule, facts)
+        return plan
+
+    def _is_known(self, rule: LineRule, facts: ModelFacts) -> bool:
+        """Whether there is any limit to go by."""
+        match rule.by:
+            case LimitBy.NOTHING:
+                return False
+            case LimitBy.NUMBER:
+                return True
+            case LimitBy.CONFIGURATION:
+                return facts.instances > 0 or bool(self._own)
+            case LimitBy.MEASUREMENT:
+                return facts.is_decoupled is False
+
+    def _make(self, rule: LineRule, facts: ModelFacts) -> Plan:
+        instances, max_batch = max(facts.instances, 1), facts.max_batch
+        is_adaptive = rule.by is LimitBy.MEASUREMENT
+        usual = enough(facts.instances, max_batch) if facts.instances else 0
+        if rule.by is LimitBy.NUMBER:
+            usual = rule.concurrency
+        elif is_adaptive and not usual:
+            usual = _ADAPTIVE_START
+        return Plan(
+            limits={
+                backend: LaneLimit(concurrency, instances=instances, max_batch=max_batch)
+                for backend, concurrency in self._own.items()
+            },
+            default=LaneLimit(usual, is_adaptive, instances, max_batch),
+            rules=rule.queue,
+        )
+
+
+def enough(instances: int, max_batch: int) -> int:
+    """How many requests at once keep all instances of a model busy.
+
+    One by one, a few wait at the server so that no instance idles while an answer travels; with
+    dynamic batching, the next batch gathers while all instances execute.
+    """
+    if max_batch:
+        return (instances + 1) * max_batch
+    return instances + max(1, instances // 4)
