@@ -1,0 +1,287 @@
+"""Plays a part: starts Tritons and contestants, then runs, each contestant in turn."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.load.bench import say
+from benchmarks.load.processes import REPOSITORY, BenchError, Children, Cores, run_pinned
+from benchmarks.study.contestants import CONTESTANTS, DIRECT, Ground, Running
+from benchmarks.study.figures import Run, by_kind, failures, figures, lateness_ms
+from benchmarks.study.fleet import Counted, Fleet
+from benchmarks.study.generator import HTTP, Job, Outcome
+from benchmarks.study.gpus import Gpu, Models
+from benchmarks.study.journal import Journal, Key
+from benchmarks.study.parts import Part, Step
+from benchmarks.study.trace import Kind, mean_rows
+from benchmarks.study.wires import GOOD
+
+_CALIBRATION_S, _CALIBRATION_CLIENTS = 0.8, 2
+_WARM_UP_S = 1.5
+_START_S = 20.0
+"""Of the load generator, beyond its load."""
+_SETTLE_S = 20.0
+_GENERATOR_STARTS_S = 0.25
+
+
+@dataclass
+class Played:
+    """What there is about a part: how its Tritons fared alone, and who did not take part."""
+
+    part: Part
+    measured: list[Models] = field(default_factory=list)
+    """The Tritons with the times that they took when they were asked directly."""
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def rate(self, step: Step) -> float:
+        """Requests a second that a step offers; 0 in a closed loop."""
+        if step.share:
+            return step.share * capacity(self.measured, step.kinds)
+        return step.rate
+
+
+def capacity(fleet: Sequence[Models], kinds: Sequence[Kind]) -> float:
+    """Requests of this mix a second that all Tritons carry together."""
+    whole = sum(kind.share for kind in kinds)
+    per_triton = []
+    for models in fleet:
+        if len(models) == 1:
+            (gpu,) = models.values()
+            per_triton.append(gpu.rate(mean_rows(kinds)))
+        else:  # models have instances of their own: the one that is full first decides
+            most = [models[each.model].rate(each.rows) * whole / each.share for each in kinds]
+            per_triton.append(min(most))
+    return sum(per_triton)
+
+
+def play(part: Part, journal: Journal, *, runs: int, commit: str, scale: float = 1.0) -> Played:
+    """Measure what the journal does not have yet.
+
+    Args:
+        part: what to play.
+        journal: gets every measurement at once.
+        runs: of each step and contestant, interleaved.
+        commit: what is measured.
+        scale: of the seconds of each load.
+
+    Raises:
+        BenchError: there are no Tritons, or the load generator failed.
+    """
+    played = Played(part)
+    cores = Cores.choose()
+    with (
+        tempfile.TemporaryDirectory(prefix="triton-lb-study-") as name,
+        Children(Path(name)) as own,
+    ):
+        fleet = Fleet.start(Path(name), part.fleet)
+        try:
+            played.measured = calibrate(fleet, cores.load)
+            _tell_capacity(played)
+            ground = Ground(Path(name), fleet.addresses, fleet.models, cores.proxy)
+            started = _start(part, own, ground, played)
+            for each in started:
+                _warm_up(each, played, cores.load)
+            for number in range(runs):
+                for step in part.steps:
+                    turn = number % len(started)
+                    for each in [*started[turn:], *started[:turn]]:
+                        key = Key(
+                            part.name,
+                            step.name,
+                            each.name,
+                            number,
+                            fingerprint(part, step, commit, scale),
+                        )
+                        if key not in journal:
+                            taken = _Taken(each, step, number, scale)
+                            journal.add(key, measure(taken, fleet, played, cores.load))
+        finally:
+            fleet.close()
+    return played
+
+
+def fingerprint(part: Part, step: Step, commit: str, scale: float) -> str:
+    """Of all that makes measurements comparable."""
+    return f"{commit} x{scale:g} {part.protocol} {step} {part.fleet}"
+
+
+def _start(part: Part, own: Children, ground: Ground, played: Played) -> list[Running]:
+    started = []
+    for name in part.contestants:
+        try:
+            started.append(CONTESTANTS[name].start(own, ground))
+        except BenchError as error:
+            played.errors[name] = str(error)
+            say(f"  {name} does not take part: {error}")
+    if not started:
+        raise BenchError(f"{part.name}: nobody takes part")
+    return started
+
+
+def _warm_up(running: Running, played: Played, core: int) -> None:
+    """Half of what they can carry: connections are made, and times are learnt."""
+    step = replace(played.part.steps[0], rate=0.0, share=0.5, clients=0, seconds=_WARM_UP_S)
+    step = replace(step, kinds=tuple(replace(each, deadline_ms=0.0) for each in step.kinds))
+    job = _job(running, step, played, seed=99, seconds=_WARM_UP_S)
+    generate(job, core)
+
+
+def _tell_capacity(played: Played) -> None:
+    step = played.part.steps[0]
+    nominal = capacity(played.part.fleet, step.kinds)
+    found = capacity(played.measured, step.kinds)
+    say(f"{played.part.name}: {played.part.title}; {found:.0f}/s, by their times {nominal:.0f}/s")
+
+
+def calibrate(fleet: Fleet, core: int) -> list[Models]:
+    """Ask each Triton alone, so that it never idles: what an execution takes beyond its time."""
+    found: dict[tuple[tuple[str, Gpu], ...], Models] = {}
+    for address, models in zip(fleet.addresses, fleet.models, strict=True):
+        alike = tuple(models.items())
+        if alike in found:
+            continue
+        found[alike] = {
+            name: replace(gpu, base_ms=gpu.base_ms + _overhead_ms(address.http, name, gpu, core))
+            for name, gpu in models.items()
+        }
+    return [found[tuple(models.items())] for models in fleet.models]
+
+
+def _overhead_ms(port: int, model: str, gpu: Gpu, core: int) -> float:
+    clients = _CALIBRATION_CLIENTS * gpu.slots()
+    kinds = (Kind(model=model),)
+    job = Job(HTTP, port, kinds, seconds=_CALIBRATION_S, seed=1, clients=clients)
+    outcomes = generate(job, core)
+    ends = sorted(each.ended for each in outcomes if each.what == GOOD)
+    if len(ends) < 2 * gpu.slots() + 2:
+        raise BenchError(f"a Triton answered {len(ends)} of {len(outcomes)} requests")
+    # The first batch may be small, and executions end at once: count from the second end on.
+    first = ends[gpu.slots()]
+    rate = sum(end > first for end in ends) / (ends[-1] - first)
+    return max(0.0, 1000.0 * (gpu.slots() / rate) - (gpu.slots() * 1000.0 / gpu.rate()))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """One measurement to take."""
+
+    running: Running
+    step: Step
+    number: int
+    scale: float
+
+
+def measure(taken: _Taken, fleet: Fleet, played: Played, core: int) -> Run:
+    """Play one step to one contestant.
+
+    Raises:
+        BenchError: the load generator failed, or a Triton does not answer.
+    """
+    step, part = taken.step, played.part
+    seconds = step.seconds * taken.scale
+    job = _job(taken.running, step, played, seed=1000 + taken.number, seconds=seconds)
+    before = fleet.counted()
+    with _slowness(step, fleet, seconds):
+        outcomes = generate(job, core)
+    if any(each.what != GOOD for each in outcomes):
+        _settle(fleet)
+    after = fleet.counted()
+    did = [now - then for now, then in zip(after, before, strict=True)]
+    taken_s = max((each.ended for each in outcomes), default=seconds)
+    all_figures = figures(outcomes, seconds, part.budget_ms)
+    run = Run(
+        figures=all_figures,
+        kinds=by_kind(outcomes, step.kinds, seconds, part.budget_ms),
+        offered=job.rate or all_figures.rate,
+        utilisation=_utilisation(did, fleet.models, taken_s),
+        batch=_batch(did),
+        shares=_shares(did),
+        late_ms=lateness_ms(outcomes),
+        outcomes=failures(outcomes),
+    )
+    say(
+        f"  {step.name} run {taken.number + 1} {taken.running.name:22} p50 {all_figures.p50:6.1f}"
+        f" p99 {all_figures.p99:7.1f} ms, {all_figures.rate:5.0f}/s,"
+        f" in budget {all_figures.goodput:5.0f}/s, late {run.late_ms:.1f} ms"
+        + (f", {run.outcomes}" if run.outcomes else "")
+    )
+    return run
+
+
+def _job(running: Running, step: Step, played: Played, *, seed: int, seconds: float) -> Job:
+    part = played.part
+    rate = played.rate(step)
+    if running.name == DIRECT:
+        rate /= len(part.fleet)
+    port = running.http if part.protocol == HTTP else running.grpc
+    return Job(part.protocol, port, step.kinds, seconds, seed, rate=rate, clients=step.clients)
+
+
+def generate(job: Job, core: int) -> list[Outcome]:
+    """Run the load generator in a process of its own.
+
+    Raises:
+        BenchError: it failed, or did not end.
+    """
+    argv = [sys.executable, "-m", "benchmarks.study.generator", job.as_json()]
+    limit = job.seconds + job.drain_s + _START_S
+    said = json.loads(run_pinned(argv, core=core, timeout_s=limit, cwd=REPOSITORY))
+    return [Outcome(*each) for each in said]
+
+
+class _slowness:  # noqa: N801 - reads as the statement it is
+    """While the block runs, one Triton is slow for a part of the time."""
+
+    def __init__(self, step: Step, fleet: Fleet, seconds: float) -> None:
+        self._timers: list[threading.Timer] = []
+        self._end: Callable[[], None] = lambda: None
+        if (slow := step.slowness) is not None:
+            self._end = lambda: fleet.slow_down(slow.triton, 1.0)
+            for share, factor in ((slow.begins, slow.factor), (slow.ends, 1.0)):
+                at = _GENERATOR_STARTS_S + share * seconds
+                arguments = (slow.triton, factor)
+                self._timers.append(threading.Timer(at, fleet.slow_down, arguments))
+
+    def __enter__(self) -> None:
+        for timer in self._timers:
+            timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+        self._end()
+
+
+def _settle(fleet: Fleet) -> None:
+    """Wait until the Tritons have done what nobody waits for any more."""
+    limit = time.monotonic() + _SETTLE_S
+    before = fleet.counted()
+    while time.monotonic() < limit:
+        time.sleep(0.25)
+        now = fleet.counted()
+        if now == before:
+            return
+        before = now
+
+
+def _utilisation(did: Sequence[Counted], fleet: Sequence[Models], seconds: float) -> list[float]:
+    instances = [sum(gpu.instances for gpu in models.values()) for models in fleet]
+    return [each.busy_s / seconds / count for each, count in zip(did, instances, strict=True)]
+
+
+def _batch(did: Sequence[Counted]) -> float:
+    executions = sum(each.executions for each in did)
+    return sum(each.inferences for each in did) / executions if executions else 0.0
+
+
+def _shares(did: Sequence[Counted]) -> list[float]:
+    whole = sum(each.inferences for each in did)
+    return [each.inferences / whole if whole else 0.0 for each in did]
