@@ -196,4 +196,4 @@ class Flow(RuleBasedStateMachine):
 
 
 TestFlow = Flow.TestCase
-TestFlow.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestFlow.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)

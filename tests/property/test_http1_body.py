@@ -46,7 +46,7 @@ _BODIES = st.tuples(
 _CUTS = st.lists(st.integers(0, 1000), max_size=20)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_BODIES, st.binary(max_size=10), _CUTS)
 def test_legal_bodies_are_decoded_at_every_pace(
     wire: bytes, behind: bytes, cuts: list[int]
@@ -58,7 +58,7 @@ def test_legal_bodies_are_decoded_at_every_pace(
     assert _decode([wire[at : at + 1] for at in range(len(wire))]) == expected
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(_BODIES, st.binary(max_size=3), st.integers(0, 300), st.integers(0, 3), _CUTS)
 def test_broken_bodies_are_refused_where_the_reference_refuses_them(
     wire: bytes, noise: bytes, at: int, size: int, cuts: list[int]
@@ -87,7 +87,7 @@ _ONE_CHUNK = st.tuples(
 )
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     _BODIES,
     st.integers(0, 300),
@@ -120,7 +120,7 @@ def _rest_of(decoder: ChunkedDecoder) -> tuple[bytes, bytes, int]:
     return b"".join(out), decoder.trailers, used
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 60), _CUTS)
 def test_length_is_counted_at_every_pace(wire: bytes, length: int, cuts: list[int]) -> None:
     decoder = LengthDecoder(length)
@@ -135,7 +135,7 @@ def test_length_is_counted_at_every_pace(wire: bytes, length: int, cuts: list[in
     assert used == min(length, len(wire))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_BODIES)
 def test_h11_agrees_on_legal_bodies(wire: bytes) -> None:
     client = h11.Connection(h11.CLIENT)

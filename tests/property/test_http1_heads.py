@@ -102,7 +102,7 @@ def _response(head: bytes, *, to_head: bool) -> ResponseHead | None:
         return None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_heads(_REQUEST_LINES))
 def test_requests_are_read_as_by_the_reference(head: bytes) -> None:
     request = _request(head)
@@ -119,7 +119,7 @@ def test_requests_are_read_as_by_the_reference(head: bytes) -> None:
     assert request.is_clean == (request.upstream == head)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_heads(_STATUS_LINES), st.booleans())
 def test_responses_are_read_as_by_the_reference(head: bytes, to_head: bool) -> None:
     response = _response(head, to_head=to_head)
@@ -156,7 +156,7 @@ class _Parsed:
         self.complete = True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(_heads(_REQUEST_LINES))
 def test_other_parsers_read_our_requests_as_we_meant_them(head: bytes) -> None:
     request = _request(head)
@@ -185,7 +185,7 @@ def test_other_parsers_read_our_requests_as_we_meant_them(head: bytes) -> None:
     assert b"upgrade" not in names
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(_heads(_REQUEST_LINES), st.integers(1, 40))
 def test_pace_does_not_matter(head: bytes, step: int) -> None:
     at_once = _request(head.removeprefix(b"\r\n"))
@@ -205,7 +205,7 @@ def test_pace_does_not_matter(head: bytes, step: int) -> None:
         assert collected == head.removeprefix(b"\r\n")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(ALL), st.integers(0, 400), st.integers(0, 30))
 @example(b"\r\n\r\n", ALL[0], 0, 0)
 def test_garbage_is_refused_and_nothing_else_happens(

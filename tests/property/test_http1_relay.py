@@ -182,7 +182,7 @@ class _World:
         assert sides.traffic.connections == 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(_STEP, max_size=40))
 def test_any_order_of_events_leaves_nothing(steps: list[tuple[str, int, bytes]]) -> None:
     async def run() -> None:
@@ -230,7 +230,7 @@ _REQUESTS = [wire for wire in _CLIENT_BYTES[:6] if b"Transfer" not in wire and w
 _ANSWERS = [_BACKEND_BYTES[0], _BACKEND_BYTES[4], _BACKEND_BYTES[6]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(_REQUESTS),
     st.sampled_from(_ANSWERS),

@@ -175,7 +175,7 @@ HABITS: st.SearchStrategy[Callable[[Honest], None]] = st.one_of(
 
 @given(st.lists(HABITS, min_size=1, max_size=5), st.integers(1, 12))
 @example([lambda client: client.chat(250, 0)], 12)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 async def test_honest_clients_meet_no_budget(
     habits: list[Callable[[Honest], None]], times: int
 ) -> None:

@@ -220,7 +220,7 @@ class Failures(logging.Handler):
 
 
 @given(st.lists(steps(), min_size=5, max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @example([("client sends", 0, lambda stream: f.call(stream, b""), 0, 60), ("leaves", 0)])
 def test_nothing_breaks_and_nothing_is_left(course: list[tuple[Any, ...]]) -> None:
     async def run() -> None:

@@ -236,7 +236,7 @@ STEPS = st.sampled_from([1 << 20, 1 << 20, 1000, 64, 7])
 
 
 @given(EVENTS, STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 def test_every_byte_arrives_when_readers_read(
     events: list[tuple[str, int, int]], step: int
 ) -> None:
@@ -267,7 +267,7 @@ def test_every_byte_arrives_when_readers_read(
 
 
 @given(EVENTS, STEPS, st.sampled_from([2000, 6000, 15_000]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_memory_stays_below_its_ceiling_and_nothing_is_left(
     events: list[tuple[str, int, int]], step: int, ceiling: int
 ) -> None:

@@ -105,7 +105,7 @@ def _payload(side: Side) -> bytes:
     return b"".join(frame.payload for frame in side.gets() if frame.kind == DATA)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     _SIZES,
     st.lists(st.integers(0, 200_000), max_size=3),

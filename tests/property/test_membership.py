@@ -272,4 +272,4 @@ class Pool(RuleBasedStateMachine):
 
 
 PoolTest = Pool.TestCase
-PoolTest.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+PoolTest.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

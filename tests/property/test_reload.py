@@ -161,7 +161,7 @@ async def reloaded(first: Settings, second: Settings) -> tuple[Any, Any]:
         logs.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CONFIGURATIONS, CONFIGURATIONS)
 def test_a_reloaded_process_is_as_if_started_so(
     first: dict[str, Any], second: dict[str, Any]

@@ -127,7 +127,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(ACTS, st.booleans(), st.booleans())
 def test_nothing_is_lost_or_left(
     acts: list[tuple[str, int, int]], ends_well: bool, at_first_error: bool

@@ -110,7 +110,7 @@ CUTS = st.lists(st.integers(0, 40_000), max_size=25)
 TURNS = st.lists(st.integers(0, BACKENDS - 1), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(REQUESTS, CUTS, CUTS, TURNS)
 def test_messages_stay_whole_and_answers_in_order(
     wanted: list[tuple[str, int, int]], cuts: list[int], answer_cuts: list[int], turns: list[int]
