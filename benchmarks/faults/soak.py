@@ -46,33 +46,39 @@ def scenario(minutes: float) -> Scenario:
     )
 
 
-def bursts(victim: int) -> tuple[tuple[Step, ...], ...]:
+_LINES = {
+    "black hole": Fault(black_hole=True),
+    "refuse": Fault(refuse=True),
+    "stop reading": Fault(stop_reading=True),
+    "late": Fault(latency_s=0.3),
+    "cut requests": Fault(reset_after=300_000),
+    "cut answers": Fault(half_close_after=400),
+    "corrupt": Fault(corrupt_after=1),
+    "rate": Fault(bytes_per_s=4_000_000),
+}
+
+
+def bursts(victim: int) -> dict[str, tuple[Step, ...]]:
     """One short script for each kind of fault."""
-    return (
-        (steps.kill(victim), steps.rest(5.0), steps.restart(victim), steps.back(victim)),
-        (steps.terminate(victim), steps.restart(victim), steps.back(victim)),
-        (steps.freeze(victim), steps.rest(4.0), steps.thaw(victim)),
-        (steps.tell(victim, "poison", "INTERNAL"), steps.rest(2.0), steps.heal(victim)),
-        (steps.tell(victim, "poison", "UNKNOWN"), steps.rest(2.0), steps.heal(victim)),
-        (steps.tell(victim, "slow", "20"), steps.rest(5.0), steps.heal(victim)),
-        (steps.bad_requests(10.0), steps.rest(5.0), steps.bad_requests(0.0)),
-        (steps.resets(0.01, 5.0),),
-        (steps.unload(victim), steps.rest(2.0), steps.load(victim)),
-        (steps.reloads(2, 0.5),),
-        *(
-            (steps.disturb(victim, fault), steps.rest(3.0), steps.disturb(victim, NO_FAULT))
-            for fault in (
-                Fault(black_hole=True),
-                Fault(refuse=True),
-                Fault(stop_reading=True),
-                Fault(latency_s=0.3),
-                Fault(reset_after=300_000),
-                Fault(half_close_after=400),
-                Fault(corrupt_after=1),
-                Fault(bytes_per_s=4_000_000),
-            )
+    return {
+        "kill": (
+            *(steps.kill(victim), steps.rest(5.0)),
+            *(steps.restart(victim), steps.back(victim)),
         ),
-    )
+        "terminate": (steps.terminate(victim), steps.restart(victim), steps.back(victim)),
+        "freeze": (steps.freeze(victim), steps.rest(4.0), steps.thaw(victim)),
+        "internal": (steps.tell(victim, "poison", "INTERNAL"), steps.rest(2.0), steps.heal(victim)),
+        "unknown": (steps.tell(victim, "poison", "UNKNOWN"), steps.rest(2.0), steps.heal(victim)),
+        "slow": (steps.tell(victim, "slow", "20"), steps.rest(5.0), steps.heal(victim)),
+        "bad client": (steps.bad_requests(10.0), steps.rest(5.0), steps.bad_requests(0.0)),
+        "resets": (steps.resets(0.01, 5.0),),
+        "unload": (steps.unload(victim), steps.rest(2.0), steps.load(victim)),
+        "reload": (steps.reloads(2, 0.5),),
+        **{
+            name: (steps.disturb(victim, fault), steps.rest(3.0), steps.disturb(victim, NO_FAULT))
+            for name, fault in _LINES.items()
+        },
+    }
 
 
 def _soak(seconds: float) -> Step:
@@ -84,7 +90,10 @@ def _soak(seconds: float) -> Step:
             await asyncio.sleep(min(_QUIET_S, seconds / 4))
             while time.monotonic() < end:
                 victim = stage.rng.randrange(len(stage.site.tritons))
-                for each in stage.rng.choice(bursts(victim)):
+                kinds = bursts(victim)
+                name = stage.rng.choice(list(kinds))
+                say(f"  {name}, {victim}; {_state(stage, samples)}")
+                for each in kinds[name]:
                     await each(stage)
                 await asyncio.sleep(min(_QUIET_S, max(0.0, end - time.monotonic())))
         finally:
@@ -92,6 +101,12 @@ def _soak(seconds: float) -> Step:
         stage.notes |= growth(samples)
 
     return step
+
+
+def _state(stage: Stage, samples: Sequence[Sample]) -> str:
+    """How it does, for who watches."""
+    bad = [each for each in stage.load.ledger.asked.values() if each.error and each.is_counted]
+    return f"{len(bad)} failed, {samples[-1] if samples else 'no sample yet'}"
 
 
 @dataclass(frozen=True)
