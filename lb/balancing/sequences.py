@@ -1,7 +1,8 @@
 """Which backend runs which sequence, over all protocols and connections.
 
 A sequence is pinned by its START to the backend with the fewest open sequences of its model for
-its weight; its other steps follow; its END, or a long silence, frees it. A pin wins over who may
+its weight, or to one that every replica of the balancer can find by a hash; its other steps follow;
+its END, or a long silence, frees it. A pin wins over who may
 get new requests, so a backend that drains keeps what it runs. When a backend has died its pins
 are lost: the next step of each is told so, and the next START is placed afresh.
 
@@ -17,7 +18,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from lb.balancing.pin_rows import NO_ROW, PinRows
-from lb.balancing.rendezvous import by_rendezvous
+from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -40,7 +41,8 @@ class Affinity(Enum):
     LEAST_OPEN = "least_open"
     RENDEZVOUS = "rendezvous"
     """By a hash of the key over the eligible backends: replicas of the balancer agree on it
-    without telling each other."""
+    without telling each other. What another replica started is looked for in the order of the
+    hash, and pinned here as well where it is found."""
 
 
 class OpenSequence(NamedTuple):
@@ -110,11 +112,15 @@ class Pin:
 class SequenceTable:
     """All open sequences. One per process; every method but `sweep` is O(backends) or better."""
 
-    def __init__(self, *, limit: int, affinity: Affinity = Affinity.LEAST_OPEN) -> None:
+    def __init__(
+        self, *, limit: int, affinity: Affinity = Affinity.LEAST_OPEN, bound: float = 0.0
+    ) -> None:
         """Remember at most `limit` sequences; beyond that the one idle for longest is dropped."""
         self.limit = limit
         self.affinity = affinity
-        """Both may change: for sequences that begin later."""
+        self.bound = bound
+        """With `RENDEZVOUS`: how many times its share of the sequences of a model a backend may
+        have; 0 is no bound. All three may change: for sequences that begin later."""
         self._rows = PinRows()
         self._pins: dict[int, Pin] = {}
         """By row: those with steps under way."""
@@ -160,9 +166,9 @@ class SequenceTable:
             joined: backends that take it without one more request in flight.
 
         Returns:
-            The backend, and the pin that `ended` wants to have back. No pin: nobody started it
-            here. No backend: any will do, for its own word about that; or, for a START, none
-            has room.
+            The backend, and the pin that `ended` wants to have back. No pin: it is not
+            remembered. No backend: nobody started it here, and any will do for its own word about
+            that; or, for a START, none has room.
 
         Raises:
             RequestRefused: the sequence is lost.
@@ -183,9 +189,9 @@ class SequenceTable:
         if row == NO_ROW:
             if not step.is_start and self.affinity is Affinity.LEAST_OPEN:
                 return None, None
-            backend = self._choose(step.key, placement, tried, joined)
-            if backend is None or not step.is_start:
-                return backend, None
+            backend = self._choose(step, placement, tried, joined)
+            if backend is None:
+                return None, None
             row = self._open(step.key, queue, backend, now)
             if row == NO_ROW:
                 return backend, None
@@ -320,26 +326,33 @@ class SequenceTable:
 
     def _choose(
         self,
-        key: SequenceKey,
+        step: SequenceStep,
         placement: Placement,
         tried: tuple[Backend, ...],
         joined: Collection[Backend],
     ) -> Backend | None:
-        free = [backend for backend in placement.eligible if backend.has_room or backend in joined]
+        free = list(placement.eligible)
+        if step.is_start:  # others have to go where they belong
+            free = [backend for backend in free if backend.has_room or backend in joined]
         candidates = [backend for backend in free if backend not in tried] or free
         if not candidates:
             return None
-        if self.affinity is Affinity.RENDEZVOUS:
-            return by_rendezvous(key, candidates)
-        model = self._models.get(key.model)
+        model = self._models.get(step.key.model)
         shares = model.shares if model is not None else {}
 
-        def rank(backend: Backend) -> tuple[float, float, int]:
+        def running(backend: Backend) -> int:
             share = shares.get(backend)
-            running = 0 if share is None or share.is_lost else share.open
+            return 0 if share is None or share.is_lost else share.open
+
+        if self.affinity is Affinity.RENDEZVOUS:
+            if step.is_start and self.bound:
+                return by_bounded_rendezvous(step.key, candidates, running, self.bound)
+            return by_rendezvous(step.key, candidates)
+
+        def rank(backend: Backend) -> tuple[float, float, int]:
             per_weight = backend.inverse_weight
             return (
-                (running + 1) * per_weight,
+                (running(backend) + 1) * per_weight,
                 (backend.in_flight + 1) * per_weight,
                 backend.last_sequence,
             )

@@ -415,11 +415,14 @@ class Dispatcher:
         """
         backend = exchange.backend
         particulars = exchange.particulars or _NO_PARTICULARS
-        if meaning is Meaning.NO_SEQUENCE and particulars.pin is not None:
-            self.steps.table.unknown(particulars.pin)
-        if backend is None or meaning is Meaning.NO_SEQUENCE:
+        if backend is None:
             return False
         step = particulars.step
+        if meaning is Meaning.NO_SEQUENCE:
+            if particulars.pin is not None:
+                self.steps.table.unknown(particulars.pin)
+            may_search = step is not None and self.steps.may_search(step)
+            return may_search and body_retained and self._has_others(exchange, backend)
         if meaning in _MODEL_IS_ELSEWHERE:
             self.misplaced(backend, exchange.model, particulars.version)
             if step is not None:
@@ -427,7 +430,6 @@ class Dispatcher:
                 self.steps.table.forget(step.key, backend)
         if (
             not body_retained
-            or exchange.attempts >= self.max_attempts
             or not exchange.operation.may_run_twice
             or (step is not None and not step.is_start)
         ):
@@ -437,6 +439,12 @@ class Dispatcher:
             route = snapshot.routes.get(exchange.model)
             if snapshot.knows_all and (route is None or not route.is_ready):
                 return False  # nobody has it
+        return self._has_others(exchange, backend)
+
+    def _has_others(self, exchange: Exchange, backend: Backend) -> bool:
+        """Whether there is a backend that was not asked yet, and an attempt left."""
+        if exchange.attempts >= self.max_attempts:
+            return False
         eligible = self.placement(exchange).eligible
         return any(other is not backend and other not in exchange.tried for other in eligible)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from lb.balancing.sequences import SequenceTable, lost_text, sequence_text
+from lb.balancing.sequences import Affinity, SequenceTable, lost_text, sequence_text
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
@@ -79,6 +79,15 @@ class Steps:
     def home(self, step: SequenceStep) -> Backend | None:
         """The backend that a step must go to; None where it is free to choose."""
         return None if step.is_start else self.table.backend_of(step.key)
+
+    def may_search(self, step: SequenceStep) -> bool:
+        """Whether a step that a backend says it knows nothing of may go to the next one: another
+        replica of the balancer may have started the sequence there."""
+        return (
+            not step.is_start
+            and self.table.affinity is Affinity.RENDEZVOUS
+            and self.table.backend_of(step.key) is None
+        )
 
     def failure(self, exchange: Exchange, outcome: Outcome) -> tuple[Reason, str]:
         """What to tell a client whose attempt has ended so and is not repeated."""

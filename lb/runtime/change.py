@@ -145,6 +145,7 @@ def _apply_limits(product: Product) -> None:
     table = product.dispatcher.steps.table
     table.limit = settings.sequences.max_open
     table.affinity = Affinity(settings.sequences.affinity.value)
+    table.bound = settings.sequences.bound
     product.models.refresh_s = settings.model_table.refresh
     product.restorer.is_on = settings.model_table.restore
     product.warm_up.is_on = settings.warm_up.enabled

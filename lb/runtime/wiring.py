@@ -261,7 +261,9 @@ def _dispatcher(
     )
     dispatcher.reruns.never = run_once(settings)
     affinity = Affinity(settings.sequences.affinity.value)
-    table = SequenceTable(limit=settings.sequences.max_open, affinity=affinity)
+    table = SequenceTable(
+        limit=settings.sequences.max_open, affinity=affinity, bound=settings.sequences.bound
+    )
     dispatcher.steps = Steps(table)
     dispatcher.conduct = directory.passive
     dispatcher.misplaced = lambda backend, model, version: directory.misplaced(

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from lb.settings.section import Section
-from lb.settings.values import PositiveCount
+from lb.settings.values import Number, PositiveCount
 
 
 class AffinityName(StrEnum):
@@ -24,7 +24,11 @@ class SequenceSettings(Section):
     affinity: AffinityName = AffinityName.LEAST_OPEN
     """Where a new one runs. `least_open`: the backend with the fewest open sequences of its model
     for its weight. `rendezvous`: chosen by a hash of model and id over the backends that may get
-    it, so that several load balancers agree while they see the same backends; less even."""
+    it, so that several load balancers agree while they see the same backends under the same
+    names. What another one started is asked for at up to three, as `retry.attempts` allows."""
+    bound: Annotated[Number, Field(ge=1, le=100)] = 1.25
+    """With `rendezvous`: how many times its share of the sequences of a model a backend may have
+    before the next one by the hash is taken; 100 is hardly a bound."""
     max_open: Annotated[PositiveCount, Field(le=10_000_000)] = 1_000_000
     """Sequences that are remembered; each takes about 170 bytes, more with a long id. Beyond that
     the one idle for longest is forgotten, and its next request may reach the wrong backend."""

@@ -69,6 +69,7 @@ async def forgotten(folder: Path) -> list[str]:
         "backends": [{"name": "a", "http": "127.0.0.1:1"}],
         "slow_start": {"window": "5s"},
         "outliers": {"enabled": True},
+        "sequences": {"bound": 2.0},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
     }
     first = Settings.model_validate(tree)

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from lb.balancing.policies import make_policy
+from lb.balancing.rendezvous import CHOICES
 from lb.balancing.sequences import IDLE_FACTOR, Affinity, OpenSequence, Pin, SequenceTable
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
@@ -439,7 +440,60 @@ def test_a_replica_knows_where_another_one_started_a_sequence() -> None:
         backend, pin = other.begin(step(number))
         assert backend is not None
         assert backend.name == home.name
-        assert pin is None
+        assert pin is not None
+        other.table.ended(step(number), pin, pin.starts, other.now)
+    assert other.open() == one.open()
+    assert other.table.started == 0
+
+
+def test_a_step_looks_for_a_sequence_in_the_order_of_the_hash() -> None:
+    play = Play(*make_backends(0, 0, 0), affinity=Affinity.RENDEZVOUS)
+    tried: tuple[Backend, ...] = ()
+    for _ in range(3):
+        backend, pin = play.begin(step(1), tried)
+        assert backend is not None
+        assert pin is not None
+        assert backend not in tried
+        tried = (*tried, backend)
+        play.table.unknown(pin)
+        play.table.ended(step(1), pin, pin.starts, play.now, surely_not_run=True)
+        assert len(play.table) == 0
+
+
+def test_a_full_backend_keeps_what_belongs_there() -> None:
+    backends = make_backends(0, 0, 0)
+    play = Play(*backends, affinity=Affinity.RENDEZVOUS)
+    home = Play(*make_backends(0, 0, 0), affinity=Affinity.RENDEZVOUS).start(1)
+    for backend in backends:
+        backend.max_in_flight = 1
+        backend.in_flight = int(backend.name == home.name)
+    started, _ = play.begin(step(2, start=True))
+    assert started is not None
+    found, _ = play.begin(step(1))
+    assert found is not None
+    assert found.name == home.name
+
+
+def test_replicas_stay_within_the_bound_and_find_each_others_sequences() -> None:
+    """Each counts only what it has begun, which is the same share of every backend for all."""
+    bound = 1.25
+    replicas = [Play(*make_backends(0, 0, 0, 0, 0), affinity=Affinity.RENDEZVOUS) for _ in range(3)]
+    for play in replicas:
+        play.table.bound = bound
+    homes = {number: replicas[number % 3].start(number).name for number in range(150)}
+    assert max(Counter(homes.values()).values()) <= bound * 150 / 5 + 3
+    searching = Play(*make_backends(0, 0, 0, 0, 0), affinity=Affinity.RENDEZVOUS)
+    for number, home in homes.items():
+        tried: tuple[Backend, ...] = ()
+        for _ in range(CHOICES):
+            found, pin = searching.begin(step(number), tried)
+            assert found is not None
+            assert pin is not None
+            if found.name == home:
+                break
+            tried = (*tried, found)
+            searching.table.unknown(pin)
+        assert len(tried) < CHOICES
 
 
 def test_a_hash_spreads_by_weight_and_moves_only_what_it_must() -> None:

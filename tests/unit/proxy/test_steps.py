@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lb.balancing.sequences import Affinity
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
@@ -223,6 +224,25 @@ def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
     parts.dispatcher.attempt_ended(step, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0
+
+
+def test_a_sequence_that_another_replica_began_is_searched_for() -> None:
+    parts = Parts(*(make_backend(name) for name in "abcd"))
+    parts.dispatcher.steps.table.affinity = Affinity.RENDEZVOUS
+    step = parts.step()
+    for left in (True, True, False):
+        parts.dispatcher.place(step)
+        found = parts.dispatcher.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
+        assert found is left
+        assert len(parts.dispatcher.steps.table) == 0
+        parts.dispatcher.attempt_ended(step, Outcome.NOT_HERE)
+    assert len(set(step.tried)) == 3
+    start = parts.step(start=True)
+    parts.dispatcher.place(start)
+    assert not parts.dispatcher.goes_elsewhere(start, Meaning.NO_SEQUENCE, body_retained=True)
+    other = parts.step()
+    parts.dispatcher.place(other)
+    assert not parts.dispatcher.goes_elsewhere(other, Meaning.NO_SEQUENCE, body_retained=False)
 
 
 @pytest.mark.parametrize("meaning", [Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY])

@@ -18,5 +18,11 @@ def test_some_must_be_remembered_but_not_more_than_memory_holds(count: int) -> N
         SequenceSettings(max_open=count)
 
 
+@pytest.mark.parametrize("bound", [0, 0.99, 101])
+def test_a_bound_leaves_everybody_a_share(bound: float) -> None:
+    with pytest.raises(ValidationError):
+        SequenceSettings(bound=bound)
+
+
 def test_every_affinity_is_one_of_the_table() -> None:
     assert [each.value for each in AffinityName] == [each.value for each in Affinity]
