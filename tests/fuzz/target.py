@@ -31,7 +31,7 @@ class Target:
     seeds: tuple[bytes, ...]
     words: tuple[bytes, ...] = ()
     """Pieces of the grammar, for mutations."""
-    examples: int = 1000
+    examples: int = 400
     """Generated inputs in the smoke test: what takes about a second."""
 
     def __str__(self) -> str:
