@@ -242,6 +242,6 @@ _WORDS = (
 )  # fmt: skip
 
 TARGETS = (
-    Target("grpc_clients", _check_client, (*_CLIENTS, *ROWS), _WORDS, examples=400),
-    Target("grpc_backends", _check_backend, _BACKENDS, _WORDS, examples=400),
+    Target("grpc_clients", _check_client, (*_CLIENTS, *ROWS), _WORDS),
+    Target("grpc_backends", _check_backend, _BACKENDS, _WORDS),
 )

@@ -79,4 +79,4 @@ _WORDS = (
     *(b"\n", b"\n  ", b"\t", b"\0", b"\r", b"\x7f"),
 )
 
-TARGETS = (Target("settings", _check, _SEEDS, _WORDS, examples=400),)
+TARGETS = (Target("settings", _check, _SEEDS, _WORDS),)
