@@ -13,6 +13,7 @@ ANSWER_HEAD_BYTES: Final = 8 * 1024
 """Looked at of an answer at most: an error may come before the names, with a traceback in it."""
 
 # Fields of ModelStreamInferResponse, and of the ModelInferResponse in it.
+_ERROR: Final = 1
 _INFER_RESPONSE: Final = 2
 _MODEL: Final = 1
 _ID: Final = 3
@@ -64,6 +65,19 @@ def _names(message: bytes, start: int, end: int) -> AnswerNames:
         if number >= _ID:
             break
     return AnswerNames(names[_MODEL], names[_ID])
+
+
+def error_text(message: bytes) -> str:
+    """The text of an error among the answers, which is given with its prefix; empty where there is
+    none to be read."""
+    try:
+        for number, kind, start, end in fields(message, PREFIX_SIZE, len(message)):
+            if number == _ERROR and kind == BYTES:
+                return message[start:end].decode(errors="replace")
+            break
+    except (IndexError, ProtobufError):
+        pass
+    return ""
 
 
 def error_answer(request_id: bytes, text: str) -> bytes:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.kserve.stream_answers import ANSWER_HEAD_BYTES
+from lb.kserve.gate import ERROR_TAG
+from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.kserve.stream_debts import Debts
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import upstream_detail
 from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, window_update
@@ -200,7 +202,10 @@ class Branch(Exchange):
                 error = StreamError(ErrorCode.PROTOCOL_ERROR, "DATA before the head of a response")
                 upstream.on_stream_error(self.request.sink_id, error)
             return
-        self.bytes_out += len(payload)
+        size = len(payload)
+        self.bytes_out += size
+        if size > PREFIX_SIZE and payload[PREFIX_SIZE] == ERROR_TAG:
+            self._tell_of_error(payload)
         if not self.response.push(payload):
             return
         if end_stream:
@@ -208,6 +213,13 @@ class Branch(Exchange):
             self.merge.branch_ended(self, GrpcStatus.UNKNOWN, "no status", None)
         else:
             self.merge.pump()
+
+    def _tell_of_error(self, payload: Payload) -> None:
+        """An answer may be an error. Only what is certain counts: of good ones nobody is told."""
+        is_first = self.cutter.is_between and not self.response.queue
+        if is_first and not payload[0]:
+            text = error_text(bytes(payload))
+            self.relay.dispatcher.answered_with_error(self, GrpcStatus.UNAVAILABLE, text)
 
     def _answered(self, status: int) -> None:
         """The backend's part is over."""

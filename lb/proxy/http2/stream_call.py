@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.stream_answer import AnsweredStream
 from lb.proxy.http2.stream_merge import MAX_UNANSWERED, StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
-from lb.proxy.http2.stream_way import RoutedStream
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.budget import Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, pack_header
-from lb.wire.http2.heads import RequestHead, ResponseHead
+from lb.wire.http2.heads import RequestHead
 
 if TYPE_CHECKING:
     from lb.domain.pool import PoolSnapshot
@@ -40,7 +39,6 @@ _SHORT_NAME: Final = 0x80
 """Names of fewer bytes have a length of one byte."""
 _FIRST_LOOK: Final = 1024
 """Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
-_ANSWER_START: Final = PREFIX_SIZE + 1
 _COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 _TINY_MESSAGE: Final = 16
@@ -49,14 +47,13 @@ The first of a frame is free: who sends a frame for each, pays for that already.
 _NOTHING_DUE: Final = Due()
 
 
-class StreamCall(RoutedStream):
+class StreamCall(AnsweredStream):
     """A stream of inferences."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_answers", "_between", "_count_at", "_counts",
-        "_cutter", "_due", "_head", "_header", "_header_size", "_known", "_known_size",
-        "_known_stop", "_look_at", "_needs_no_look", "_pool", "_runs_once", "_snapshot", "_target",
-        "is_uncounted",
+        "_answers", "_between", "_count_at", "_counts", "_cutter", "_due", "_head", "_header",
+        "_header_size", "_known", "_known_size", "_known_stop", "_look_at", "_needs_no_look",
+        "_pool", "_snapshot", "_target", "is_uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -69,16 +66,7 @@ class StreamCall(RoutedStream):
         """Those that `debts` knows of."""
         self._count_at = _COUNT_EVERY
         """Requests without answers, as far as `debts` knows, until it is told again."""
-        self._answer = b""
-        """How the last answer began, if it came whole and was no error: its length prefix, and the
-        tag of its first field."""
-        self._answer_size = 0
-        """How long it was; 0 where the next one must be looked at."""
-        self._answer_header = b""
-        """Of the frame in which it went out."""
         self._cutter = MessageCutter()
-        self._runs_once = False
-        """Some message belongs to a sequence, or to a model whose requests must not run twice."""
         self._between = True
         """No message is under way."""
         self._head: Pipe[Any] | None = None
@@ -364,7 +352,7 @@ class StreamCall(RoutedStream):
             return
         branch = merge.live.get(backend)
         is_new = branch is None
-        branch = self._target = branch or merge.new_branch(backend)
+        branch = self._target = branch or merge.new_branch(backend, message.model)
         merge.expect(branch, message)
         for piece in pieces:
             branch.send(piece)
@@ -402,8 +390,7 @@ class StreamCall(RoutedStream):
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
         self._target = None
-        once = self.relay.dispatcher.reruns.never
-        self._runs_once |= message.step is not None or message.model in once
+        self.note_first(message)
         debts = self.debts
         if not debts.note(message, self.relay.now):
             return False
@@ -447,7 +434,7 @@ class StreamCall(RoutedStream):
     @property
     def may_run_twice(self) -> bool:
         """See `Exchange`: nothing was answered yet, and no message must run only once."""
-        return self.merge is None and not self._runs_once
+        return self.merge is None and not self.runs_once
 
     def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `Call`. At once: messages that come meanwhile must find a backend."""
@@ -478,68 +465,13 @@ class StreamCall(RoutedStream):
             self._head.clear()
         self.backend = self._target = self._snapshot = None
         self.particulars = None
+        self.forget_first()
         self.debts.close()
         self.debts = Debts(self, self.relay.ledger)
         self._count_at = _COUNT_EVERY
         self._cutter = MessageCutter()
         self._between = True
         return pieces
-
-    # The backend's side
-
-    def end_whole(
-        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
-    ) -> bool:
-        """See `Call`: there is more to do than a write."""
-        return False
-
-    def take_answer(self, payload: bytes, size: int) -> bool:
-        """A small frame of the answers came. False when it is not a whole result, as the last one
-        was, and `response_data` is to take it."""
-        # HOT PATH (benchmarks/bench_stream_relay.py). A result is masked as the last one was,
-        # which is not at all; the reference is `StreamMask.feed`.
-        if not self._answer_size:
-            return False
-        if size != self._answer_size or not payload.startswith(self._answer):
-            if (
-                size <= PREFIX_SIZE
-                or payload[PREFIX_SIZE] == ERROR_TAG
-                or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
-            ):
-                return False
-            self._note_answer(payload, size)
-        if not self.server.send_small(self.response, payload, self._answer_header, size):
-            return False
-        self.mask.completed += 1
-        self.bytes_out += size
-        return True
-
-    def _note_answer(self, payload: bytes, size: int) -> None:
-        """Note how a result began that came whole."""
-        self._answer = payload[:_ANSWER_START]
-        self._answer_size = size
-        self._answer_header = pack_header(size << 8, 0, self.client_id)
-
-    def response_data(self, payload: Payload, end_stream: int) -> None:
-        """See `Call`."""
-        mask = self.mask
-        was_between = mask.is_between
-        masked = mask.feed(payload)
-        self._answer_size = 0
-        size = len(payload)
-        if (
-            masked is payload
-            and isinstance(payload, bytes)
-            and self.begun
-            and was_between
-            and mask.is_between
-            and size >= _ANSWER_START
-            and payload[PREFIX_SIZE] != ERROR_TAG
-            and int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE == size
-        ):
-            self._note_answer(payload, size)
-            self.response.taker = self.take_answer
-        super().response_data(masked, end_stream)
 
     # Ends
 

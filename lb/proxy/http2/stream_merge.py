@@ -113,7 +113,7 @@ class StreamMerge:
         call = self.call
         backend = call.backend
         assert backend is not None
-        branch = self.new_branch(backend)
+        branch = self.new_branch(backend, call.model)
         branch.debts = call.debts
         branch.cutter = call.mask.cutter()
         if not branch.cutter.is_between:
@@ -124,9 +124,10 @@ class StreamMerge:
 
     # Requests
 
-    def new_branch(self, backend: Backend) -> Branch:
-        """One more upstream stream, not open yet."""
+    def new_branch(self, backend: Backend, model: bytes) -> Branch:
+        """One more upstream stream, not open yet. Its first request is for `model`."""
         branch = self.live[backend] = Branch(self)
+        branch.model = model
         self._sources.append(branch)
         return branch
 

@@ -12,6 +12,7 @@ from lb.kserve.stream_answers import (
     AnswerNames,
     answer_names,
     error_answer,
+    error_text,
 )
 from lb.wire.grpc.message import frame_message
 
@@ -65,3 +66,18 @@ def test_our_errors_look_like_those_of_requests_that_triton_does_not_run() -> No
     assert answer.error_message == "no more"
     assert answer.infer_response == pb.ModelInferResponse(id="77")
     assert b"\xff" not in error_answer(b"\xff", "x")
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (result("", "", error_message="it failed"), "it failed"),
+        (result(error_message="über"), "über"),
+        (result(), ""),
+        (frame_message(b""), ""),
+        (frame_message(b"\x0a\x05ab"), ""),
+        (b"", ""),
+    ],
+)
+def test_texts_of_errors(message: bytes, text: str) -> None:
+    assert error_text(message) == text

@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome
-from tests.fakes.frames import HEADERS, RST_STREAM, answer, call, data, headers, request_fields
+from lb.proxy.http2.relay import Http2Options
+from tests.fakes.frames import (
+    DATA,
+    HEADERS,
+    RST_STREAM,
+    answer,
+    call,
+    data,
+    headers,
+    request_fields,
+)
 from tests.fakes.links import PaperRelay
 
 _STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
@@ -106,13 +116,17 @@ async def test_an_unknown_model_that_nobody_has_is_asked_for_once() -> None:
     assert relay.is_clean()
 
 
-async def test_streams_and_uploads_that_were_not_kept_are_not_repeated() -> None:
-    relay = PaperRelay(backends=2)
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_stream_that_is_refused_goes_to_another_backend_if_it_was_kept(kept: bool) -> None:
+    relay = PaperRelay(backends=2, options=Http2Options(retained_size=100 if kept else 5))
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     client.sends(headers(1, request_fields(path=_STREAM)))
     client.sends(data(1, b"\0\0\0\0\3\x0a\1m"))
     first.sends(_refusal(1, b"Server exiting"))
-    assert not second.gets()
+    if kept:
+        assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
+        second.sends(_refusal(1, b"Server exiting"))
+    assert HEADERS not in [frame.kind for frame in second.gets()]
     kinds = [frame.kind for frame in client.gets()]
     assert kinds == [HEADERS, RST_STREAM]
     assert relay.is_clean()
