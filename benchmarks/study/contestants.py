@@ -7,6 +7,8 @@ as many requests as execute at once, and `haproxy-tuned` has both, with limits f
 
 from __future__ import annotations
 
+import subprocess
+import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any
 import yaml
 
 from benchmarks.load.backend import render
-from benchmarks.load.processes import BenchError, Child, Children, free_ports
+from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children, free_ports
 from benchmarks.load.proxies import (
     CERTIFICATE,
     ENVOY,
@@ -74,6 +76,8 @@ class Contestant:
     """Added to triton-lb's configuration."""
     backends: int = 0
     """How many of the Tritons it has; 0: all."""
+    revision: str = ""
+    """Of triton-lb: the commit to run, instead of the sources that are here."""
 
     def start(self, children: Children, ground: Ground) -> Running:
         """Start it and wait until it serves.
@@ -108,7 +112,8 @@ class Contestant:
         _CHANGES[self.proxy](self, config)
         argv = serve_argv(config) if self.proxy == TRITON_LB else recipe.argv(config)
         name = self.name.replace("/", "-")
-        child = children.start(name, argv, core=ground.core, cwd=recipe.tree or directory)
+        tree = _sources(self.revision, directory) if self.revision else recipe.tree
+        child = children.start(name, argv, core=ground.core, cwd=tree or directory)
         child.wait_until_listening(http, grpc)
         if self.proxy == TRITON_LB:
             child.wait_until(lambda: http_status(f"127.0.0.1:{metrics}", "/readyz") == 200)
@@ -132,6 +137,22 @@ class Contestant:
             elif self.proxy == NGINX:
                 lines.append(f"server 127.0.0.1:{port};")
         return (", " if self.proxy == ENVOY else "\n  ").join(lines)
+
+
+def _sources(revision: str, directory: Path) -> Path:
+    """The sources of a commit in a folder of their own.
+
+    Raises:
+        BenchError: there is no such commit.
+    """
+    packed = directory / "sources.tar"
+    argv = ["git", "-C", str(REPOSITORY), "archive", "-o", str(packed), revision, "lb"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"cannot take the sources of {revision}: {done.stderr.strip()}")
+    with tarfile.open(packed) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
 
 
 def _envoy_server(port: int, weight: int) -> str:
@@ -223,7 +244,15 @@ def peers() -> list[str]:
     return [name for name, each in CONTESTANTS.items() if each.proxy in {ENVOY, HAPROXY, NGINX}]
 
 
-def check(names: Sequence[str]) -> None:
-    """Raise BenchError for a name that nobody has."""
-    if unknown := set(names) - set(CONTESTANTS):
-        raise BenchError(f"unknown: {', '.join(sorted(unknown))}; see --list")
+def contestant(name: str) -> Contestant:
+    """Who is called so; `triton-lb@REVISION` is another commit of ours.
+
+    Raises:
+        BenchError: nobody is.
+    """
+    if name in CONTESTANTS:
+        return CONTESTANTS[name]
+    ours, found, revision = name.partition("@")
+    if ours != TRITON_LB or not found:
+        raise BenchError(f"unknown: {name}; see --list")
+    return Contestant(name, TRITON_LB, revision=revision)

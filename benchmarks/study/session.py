@@ -8,17 +8,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.load.bench import say
 from benchmarks.load.processes import REPOSITORY, BenchError, Children, Cores, run_pinned
-from benchmarks.study.contestants import CONTESTANTS, DIRECT, Ground, Running
+from benchmarks.study.contestants import DIRECT, Ground, Running, contestant
 from benchmarks.study.figures import Run, by_kind, failures, figures, lateness_ms
 from benchmarks.study.fleet import Counted, Fleet
 from benchmarks.study.generator import HTTP, Job, Outcome
 from benchmarks.study.gpus import Gpu, Models
-from benchmarks.study.journal import Journal, Key
+from benchmarks.study.journal import Journal, Key, Times
 from benchmarks.study.parts import Part, Step
 from benchmarks.study.trace import Kind, mean_rows
 from benchmarks.study.wires import GOOD
@@ -74,37 +75,70 @@ def play(part: Part, journal: Journal, *, runs: int, commit: str, scale: float =
     Raises:
         BenchError: there are no Tritons, or the load generator failed.
     """
-    played = Played(part)
-    cores = Cores.choose()
-    with (
-        tempfile.TemporaryDirectory(prefix="triton-lb-study-") as name,
-        Children(Path(name)) as own,
-    ):
-        fleet = Fleet.start(Path(name), part.fleet)
+    played = known(part, journal, commit)
+    left = [
+        (number, step, name)
+        for number in range(runs)
+        for step in part.steps
+        for name in _turned(part.contestants, number)
+        if Key(part.name, step.name, name, number, fingerprint(part, step, commit, scale))
+        not in journal
+    ]
+    if not left and played.measured:
+        return played
+    core = Cores.choose().load
+    with tempfile.TemporaryDirectory(prefix="triton-lb-study-") as directory:
+        fleet = Fleet.start(Path(directory), part.fleet)
         try:
-            played.measured = calibrate(fleet, cores.load)
+            if not played.measured:
+                played.measured = calibrate(fleet, core)
+                journal.add_times(part.name, commit, _times(played.measured))
             _tell_capacity(played)
-            ground = Ground(Path(name), fleet.addresses, fleet.models, cores.proxy)
-            started = _start(part, own, ground, played)
-            for each in started:
-                _warm_up(each, played, cores.load)
-            for number in range(runs):
-                for step in part.steps:
-                    turn = number % len(started)
-                    for each in [*started[turn:], *started[:turn]]:
+            with Children(Path(directory)) as own:
+                started = _start({name for *_, name in left}, own, Path(directory), fleet, played)
+                for each in started.values():
+                    _warm_up(each, played, core)
+                for number, step, name in left:
+                    if name in started:
+                        taken = _Taken(started[name], step, number, scale)
                         key = Key(
                             part.name,
                             step.name,
-                            each.name,
+                            name,
                             number,
                             fingerprint(part, step, commit, scale),
                         )
-                        if key not in journal:
-                            taken = _Taken(each, step, number, scale)
-                            journal.add(key, measure(taken, fleet, played, cores.load))
+                        journal.add(key, measure(taken, fleet, played, core))
         finally:
             fleet.close()
     return played
+
+
+def known(part: Part, journal: Journal, commit: str) -> Played:
+    """A part as far as the journal knows it; without times where it does not."""
+    times = journal.times(part.name, commit)
+    if times is None:
+        return Played(part)
+    measured = [
+        {name: replace(gpu, base_ms=took[name]) for name, gpu in models.items()}
+        for models, took in zip(part.fleet, times, strict=True)
+    ]
+    return Played(part, list(measured))
+
+
+def _times(fleet: Sequence[Models]) -> list[Times]:
+    return [{name: gpu.base_ms for name, gpu in models.items()} for models in fleet]
+
+
+def _turned(names: Sequence[str], number: int) -> list[str]:
+    """Each run begins with another one."""
+    turn = number % len(names)
+    return [*names[turn:], *names[:turn]]
+
+
+def seed_of(number: int) -> int:
+    """Of the arrivals of a run: the same for everybody."""
+    return 1000 + number
 
 
 def fingerprint(part: Part, step: Step, commit: str, scale: float) -> str:
@@ -112,16 +146,19 @@ def fingerprint(part: Part, step: Step, commit: str, scale: float) -> str:
     return f"{commit} x{scale:g} {part.protocol} {step} {part.fleet}"
 
 
-def _start(part: Part, own: Children, ground: Ground, played: Played) -> list[Running]:
-    started = []
-    for name in part.contestants:
+def _start(
+    names: AbstractSet[str], own: Children, directory: Path, fleet: Fleet, played: Played
+) -> dict[str, Running]:
+    ground = Ground(directory, fleet.addresses, fleet.models, Cores.choose().proxy)
+    started = {}
+    for name in played.part.contestants:
+        if name not in names:
+            continue
         try:
-            started.append(CONTESTANTS[name].start(own, ground))
+            started[name] = contestant(name).start(own, ground)
         except BenchError as error:
             played.errors[name] = str(error)
             say(f"  {name} does not take part: {error}")
-    if not started:
-        raise BenchError(f"{part.name}: nobody takes part")
     return started
 
 
@@ -186,7 +223,7 @@ def measure(taken: _Taken, fleet: Fleet, played: Played, core: int) -> Run:
     """
     step, part = taken.step, played.part
     seconds = step.seconds * taken.scale
-    job = _job(taken.running, step, played, seed=1000 + taken.number, seconds=seconds)
+    job = _job(taken.running, step, played, seed=seed_of(taken.number), seconds=seconds)
     before = fleet.counted()
     with _slowness(step, fleet, seconds):
         outcomes = generate(job, core)
