@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.access.gate import Claim, Gate
-from lb.balancing.schedule import QueueScheduler
 from lb.balancing.sequences import SequenceTable
-from lb.balancing.trial import TrialPicker
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
@@ -23,11 +21,9 @@ from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import ConductSink, OutcomeSink, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
-from lb.domain.schedule import Plan
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
 from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
@@ -58,11 +54,6 @@ _FAULTS: Final = {
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
 _ABANDONED: Final = frozenset({Outcome.DEADLINE, Outcome.CANCELLED})
-
-
-def _has_turn(exchange: Exchange) -> bool:
-    """Whether it waits no more: what it holds is given back soonest when it goes on."""
-    return exchange.particulars is not None and exchange.particulars.turn is not None
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
@@ -111,8 +102,6 @@ class Dispatcher:
         """The sequences of both protocols; to be replaced before the first request."""
         self.reruns = Reruns(ref, clock)
         """Requests that may have run and go again; to be replaced before the first request."""
-        self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
-        """Requests that wait for their turn, or for a backend."""
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
         self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
@@ -148,15 +137,12 @@ class Dispatcher:
 
     # Attempts
 
-    def place(self, exchange: Exchange, now: float | None = None) -> Backend | None:
+    def place(self, exchange: Exchange, now: float | None = None) -> Backend:
         """Choose a backend and count the attempt as in flight there.
 
         Args:
             exchange: to be placed.
             now: the time, where the caller has it.
-
-        Returns:
-            None when it waits: its `go_on` or `refuse` is called then, unless it is over before.
 
         Raises:
             RequestRefused: no backend is eligible, all are full, memory is short, or it is a step
@@ -164,19 +150,17 @@ class Dispatcher:
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
         # Backend and Port: two calls fewer per request.
-        if self._ledger.held >= self._ledger.short_at and not _has_turn(exchange):
+        if self._ledger.held >= self._ledger.short_at:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         if exchange.particulars is None and not exchange.tried:
             picker = self.pool.current.placements[exchange.protocol].picker
             if picker is None:
-                return self._hold(exchange, now)
+                raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
             backend = picker.pick()
             if backend is None:
                 raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         else:
             backend = self._choose(exchange, now)
-            if backend is None:
-                return None
         port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
         backend.in_flight += 1
         port.in_flight += 1
@@ -224,36 +208,10 @@ class Dispatcher:
                     placement = Placement(both, placement.policy.build(both), placement.policy)
         return placement
 
-    def _hold(self, exchange: Exchange, now: float | None) -> None:
-        """No backend is eligible: wait for one, if that is allowed.
-
-        Raises:
-            RequestRefused: it is not.
-        """
-        if not self.queue.hold(exchange, self.clock() if now is None else now):
-            raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
-
-    def _plan(self, exchange: Exchange) -> Plan | None:
-        """How the exchange is scheduled; None where it is not."""
-        particulars = exchange.particulars
-        if (
-            particulars is None
-            or particulars.step is not None
-            or not exchange.may_wait
-            or exchange.operation.kind is not OperationKind.INFERENCE
-        ):
-            return None
-        route = self.pool.current.routes.get(exchange.model)
-        return None if route is None else route.plan
-
-    def _choose(self, exchange: Exchange, now: float | None) -> Backend | None:
+    def _choose(self, exchange: Exchange, now: float | None) -> Backend:
         """As `place` for what needs a second look."""
-        particulars = exchange.particulars
-        if particulars is not None and particulars.turn is not None:
-            backend, particulars.turn = particulars.turn, None
-            particulars.is_scheduled = True
-            return backend
         placement = self.placement(exchange)
+        particulars = exchange.particulars
         if particulars is not None and particulars.step is not None:
             route = self.pool.current.routes.get(exchange.model)
             facts = None if route is None else route.facts
@@ -262,11 +220,6 @@ class Dispatcher:
             if home is not None:
                 return home
         picker = placement.picker
-        plan = self._plan(exchange)
-        if plan is not None and picker is not None:
-            trial = picker.take() if isinstance(picker, TrialPicker) else None
-            now = self.clock() if now is None else now
-            return trial or self.queue.offer(exchange, plan, placement, now)
         if exchange.tried:
             rest = tuple(b for b in placement.eligible if b not in exchange.tried)
             if not rest:
@@ -275,7 +228,7 @@ class Dispatcher:
             rest = self.reruns.spread(rest)
             picker = placement.policy.build(rest) if rest else None
         if picker is None:
-            return self._hold(exchange, now)
+            raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
         backend = picker.pick()
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
@@ -296,7 +249,6 @@ class Dispatcher:
         port = exchange.port
         backend = exchange.backend
         if port is None or backend is None:
-            self.queue.leave(exchange)
             return
         exchange.port = None
         backend.in_flight -= 1
@@ -307,8 +259,6 @@ class Dispatcher:
             now = self.clock()
         if exchange.particulars is not None:
             self.steps.ended(exchange.particulars, outcome, now)
-            if exchange.particulars.is_scheduled:
-                self.queue.ended(exchange, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
