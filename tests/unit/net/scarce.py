@@ -69,7 +69,7 @@ def main() -> None:
     factory = uvloop.new_event_loop if sys.argv[1] == "uvloop" else None
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(play(), 20))
-    print("refused, then served")
+    sys.stdout.write("refused, then served\n")
 
 
 if __name__ == "__main__":
