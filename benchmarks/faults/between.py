@@ -30,7 +30,8 @@ class Fault:
     refuse: bool = False
     """New connections are closed at once."""
     black_hole: bool = False
-    """Bytes are taken and go nowhere, both ways, and new connections get no backend."""
+    """Bytes go nowhere, both ways, and new connections get no backend. Connections that lost some are
+    reset once it is over."""
     stop_reading: bool = False
     """No bytes pass, nor are any taken beyond what is at hand: the sender's buffers fill up."""
     reset_after: int = 0
@@ -180,8 +181,11 @@ class _Passage:
                 data = None
             while between.fault.stop_reading:
                 await between.changed()
-            if not (data and between.fault.black_hole):
-                await line.put((time.monotonic() + between.fault.latency_s, data))
+            if between.fault.black_hole:
+                while between.fault.black_hole:
+                    await between.changed()
+                data = None  # no connection goes on with bytes missing
+            await line.put((time.monotonic() + between.fault.latency_s, data))
 
     async def _empty(
         self,

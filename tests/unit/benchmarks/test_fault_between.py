@@ -74,6 +74,19 @@ async def test_bytes_that_go_nowhere_close_no_connection(fault: Fault) -> None:
         writer.close()
 
 
+async def test_a_connection_that_lost_bytes_does_not_go_on() -> None:
+    async with echo_behind() as between:
+        reader, writer = await dial(between)
+        await ask(reader, writer, b"before")
+        between.set(Fault(black_hole=True))
+        writer.write(b"lost")
+        assert await stays_silent(reader)
+        between.set(NO_FAULT)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), PATIENCE_S)
+        writer.close()
+
+
 async def test_bytes_that_waited_arrive_once_it_reads_again() -> None:
     async with echo_behind() as between:
         between.set(Fault(stop_reading=True))
