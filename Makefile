@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs soak triton debian clean
+.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -96,6 +96,13 @@ soak: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.faults --soak $(SOAK_MINUTES) --proxies triton-lb
 
+# Placing and queueing before Tritons that are not alike, side by side: the core in about 20 minutes,
+# STUDY=--all in about two hours; STUDY="unequal --runs 5 --contestants triton-lb,haproxy-tuned" plays
+# that, STUDY=--list shows what there is. It goes on where it was ended; STUDY=--keep keeps the page.
+study: $(VENV)/.test triton
+	tools/setup_bench.sh $(BIN)/python
+	$(BIN)/python -m benchmarks.study $(STUDY)
+
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
@@ -109,7 +116,7 @@ proto: $(VENV)/.test
 triton:
 	tools/setup_triton.sh $(PYTHON)
 
-# Debian packages that tests call: promtool, curl, openssl, h2load, nghttp.
+# Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, systemd-analyze.
 debian:
 	tools/setup_debian.sh
 
