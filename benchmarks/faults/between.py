@@ -30,8 +30,8 @@ class Fault:
     refuse: bool = False
     """New connections are closed at once."""
     black_hole: bool = False
-    """Bytes go nowhere, both ways, and new connections get no backend. Connections that lost some are
-    reset once it is over."""
+    """Bytes go nowhere, both ways, and new connections get no backend. What lost some is reset once
+    it is over."""
     stop_reading: bool = False
     """No bytes pass, nor are any taken beyond what is at hand: the sender's buffers fill up."""
     reset_after: int = 0
