@@ -64,9 +64,11 @@ def meaning(text: str) -> Meaning | None:
 
 
 def http_error_text(body: bytes) -> str:
-    """The text in `{"error": "..."}`; empty when the body is something else."""
+    """The text in `{"error": "..."}`, or in an event that holds that, as those of `generate_stream`
+    do; empty when the body is something else."""
     if len(body) > ERROR_BYTES:
         return ""
+    body = body.removeprefix(b"data:")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

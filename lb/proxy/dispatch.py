@@ -328,6 +328,7 @@ class Dispatcher:
             return False
         now = self.clock()
         self.conduct.failed(backend, exchange.model, fault, now - exchange.attempt_at, now)
+        exchange.erred = exchange.attempts
         return fault is Fault.DEVICE
 
     def answered_first(self, exchange: Exchange) -> None:
@@ -343,6 +344,8 @@ class Dispatcher:
         if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
             return
         if code if exchange.protocol else not 200 <= code < 400:
+            return
+        if getattr(exchange, "erred", 0) == exchange.attempts:
             return
         began = exchange.attempt_at
         heard = exchange.first_byte_at

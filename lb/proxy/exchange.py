@@ -37,7 +37,9 @@ class Exchange(RequestRecord):
     `permit`; the relay sets `particulars` before it has the exchange placed.
     """
 
-    __slots__ = ("attempt_at", "finished", "losses", "particulars", "permit", "port", "tried")
+    __slots__ = (
+        "attempt_at", "erred", "finished", "losses", "particulars", "permit", "port", "tried",
+    )  # fmt: skip
 
     def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
@@ -52,6 +54,9 @@ class Exchange(RequestRecord):
         """The port of the attempt under way; None between attempts."""
         self.attempts = 0
         self.attempt_at = 0.0
+        self.erred: int
+        """The attempt of which those who judge backends know that it failed though it was answered;
+        set with the first."""
         self.losses: int
         """Connections that were lost with it; set with the first, since nearly none has one."""
         self.tried: tuple[Backend, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.outcome import Outcome
-from lb.kserve.errors import HTTP_STATUSES, http_error_text, meaning
+from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.proxy.http1.upload import Upload
@@ -26,12 +26,38 @@ from lb.wire.http1.grammar import CRLF
 from lb.wire.http1.response import ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
+_OK: Final = 200
+_INTERNAL: Final = 500
+
+
+class HeldError:
+    """An error that a backend answers, as far as it has come; nothing of it has gone on."""
+
+    __slots__ = ("head", "pieces", "size")
+
+    def __init__(self, head: ResponseHead, pieces: list[Payload]) -> None:
+        self.head = head
+        self.pieces: list[Payload] = []
+        self.size = 0
+        self.add(pieces)
+
+    def add(self, pieces: list[Payload]) -> None:
+        """More of its body."""
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
 
 
 class Download(Upload):
     """The answer side of an exchange."""
 
-    __slots__ = ("_backend_keeps", "_client_keeps", "_mask", "_sends_chunks", "response_begun")
+    __slots__ = (
+        "_backend_keeps", "_client_keeps", "_held_error", "_mask", "_sends_chunks",
+        "response_begun",
+    )  # fmt: skip
+
+    _held_error: HeldError
+    """Set with the first, since nearly none has one."""
+    _mask: NameMask | None
 
     def attempt_failed(self, outcome: Outcome, detail: str) -> None:
         """The attempt under way ended without a complete answer; its connection is closed."""
@@ -95,11 +121,11 @@ class Download(Upload):
             decoder: says whether this was the end, and holds the trailers.
             reusable: nothing came behind the end.
         """
-        if head is not None and head.is_error:
-            text = http_error_text(b"".join(pieces)) if decoder.ended else ""
-            is_broken = self.relay.dispatcher.answered_with_error(self, head.status, text)
-            if text and self._goes_elsewhere(head, text, is_broken=is_broken, reusable=reusable):
+        if not self.response_begun and (head is None or head.is_error):
+            held = self._hold(head, pieces)
+            if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
+            head, pieces = held.head, held.pieces
         now = self.relay.clock()
         size = sum(map(len, pieces))
         port = self.port
@@ -119,6 +145,7 @@ class Download(Upload):
             if message:
                 server.write(message)
         if decoder.ended:
+            self._tell_of_last(pieces)
             self._end(reusable=reusable)
 
     def on_middle(self, data: bytes) -> bool:
@@ -193,6 +220,44 @@ class Download(Upload):
         self.bytes_out += size
         server.transport.write(data)
         return True
+
+    def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
+        """An error, or more of it, has come."""
+        if head is not None:
+            return HeldError(head, pieces)
+        self._held_error.add(pieces)
+        return self._held_error
+
+    def _waits(self, held: HeldError, decoder: BodyDecoder) -> bool:
+        """Whether the rest of an error is awaited: it may send the request elsewhere."""
+        if (
+            decoder.ended
+            or held.size > ERROR_BYTES
+            or self.server is None
+            or not (self.request_ended and self.is_retained)
+        ):
+            return False
+        self._held_error = held
+        # So that nothing of it takes a shortcut to the client.
+        self._mask = NameMask()
+        self._sends_chunks = False
+        return True
+
+    def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
+        """A backend answers with an error. Whether the request goes elsewhere because of it."""
+        head = held.head
+        text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
+        is_broken = self.relay.dispatcher.answered_with_error(self, head.status, text)
+        return bool(text) and self._goes_elsewhere(
+            head, text, is_broken=is_broken, reusable=reusable
+        )
+
+    def _tell_of_last(self, pieces: list[Payload]) -> None:
+        """A stream of events may end with one that is an error."""
+        if pieces and self.plan.operation is MODEL_GENERATE_STREAM and self.status == _OK:
+            text = http_error_text(bytes(pieces[-1][: ERROR_BYTES + 1]))
+            if text:
+                self.relay.dispatcher.answered_with_error(self, _INTERNAL, text)
 
     def _goes_elsewhere(
         self, head: ResponseHead, text: str, *, is_broken: bool, reusable: bool

@@ -55,6 +55,8 @@ def test_meanings(text: str, expected: Meaning | None) -> None:
     ("body", "text"),
     [
         (b'{"error":"Server exiting"}', "Server exiting"),
+        (b'data: {"error":"it failed"}\n\n', "it failed"),
+        (b'data: {"error":"one"}\n\ndata: {"error":"two"}\n\n', ""),
         (b'{"error": 7}', ""),
         (b'["error"]', ""),
         (b"", ""),

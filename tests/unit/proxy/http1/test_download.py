@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from lb.domain.backend import Backend
+from lb.domain.fault import Fault
+from lb.domain.outcome import Outcome
 from lb.kserve.gate import RESERVED
 from tests.fakes.http1_sides import Sides
 
@@ -9,6 +14,24 @@ _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Told:
+    """Remembers what it was told of how requests fare."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        self.told.append("good")
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        self.told.append(fault.value)
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        self.told.append("abandoned")
 
 
 def _clean(sides: Sides) -> bool:
@@ -111,3 +134,98 @@ async def test_http10_gets_no_interim_answer() -> None:
     server.data_received(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     connection.data_received(b"HTTP/1.1 103 Early Hints\r\n\r\n" + _OK)
     assert client.take() == _OK.replace(b"\r\n\r\n", b"\r\nConnection: keep-alive\r\n\r\n")
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+_EVENT = b'data: {"error":"CUDA error: an illegal memory access"}\n\n'
+_BROKEN = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/event-stream\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+@pytest.mark.parametrize("in_chunks", [True, False])
+async def test_an_error_that_comes_in_pieces_sends_a_request_elsewhere(
+    size: int, in_chunks: bool
+) -> None:
+    sides = Sides(backends=2)
+    connection, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST.replace(b"/infer", b"/generate_stream"))
+    if in_chunks:
+        body = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(_EVENT), _EVENT)
+    else:
+        body = b"Content-Length: %d\r\n\r\n%b" % (len(_EVENT), _EVENT)
+    for part in _cut(_BROKEN + body, size):
+        connection.data_received(part)
+    assert client.take() == b""
+    assert sides.outcomes.seen == [("b0", Outcome.BROKEN)]
+    assert not first.ended, "its connection lives on"
+    sides.waits.advance(0.1)
+    assert len(sides.tasks) == 1
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+@pytest.mark.parametrize("text", [b"unexpected shape", b"x" * 5000])
+async def test_other_errors_in_pieces_are_passed_on_whole(size: int, text: bytes) -> None:
+    sides = Sides(backends=2)
+    connection, _ = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    body = b'{"error":"%b"}' % text
+    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    for part in _cut(answer, size):
+        connection.data_received(part)
+    assert client.take() == answer
+    assert sides.finished.records[0].bytes_out == len(body)
+    assert _clean(sides)
+
+
+async def test_an_error_without_a_length_ends_with_its_connection() -> None:
+    sides = Sides(backends=2)
+    connection, backend = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    connection.data_received(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+    connection.data_received(b'{"error":"Server ex')
+    connection.data_received(b'iting"}')
+    backend.lose()
+    assert client.take() == b""
+    assert sides.outcomes.seen == [("b0", Outcome.NOT_HERE)]
+    await sides.tasks.aclose()
+    client.lose()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_nothing_is_left_of_an_error_that_is_held(lost: bool) -> None:
+    sides = Sides()
+    connection, backend = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    connection.data_received(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 9\r\n\r\nabc")
+    if lost:
+        backend.lose()
+        assert client.take().startswith(b"HTTP/1.1 502 ")
+    else:
+        client.lose()
+        connection.data_received(b"defghi")
+        assert not backend.ended, "its connection lives on"
+    assert _clean(sides)
+
+
+async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:
+    sides = Sides()
+    conduct = sides.dispatcher.conduct = Told()
+    connection, _ = sides.upstream()
+    server, client = sides.client()
+    sides.backends[0].reports_due = 9
+    for event in (b"data: 1\n\n", _EVENT):
+        server.data_received(_POST.replace(b"/infer", b"/generate_stream"))
+        connection.data_received(_STREAM + b"9\r\ndata: 0\n\n\r\n")
+        connection.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
+        assert client.take().endswith(event + b"\r\n0\r\n\r\n")
+    assert conduct.told == ["good", "device"]
