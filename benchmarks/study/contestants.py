@@ -31,6 +31,7 @@ from benchmarks.load.proxies import (
     serve_argv,
 )
 from benchmarks.study.fleet import Address
+from benchmarks.study.generator import DEADLINE_FIELD
 from benchmarks.study.gpus import Models, limits, speeds, tuned_limits
 from tests.triton.target import http_status
 
@@ -105,8 +106,8 @@ class Contestant:
             certificate=directory / CERTIFICATE,
             key=directory / KEY,
             metrics=metrics,
-            http_servers=self._servers(addresses, models, is_grpc=False),
-            grpc_servers=self._servers(addresses, models, is_grpc=True),
+            http_servers=self.servers(addresses, models, is_grpc=False),
+            grpc_servers=self.servers(addresses, models, is_grpc=True),
             backends=_triton_lb_backends(addresses),
         )
         _CHANGES[self.proxy](self, config)
@@ -119,9 +120,10 @@ class Contestant:
             child.wait_until(lambda: http_status(f"127.0.0.1:{metrics}", "/readyz") == 200)
         return Running(self.name, http, grpc, child)
 
-    def _servers(
+    def servers(
         self, addresses: Sequence[Address], models: Sequence[Models], *, is_grpc: bool
     ) -> str:
+        """The lines that list the backends of one protocol, as the configuration wants them."""
         weights = [max(1, round(self.weights * each)) for each in speeds(models)]
         limited = self.limit(models) if self.limit else [0] * len(models)
         lines = []
@@ -204,10 +206,22 @@ _CHANGES: Mapping[str, Callable[[Contestant, Path], None]] = {
 }
 
 
-def _ours(policy: str) -> Contestant:
-    return Contestant(
-        f"{TRITON_LB}:{policy}", TRITON_LB, sections={"balancing": {"policy": policy}}
-    )
+PRIORITY_FIELD, TENANT_FIELD = "x-triton-lb-priority", "x-triton-lb-tenant"
+
+
+def _scheduling(**settings: Any) -> Mapping[str, Any]:
+    fields = {
+        "deadline_header": DEADLINE_FIELD,
+        "priority_header": PRIORITY_FIELD,
+        "tenant_header": TENANT_FIELD,
+    }
+    return {"scheduling": {**fields, **settings}}
+
+
+def _unqueued(policy: str) -> Contestant:
+    """A policy alone, without a queue before it."""
+    sections = {"balancing": {"policy": policy}, **_scheduling(concurrency="off")}
+    return Contestant(f"{TRITON_LB}:{policy}", TRITON_LB, sections=sections)
 
 
 ENVOY_ROUND, ENVOY_LEAST = "envoy-round-robin", "envoy-least"
@@ -215,16 +229,18 @@ ENVOY_WEIGHTED = "envoy-least-weighted"
 HAPROXY_LEAST, HAPROXY_LIMITS = "haproxy-leastconn", "haproxy-limits"
 HAPROXY_TUNED, NGINX_LEAST = "haproxy-tuned", "nginx-least"
 ONE_BACKEND = f"{TRITON_LB}/1"
-UNQUEUED = f"{TRITON_LB}:unqueued"
+UNQUEUED, ADAPTIVE = f"{TRITON_LB}:unqueued", f"{TRITON_LB}:adaptive"
+PRIORITIES, TENANTS = f"{TRITON_LB}:priorities", f"{TRITON_LB}:tenants"
 
 CONTESTANTS: Mapping[str, Contestant] = {
     each.name: each
     for each in (
         Contestant(TRITON_LB, TRITON_LB),
-        Contestant(UNQUEUED, TRITON_LB, sections={"scheduling": {"concurrency": "off"}}),
-        _ours("round_robin"),
-        _ours("power_of_two"),
-        _ours("random"),
+        Contestant(UNQUEUED, TRITON_LB, sections=_scheduling(concurrency="off")),
+        Contestant(ADAPTIVE, TRITON_LB, sections=_scheduling(concurrency="adaptive")),
+        *map(_unqueued, ("round_robin", "power_of_two", "random")),
+        Contestant(PRIORITIES, TRITON_LB, sections=_scheduling(reserved=0.25)),
+        Contestant(TENANTS, TRITON_LB, sections=_scheduling(tenants="header")),
         Contestant(ONE_BACKEND, TRITON_LB, backends=1),
         Contestant(ENVOY_ROUND, ENVOY, policy="ROUND_ROBIN"),
         Contestant(ENVOY_LEAST, ENVOY, policy="LEAST_REQUEST"),

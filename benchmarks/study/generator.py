@@ -38,7 +38,8 @@ _HTTP_WIRES = 32
 """Connections opened before the clock starts; more when that many requests are under way."""
 _MOST = 6000
 """Requests under way at once; what is due beyond them is not sent."""
-_DEADLINE_FIELD = "triton-lb-timeout"
+DEADLINE_FIELD = "x-triton-lb-timeout"
+"""Says over HTTP/1.1 what `grpc-timeout` says over gRPC."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Generator:
         said = b""
         if deadline:
             left = max(1, round((due + deadline - now) * 1000))
-            said = b"%s: %dms\r\n" % (_DEADLINE_FIELD.encode(), left)
+            said = b"%s: %dms\r\n" % (DEADLINE_FIELD.encode(), left)
         wire.ask(number, head + said + b"\r\n" + body)
 
     def _send_grpc(

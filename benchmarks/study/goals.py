@@ -12,6 +12,8 @@ from benchmarks.study.contestants import (
     ENVOY_LEAST,
     HAPROXY_TUNED,
     ONE_BACKEND,
+    PRIORITIES,
+    TENANTS,
     peers,
 )
 from benchmarks.study.figures import Run
@@ -52,11 +54,13 @@ class Goal:
 
 def judge(part: str, medians: Medians, capacities: Mapping[str, float]) -> list[Goal]:
     """Every goal that a part has figures for; `capacities` are requests a second, by step."""
+    if part == "priorities":
+        return list(_priorities(medians))
     if part not in _RULES:
         return []
     goals = []
     for step, row in medians.items():
-        if TRITON_LB in row:
+        if TRITON_LB in row or TENANTS in row:
             goals += list(_RULES[part](step, row, capacities.get(step, 0.0)))
     return goals
 
@@ -102,6 +106,21 @@ def _seven(step: str, row: Mapping[str, Run], _capacity: float) -> Iterator[Goal
         yield Goal("throughput to that of one", step, ratio, 6.8, is_floor=True)
 
 
+def _priorities(medians: Medians) -> Iterator[Goal]:
+    """The first step has high priority alone, the others have it among others."""
+    rows = [(step, row[PRIORITIES]) for step, row in medians.items() if PRIORITIES in row]
+    for step, run in rows[1:]:
+        ratio = run.kinds["high"].p99 / rows[0][1].figures.p99
+        yield Goal("p99 of high priority to that without load", step, ratio, 1.5)
+
+
+def _tenants(step: str, row: Mapping[str, Run], capacity: float) -> Iterator[Goal]:
+    rates = [each.rate for each in row[TENANTS].kinds.values()]
+    if rates and capacity:
+        ratio = min(rates) * len(rates) / capacity
+        yield Goal("least of a tenant to its fair share", step, ratio, 0.9, is_floor=True)
+
+
 def _best(row: Mapping[str, Run], figure: str) -> float | None:
     found = [getattr(row[name].figures, figure) for name in peers() if name in row]
     return min(found, default=None)
@@ -114,4 +133,5 @@ _RULES = {
     "overload": _overload,
     "batching": _batching,
     "seven": _seven,
+    "tenants": _tenants,
 }

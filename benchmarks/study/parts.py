@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.load.proxies import TRITON_LB
 from benchmarks.study.contestants import (
+    ADAPTIVE,
     DIRECT,
     ENVOY_LEAST,
     ENVOY_ROUND,
@@ -16,6 +17,10 @@ from benchmarks.study.contestants import (
     HAPROXY_TUNED,
     NGINX_LEAST,
     ONE_BACKEND,
+    PRIORITIES,
+    PRIORITY_FIELD,
+    TENANT_FIELD,
+    TENANTS,
     UNQUEUED,
 )
 from benchmarks.study.generator import GRPC, HTTP
@@ -61,11 +66,7 @@ class Part:
     is_core: bool = False
 
 
-LEARNT = (TRITON_LB, UNQUEUED)
-PEERS = (
-    *(ENVOY_ROUND, ENVOY_LEAST, ENVOY_WEIGHTED),
-    *(HAPROXY_LEAST, HAPROXY_LIMITS, HAPROXY_TUNED, NGINX_LEAST),
-)
+OURS = (TRITON_LB, ADAPTIVE, UNQUEUED)
 
 UNEQUAL = tuple(one(Gpu(each)) for each in (5.0, 10.0, 40.0))
 EQUAL = (one(Gpu(20.0)),) * 4
@@ -83,6 +84,12 @@ BATCHES = (
     Kind("64 rows", 0.05, rows=64),
 )
 DEADLINE = (Kind(deadline_ms=200.0),)
+HIGH = Kind("high", 0.1, fields=((PRIORITY_FIELD, "1"),))
+LOW = Kind("low", 2.0, fields=((PRIORITY_FIELD, "3"),), deadline_ms=1000.0)
+TEAMS = tuple(
+    Kind(name, share, fields=((TENANT_FIELD, name),), deadline_ms=1000.0)
+    for name, share in (("greedy", 1.5), ("second", 0.4), ("third", 0.4))
+)
 MODELS = (Kind("cheap", 0.8, model="cheap"), Kind("dear", 0.2, model="dear"))
 
 
@@ -187,7 +194,7 @@ REST = (
         "Unequal Tritons, the policies of triton-lb",
         UNEQUAL,
         rates(150.0, 240.0, 280.0),
-        (*LEARNT, f"{TRITON_LB}:power_of_two", f"{TRITON_LB}:round_robin"),
+        (*OURS, f"{TRITON_LB}:power_of_two", f"{TRITON_LB}:round_robin"),
     ),
     Part(
         "very-unequal",
@@ -253,6 +260,27 @@ REST = (
         shares(10.0, kinds=DEADLINE, seconds=3.0),
         (TRITON_LB, ENVOY_LEAST),
         protocol=GRPC,
+    ),
+    Part(
+        "priorities",
+        "High priority with a quarter reserved, alone and beside twice the capacity of low",
+        EQUAL,
+        (
+            *shares(0.1, kinds=(HIGH,)),
+            *shares(2.1, kinds=(HIGH, LOW)),
+        ),
+        (PRIORITIES,),
+        protocol=GRPC,
+        budget_ms=1000.0,
+    ),
+    Part(
+        "tenants",
+        "Three tenants, one of whom asks for more than all Tritons carry",
+        EQUAL,
+        shares(2.3, kinds=TEAMS),
+        (TENANTS,),
+        protocol=GRPC,
+        budget_ms=1000.0,
     ),
 )
 
