@@ -202,10 +202,7 @@ class Branch(Exchange):
                 error = StreamError(ErrorCode.PROTOCOL_ERROR, "DATA before the head of a response")
                 upstream.on_stream_error(self.request.sink_id, error)
             return
-        size = len(payload)
-        self.bytes_out += size
-        if size > PREFIX_SIZE and payload[PREFIX_SIZE] == ERROR_TAG:
-            self._tell_of_error(payload)
+        self.bytes_out += len(payload)
         if not self.response.push(payload):
             return
         if end_stream:
@@ -213,13 +210,6 @@ class Branch(Exchange):
             self.merge.branch_ended(self, GrpcStatus.UNKNOWN, "no status", None)
         else:
             self.merge.pump()
-
-    def _tell_of_error(self, payload: Payload) -> None:
-        """An answer may be an error. Only what is certain counts: of good ones nobody is told."""
-        is_first = self.cutter.is_between and not self.response.queue
-        if is_first and not payload[0]:
-            text = error_text(bytes(payload))
-            self.relay.dispatcher.answered_with_error(self, GrpcStatus.UNAVAILABLE, text)
 
     def _answered(self, status: int) -> None:
         """The backend's part is over."""
@@ -313,7 +303,13 @@ class Branch(Exchange):
         """What comes next of the message under way. Its sender gets the room back."""
         response = self.response
         assert response.queue
-        piece = response.pull(self.cutter.advance(response.queue[0], 0))
+        cutter = self.cutter
+        is_start = cutter.is_between
+        piece = response.pull(cutter.advance(response.queue[0], 0))
+        if is_start and len(piece) > PREFIX_SIZE and piece[PREFIX_SIZE] == ERROR_TAG:
+            # Only what is certain counts: of good answers nobody is told.
+            text = "" if piece[0] else error_text(bytes(piece))
+            self.relay.dispatcher.answered_with_error(self, GrpcStatus.UNAVAILABLE, text)
         increment = response.went_out(len(piece))
         if increment and self.upstream is not None:
             self.upstream.out.append(window_update(response.source_id, increment))

@@ -204,4 +204,6 @@ async def test_errors_of_one_of_several_backends_are_told_of() -> None:
     conduct.told.clear()
     paper.send(request("seq", 1, "3"), request("seq", 2, "4"))
     paper.backends[1].sends(data(1, error("the model failed")), data(1, error(_BROKEN)))
+    assert conduct.told == []
+    paper.backends[0].sends(data(1, result("seq", "3")))
     assert conduct.told == [("b1", b"seq", "device")]
