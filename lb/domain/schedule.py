@@ -85,6 +85,9 @@ class LaneLimit:
 
     concurrency: int = 0
     """At most so many at once; where it is adaptive, the number to begin with; 0 is no limit."""
+    is_auto: bool = False
+    """`concurrency` is what executes at once; the scheduler adds what keeps the backend busy while
+    an answer and the next request travel, and a batch to fill while another one executes."""
     is_adaptive: bool = False
     """`concurrency` follows what is measured."""
     instances: int = 1
@@ -222,8 +225,11 @@ class LineView:
 class Scheduler(Protocol):
     """Decides when and where requests begin."""
 
-    wake_at: float
-    """When `next_due` and `next_refused` want to be called though nothing ended; inf for never."""
+    @property
+    def wake_at(self) -> float:
+        """When `next_due` and `next_refused` want to be called though nothing ended; inf for
+        never."""
+        ...
 
     def offer(self, ticket: Ticket, now: float) -> Backend | None:
         """Place a request: the backend where it begins now and is counted, or None: it waits.

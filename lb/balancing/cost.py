@@ -1,0 +1,128 @@
+"""What one execution of a model costs on one backend: learnt from how long it took.
+
+Time = base + row_s x rows + byte_s x bytes, by exponentially weighted regression on whichever of
+the two explains more. An outlier counts as far as what is usual allows; several in a row are no
+outliers: then new samples count more. What is old weighs little once something new comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+WINDOW: Final = 20
+"""Samples that count: a change of speed is known after about as many."""
+_STALE_S: Final = 10.0
+_STALE_COUNT: Final = 2
+"""An estimate older than that many seconds counts as that many samples."""
+_SURPRISES: Final = 3
+_FLOOR_S: Final = 1e-5
+_CLIP_DEVIATIONS: Final = 4.0
+_CLIP_SHARE: Final = 0.25
+_CLIP_S: Final = 0.0002
+_VARIES: Final = 0.01
+"""Squared coefficient of variation above which a feature can explain something."""
+
+
+class Cost:
+    """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
+
+    __slots__ = (
+        "_byte_cov", "_byte_mean", "_byte_var", "_row_cov", "_row_mean", "_row_var", "_surprises",
+        "_weight", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Executions learnt from."""
+        self.at = 0.0
+        """When the last one ended."""
+        self.mean_s = 0.0
+        """Of an execution as they come."""
+        self.deviation_s = 0.0
+        """Mean of how far the estimate was off."""
+        self.base_s = 0.0
+        self.row_s = 0.0
+        self.byte_s = 0.0
+        self._weight = 0
+        self._surprises = 0
+        self._row_mean = 1.0
+        self._row_var = 0.0
+        self._row_cov = 0.0
+        self._byte_mean = 0.0
+        self._byte_var = 0.0
+        self._byte_cov = 0.0
+
+    def predict(self, rows: float, size: float) -> float:
+        """Seconds that one execution of so many rows and bytes takes."""
+        return self.base_s + self.row_s * rows + self.byte_s * size
+
+    def learn(self, took_s: float, rows: float, size: float, now: float) -> None:
+        """An execution of so many rows and bytes took so many seconds."""
+        took_s = max(took_s, _FLOOR_S)
+        self.count += 1
+        if self._weight == 0:
+            self._begin(took_s, rows, size, now)
+            return
+        if now - self.at > _STALE_S:
+            self._weight = min(self._weight, _STALE_COUNT)
+        self.at = now
+        expected = self.base_s + self.row_s * rows + self.byte_s * size
+        off = took_s - expected
+        usual = _CLIP_DEVIATIONS * self.deviation_s + _CLIP_SHARE * expected + _CLIP_S
+        if -usual <= off <= usual:
+            self._surprises = 0
+        else:
+            self._surprises += 1
+            off = usual if off > 0 else -usual
+            if self._surprises >= _SURPRISES:
+                self._surprises = 0
+                self._weight = 1
+                off = took_s - expected
+        if self._weight < WINDOW:
+            self._weight += 1
+        part = 1.0 / self._weight
+        self.deviation_s += part * (abs(off) - self.deviation_s)
+        self._regress(expected + off, rows, size, part)
+
+    def _begin(self, took_s: float, rows: float, size: float, now: float) -> None:
+        self._weight = 1
+        self.at = now
+        self.mean_s = self.base_s = took_s
+        self.deviation_s = took_s / 4
+        self._row_mean = rows
+        self._byte_mean = size
+
+    def _regress(self, took_s: float, rows: float, size: float, part: float) -> None:
+        keep = 1.0 - part
+        off = took_s - self.mean_s
+        self.mean_s = mean = self.mean_s + part * off
+        by_row = rows - self._row_mean
+        by_byte = size - self._byte_mean
+        if not by_row and not by_byte and not self._row_var and not self._byte_var:
+            self.base_s = mean
+            return
+        self._row_mean += part * by_row
+        self._row_var = keep * (self._row_var + part * by_row * by_row)
+        self._row_cov = keep * (self._row_cov + part * by_row * off)
+        self._byte_mean += part * by_byte
+        self._byte_var = keep * (self._byte_var + part * by_byte * by_byte)
+        self._byte_cov = keep * (self._byte_cov + part * by_byte * off)
+        self._fit(mean)
+
+    def _fit(self, mean: float) -> None:
+        """Explain the time by rows, or by bytes where those explain clearly more."""
+        row_mean, row_var, row_cov = self._row_mean, self._row_var, self._row_cov
+        byte_mean, byte_var, byte_cov = self._byte_mean, self._byte_var, self._byte_cov
+        rows_vary = row_var > _VARIES * row_mean * row_mean
+        bytes_vary = byte_var > _VARIES * byte_mean * byte_mean
+        self.row_s = self.byte_s = 0.0
+        by_row = row_cov * row_cov / row_var if rows_vary and row_cov > 0 else 0.0
+        by_byte = byte_cov * byte_cov / byte_var if bytes_vary and byte_cov > 0 else 0.0
+        if by_row > 0 and by_row >= 0.8 * by_byte:
+            self.row_s = min(row_cov / row_var, mean / row_mean)
+            self.base_s = mean - self.row_s * row_mean
+        elif by_byte > 0:
+            self.byte_s = min(byte_cov / byte_var, mean / byte_mean)
+            self.base_s = mean - self.byte_s * byte_mean
+        else:
+            self.base_s = mean

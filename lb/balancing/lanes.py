@@ -1,0 +1,236 @@
+"""A lane: one line at one backend. What is under way there, and when something more would end.
+
+Executions that wait inside of a backend are run in the order in which they came, on as many
+instances as it has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.balancing.cost import Cost
+from lb.domain.backend import Backend
+from lb.domain.schedule import Ending, LaneLimit, Ticket
+
+LEAD_S: Final = 0.025
+"""A request that has to wait for an execution goes there when that ends within so much: early
+enough to lose no time, and late enough to be bound to the right backend."""
+TURNAROUND_S: Final = 0.001
+"""About what passes between the end of an execution and the arrival of the next request."""
+NO_LIMIT: Final = 1 << 30
+_MAX_MARGIN: Final = 8
+_ENDS: Final = 64
+"""Last ends that are remembered."""
+_UNKNOWN_S: Final = 0.01
+"""What is assumed while nothing is known of any lane."""
+_MAX_PENALTY: Final = 64.0
+_PENALTY_HALF_LIFE_S: Final = 2.0
+_EXPLORE_S: Final = 5.0
+_MAX_EXPLORE_S: Final = 60.0
+_AS_BEFORE: Final = 1.5
+_ELSEWHERE_HALF_LIFE_S: Final = 1.0
+
+
+class Site:
+    """A backend, with what all lines have there."""
+
+    __slots__ = ("backend", "own", "penalty", "penalty_at")
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.own = 0
+        """Tickets under way; the backend's `in_flight` counts other requests as well."""
+        self.penalty = 1.0
+        """By how much it counts as slower because requests failed there."""
+        self.penalty_at = 0.0
+
+    def failed(self, now: float) -> None:
+        """A request failed in a way that speaks against the backend."""
+        self.penalty = min(2.0 * self.penalty_now(now), _MAX_PENALTY)
+        self.penalty_at = now
+
+    def penalty_now(self, now: float) -> float:
+        """What is left of the penalty."""
+        if self.penalty == 1.0:
+            return 1.0
+        left: float = self.penalty * 0.5 ** ((now - self.penalty_at) / _PENALTY_HALF_LIFE_S)
+        if left < 1.1:
+            self.penalty = left = 1.0
+        return left
+
+
+class Tally:
+    """What the lanes of one line know together."""
+
+    __slots__ = ("begun", "best_s", "usual")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """Tickets that have begun."""
+        self.usual = Cost()
+        """Of an execution wherever it runs: the measure of work that waits."""
+        self.best_s = _UNKNOWN_S
+        """What an execution takes on the fastest lane: assumed of those that are not known, so
+        that they are tried."""
+
+
+class Lane:
+    """One line at one backend, which runs each request by itself."""
+
+    __slots__ = (
+        "_ends", "_ends_at", "anchor", "backend", "begins_at", "cost", "elsewhere", "elsewhere_at",
+        "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick", "limit",
+        "plan", "site", "tally", "work_s",
+    )  # fmt: skip
+
+    def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
+        self.site = site
+        self.backend = site.backend
+        self.tally = tally
+        self.cost = Cost()
+        self.in_flight = 0
+        self.work_s = 0.0
+        """Execution time of those in flight."""
+        self.anchor = 0.0
+        """When the instances began with what they execute, as far as is known."""
+        self.last_pick = 0
+        self.begins_at = 0.0
+        """Set by `look`: when the request would begin to execute."""
+        self.is_open = False
+        """Set by `look`: whether it may go there now."""
+        self.explore_at = 0.0
+        """When an unused lane is tried again: it may have become faster."""
+        self.explore_s = _EXPLORE_S
+        self.elsewhere = 0.0
+        """Requests of others that were said to be there at `elsewhere_at`."""
+        self.elsewhere_at = 0.0
+        self._ends = 0
+        self._ends_at = [0.0] * _ENDS
+        self.apply(plan)
+
+    def apply(self, plan: LaneLimit) -> None:
+        """Take over another limit."""
+        self.plan = plan
+        self.instances = max(1, plan.instances)
+        self.limit = plan.concurrency or NO_LIMIT
+        self.adjust()
+
+    def adjust(self) -> None:
+        """Find the limit that goes with the cost, where it is ours to find."""
+        if self.plan.is_auto:
+            extra = TURNAROUND_S * self.instances / self.cost.mean_s if self.cost.count else 0.0
+            self.limit = self.instances + min(1 + int(extra), _MAX_MARGIN)
+
+    def forget(self) -> None:
+        """Nothing learnt holds."""
+        self.cost = Cost()
+        self.elsewhere = 0.0
+        self.explore_s = _EXPLORE_S
+
+    @property
+    def shown_limit(self) -> int:
+        """The limit; 0 where there is none."""
+        return 0 if self.limit == NO_LIMIT else self.limit
+
+    @property
+    def slots(self) -> int:
+        """Requests that it executes at once."""
+        return self.instances * max(1, self.plan.max_batch)
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that it can do, 0 where it is not known."""
+        return self.instances / self.cost.mean_s if self.cost.count else 0.0
+
+    def predict(self, rows: int, size: int) -> float:
+        """Seconds of execution that a request takes."""
+        cost = self.cost
+        if not cost.count:
+            return self.tally.best_s
+        return cost.base_s + cost.row_s * rows + cost.byte_s * size
+
+    def look(self, rows: int, size: int, now: float) -> float:
+        """When a request would end here; sets `begins_at` and `is_open`."""
+        cost = self.cost
+        count = self.in_flight
+        backend = self.backend
+        if cost.count:
+            took = cost.base_s + cost.row_s * rows + cost.byte_s * size
+        else:
+            took = self.tally.best_s
+        if count < self.instances:
+            begins = now
+            self.is_open = count < self.limit
+        else:
+            begins = self.free_at(now)
+            # What nothing is known of gets no more than it executes.
+            self.is_open = count < self.limit and begins - now <= LEAD_S and cost.count > 0
+        if backend.max_in_flight and backend.in_flight >= backend.max_in_flight:
+            self.is_open = False
+        if backend.share != 1.0 or self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now) / backend.share
+        if self.elsewhere:
+            begins += self._elsewhere_s(now)
+        self.begins_at = begins
+        return begins + took
+
+    def free_at(self, now: float) -> float:
+        """When an instance is free for one more request; all of them have something to do."""
+        count = self.in_flight
+        begins = self.anchor + self.work_s * (count - self.instances + 1) / (count * self.instances)
+        # What is overdue takes about as much longer as it has done already.
+        return begins if begins > now else now + (now - begins)
+
+    def could_end(self, within_s: float) -> int:
+        """How many more requests it ends within a time in which it has nothing else to do."""
+        took = self.cost.mean_s if self.cost.count else self.tally.best_s
+        return int(within_s * self.instances / took)
+
+    def begin(self, ticket: Ticket, now: float) -> None:
+        """A ticket begins; `look` was asked about it."""
+        count = self.in_flight
+        ticket.work_s = took = self.predict(ticket.rows, ticket.size)
+        ticket.expected_s = self.begins_at - now + took
+        ticket.after = self._ends + max(0, count - self.instances + 1)
+        self.in_flight = count = count + 1
+        if count <= self.instances:
+            self.anchor = now
+        self.work_s += took
+        self.site.own += 1
+
+    def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """An attempt is over."""
+        self._ends += 1
+        self._ends_at[self._ends % _ENDS] = now
+        self.in_flight -= 1
+        self.work_s = self.work_s - ticket.work_s if self.in_flight else 0.0
+        self.site.own -= 1
+        self.anchor = now
+        if ending is Ending.GOOD:
+            began = ticket.began_at
+            waited_for = ticket.after
+            if self._ends - _ENDS < waited_for < self._ends:
+                began = max(began, self._ends_at[waited_for % _ENDS])
+            self.learn(now - began, ticket.rows, ticket.size, now)
+        elif ending is Ending.FAILED:
+            self.site.failed(now)
+
+    def learn(self, took_s: float, rows: int, size: int, now: float) -> None:
+        """An execution of so many rows and bytes took so long."""
+        cost = self.cost
+        before = cost.mean_s
+        cost.learn(took_s, rows, size, now)
+        self.tally.usual.learn(took_s, rows, size, now)
+        if now >= self.explore_at - self.explore_s / 2:
+            is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
+            self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
+        self.explore_at = now + self.explore_s
+        if self.plan.is_auto:
+            self.adjust()
+
+    def _elsewhere_s(self, now: float) -> float:
+        """How long the requests of others keep it busy, as far as it was said."""
+        left: float = self.elsewhere * 0.5 ** ((now - self.elsewhere_at) / _ELSEWHERE_HALF_LIFE_S)
+        if left < 0.1:
+            self.elsewhere = 0.0
+        return left * self.cost.mean_s / self.instances

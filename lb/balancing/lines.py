@@ -1,0 +1,152 @@
+"""A line: one version of one model as requests name it, its lanes and its pools."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
+from lb.balancing.pools import Pool
+from lb.domain.backend import Backend
+from lb.domain.schedule import NO_DEADLINE, Plan, Ticket
+
+_MAX_ALIASES: Final = 64
+_POLL_S: Final = 0.01
+_RECHECK_S: Final = 0.001
+_RECHECK_SHARE: Final = 0.25
+
+
+class Line:
+    """What the scheduler keeps of one line."""
+
+    __slots__ = (
+        "_aliases", "_slots", "in_flight", "lanes", "low_in_flight", "model", "plan", "pools",
+        "sites", "tally", "version", "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self, model: bytes, version: bytes, plan: Plan, sites: dict[Backend, Site]
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.plan = plan
+        self.sites = sites
+        self.tally = Tally()
+        self.lanes: dict[Backend, Lane] = {}
+        self.pools: dict[tuple[Backend, ...], Pool] = {}
+        self.in_flight = 0
+        self.low_in_flight = 0
+        """Of those, tickets that are not of the highest priority."""
+        self.waiting: dict[Pool, None] = {}
+        """Pools with tickets that wait."""
+        self._aliases: dict[int, tuple[tuple[Backend, ...], Pool]] = {}
+        """Pools by the identity of tuples that were met, which are held for that."""
+        self._slots = 0
+
+    def apply(self, plan: Plan) -> None:
+        """Take over another plan."""
+        self.plan = plan
+        for backend, lane in self.lanes.items():
+            lane.apply(plan.limit(backend))
+        self._slots = 0
+
+    def restart(self) -> None:
+        """Forget the pools, and the lanes that are not in use and nothing is known of."""
+        self.pools.clear()
+        self.waiting.clear()
+        self._aliases.clear()
+        for backend, lane in tuple(self.lanes.items()):
+            if not lane.in_flight and not lane.cost.count:
+                del self.lanes[backend]
+        self._slots = 0
+
+    def forget(self, backend: Backend) -> None:
+        """Nothing learnt of a backend holds."""
+        lane = self.lanes.get(backend)
+        if lane is not None:
+            lane.forget()
+
+    @property
+    def waits(self) -> int:
+        """Tickets that wait."""
+        return sum([pool.queue.count for pool in self.waiting])
+
+    def pool(self, ticket: Ticket) -> Pool:
+        """The pool of a ticket."""
+        eligible = ticket.eligible
+        tried = ticket.tried
+        if tried:
+            eligible = tuple([each for each in eligible if each not in tried]) or eligible
+        known = self._aliases.get(id(eligible))
+        if known is not None and known[0] is eligible:
+            return known[1]
+        pool = self.pools.get(eligible)
+        if pool is None:
+            lanes = tuple([self._lane(backend) for backend in eligible])
+            pool = self.pools[eligible] = Pool(lanes, self.plan.rules, self.tally)
+        if len(self._aliases) >= _MAX_ALIASES:
+            self._aliases.clear()
+        self._aliases[id(eligible)] = (eligible, pool)
+        return pool
+
+    def _lane(self, backend: Backend) -> Lane:
+        lane = self.lanes.get(backend)
+        if lane is None:
+            site = self.sites.get(backend)
+            if site is None:
+                site = self.sites[backend] = Site(backend)
+            lane = self.lanes[backend] = Lane(site, self.plan.limit(backend), self.tally)
+            self._slots = 0
+        return lane
+
+    def reserves(self, priority: int) -> bool:
+        """Whether what is free is kept for a higher priority than this one."""
+        if priority <= 0 or not self.plan.rules.reserved:
+            return False
+        if not self._slots:
+            self._slots = sum([lane.slots for lane in self.lanes.values()])
+        allowed = int(self._slots * (1.0 - self.plan.rules.reserved))
+        return self.low_in_flight >= max(1, allowed)
+
+    def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
+        """The next step of a pool in which some ticket waits.
+
+        Sets `pool.wake_at`.
+
+        Returns:
+            The ticket that is to begin now, and where; or one that cannot make it any more, and
+            None; or None, where all are to wait.
+        """
+        queue = pool.queue
+        head = queue.level(now).turn().at(0)
+        pool.wake_at = NO_DEADLINE
+        if self.reserves(head.priority):
+            return None
+        lane = pool.choose(head.rows, head.size, now)
+        best = pool.best
+        if best is None:
+            return None
+        if pool.best_end + best.cost.deviation_s > head.deadline:
+            return head, None
+        if lane is None:
+            self._wake(pool, best, now)
+            return None
+        if pool.is_best(now):
+            return head, lane
+        place = pool.before(pool.open_end, lane, now)
+        if place < queue.count:
+            ticket = queue.nth(place, now)
+            if not self.reserves(ticket.priority):
+                end = lane.look(ticket.rows, ticket.size, now)
+                if end < ticket.deadline and pool.before(end, lane, now) <= place:
+                    return ticket, lane
+        pool.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
+        return None
+
+    @staticmethod
+    def _wake(pool: Pool, best: Lane, now: float) -> None:
+        """Say when a full pool is to be looked at although nothing ended."""
+        if best.backend.max_in_flight:
+            # Requests that are not ours may end there, and nobody says so.
+            pool.wake_at = now + _POLL_S
+        elif best.in_flight < best.limit:
+            pool.wake_at = max(now + _RECHECK_S, best.begins_at - LEAD_S)

@@ -1,0 +1,108 @@
+"""A pool: the lanes that some requests of a line may use, and those of them that wait.
+
+Nearly always a line has one; more where requests may use only some backends: those that speak one
+protocol, have a region of shared memory, or have not failed the request before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.balancing.lanes import Lane, Tally
+from lb.balancing.waiting import WaitingQueue
+from lb.domain.schedule import NO_DEADLINE, QueueRules
+
+_ALIKE: Final = 0.05
+"""Ends that differ by less than that part of the time until then are the same: then whoever was
+picked least recently is it."""
+_RATE_FOR_S: Final = 0.05
+_EXPLORE_EVERY: Final = 200
+"""One of so many requests may try a lane that is not used because it was slow once."""
+
+
+class Pool:
+    """Lanes, and a queue for them."""
+
+    __slots__ = (
+        "_rate", "_rate_at", "best", "best_end", "is_dirty", "lanes", "next_explored", "open_end",
+        "queue", "tally", "wake_at",
+    )  # fmt: skip
+
+    def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
+        self.lanes = lanes
+        self.tally = tally
+        self.queue = WaitingQueue(rules)
+        self.best: Lane | None = None
+        """Set by `choose`: where a request would end first, be there room or not."""
+        self.best_end = NO_DEADLINE
+        self.open_end = NO_DEADLINE
+        """Set by `choose`: when it would end at the lane that was given."""
+        self.is_dirty = False
+        """Something has changed since it was looked at for a ticket that may begin."""
+        self.wake_at = NO_DEADLINE
+        """When it is to be looked at although nothing has changed."""
+        self.next_explored = _EXPLORE_EVERY
+        self._rate = 0.0
+        self._rate_at = -NO_DEADLINE
+
+    def choose(self, rows: int, size: int, now: float) -> Lane | None:
+        """The lane where a request would end first, of those that have room; None: none has."""
+        best: Lane | None = None
+        best_end = NO_DEADLINE
+        chosen: Lane | None = None
+        chosen_end = NO_DEADLINE
+        for lane in self.lanes:
+            end = lane.look(rows, size, now)
+            if end < best_end:
+                best = lane
+                best_end = end
+            if lane.is_open:
+                alike = _ALIKE * (end - now)
+                if chosen is None or end < chosen_end - alike:
+                    chosen = lane
+                    chosen_end = end
+                elif end <= chosen_end + alike and lane.last_pick < chosen.last_pick:
+                    chosen = lane
+                    chosen_end = min(chosen_end, end)
+        self.best = best
+        self.best_end = best_end
+        self.open_end = chosen_end
+        return chosen
+
+    def is_best(self, now: float) -> bool:
+        """Whether the lane that `choose` gave is the best one, or as good."""
+        return self.open_end - self.best_end <= _ALIKE * (self.open_end - now)
+
+    def explored(self, now: float) -> Lane | None:
+        """A lane that has not been used for long, if it is time to try one."""
+        if self.tally.begun < self.next_explored:
+            return None
+        self.next_explored = self.tally.begun + _EXPLORE_EVERY
+        for lane in self.lanes:
+            if not lane.in_flight and lane.explore_at < now and lane.cost.count:
+                lane.look(1, 0, now)
+                if lane.is_open:
+                    return lane
+        return None
+
+    def before(self, end: float, chosen: Lane, now: float) -> int:
+        """How many more requests the other lanes would end before `end`."""
+        total = 0
+        for lane in self.lanes:
+            if lane is chosen:
+                continue
+            begins = now if lane.in_flight < lane.instances else lane.free_at(now)
+            if begins < end:
+                total += lane.could_end(end - begins)
+        return total
+
+    def rate(self, now: float) -> float:
+        """Requests per second that its lanes can do at most; 0 where that is not known."""
+        if now - self._rate_at > _RATE_FOR_S:
+            self._rate_at = now
+            self._rate = sum([lane.rate for lane in self.lanes])
+        return self._rate
+
+    def in_flight(self) -> int:
+        """Tickets of the line that are under way at its lanes."""
+        return sum([lane.in_flight for lane in self.lanes])

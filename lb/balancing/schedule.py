@@ -1,0 +1,365 @@
+"""The scheduler: when and where each request of a scheduled model begins.
+
+A request goes where it will end first, by what is under way there and by what its execution was
+learnt to cost. Where that backend is full it waits here, bound to nothing, although a slower one
+may be free: until so many wait that the slower one would be the first to end one of them. Who is
+next of those that wait is decided by `lb.balancing.waiting`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from lb.balancing.lanes import Lane, Site
+from lb.balancing.lines import Line
+from lb.balancing.pools import Pool
+from lb.domain.backend import Backend
+from lb.domain.schedule import (
+    NO_DEADLINE,
+    Ending,
+    LaneView,
+    LineView,
+    Plan,
+    Refusal,
+    ScheduleRefused,
+    Ticket,
+    Wait,
+)
+
+_MAX_LINES: Final = 4096
+"""Lines that are remembered; clients may name any version."""
+_SPARE: Final = 64
+"""Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
+_MIN_RETRY_S: Final = 0.01
+
+
+class QueueScheduler:
+    """The one scheduler of a process; see `lb.domain.schedule.Scheduler`."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[bytes, bytes], Line] = {}
+        self._sites: dict[Backend, Site] = {}
+        self._number = 0
+        self._waiting = 0
+        self._dirty: dict[Pool, Line] = {}
+        """Pools that may have a ticket to begin."""
+        self._wakes: list[tuple[float, int, Pool, Line]] = []
+        """Heap of when pools are to be looked at again."""
+        self._expiries: list[tuple[float, int, Ticket]] = []
+        """Heap of when those that wait have waited too long."""
+        self._began: deque[Ticket] = deque()
+        self._refused: deque[Ticket] = deque()
+
+    @property
+    def wake_at(self) -> float:
+        """When `next_due` and `next_refused` want to be called though nothing ended."""
+        at = NO_DEADLINE
+        wakes = self._wakes
+        while wakes and wakes[0][0] != wakes[0][2].wake_at:
+            heappop(wakes)
+        if wakes:
+            at = wakes[0][0]
+        expiries = self._expiries
+        while expiries and not _waits(expiries[0]):
+            heappop(expiries)
+        return min(at, expiries[0][0]) if expiries else at
+
+    # Requests
+
+    def offer(self, ticket: Ticket, now: float) -> Backend | None:
+        """Place a request: the backend where it begins now and is counted, or None: it waits.
+
+        Raises:
+            ScheduleRefused: it is not run.
+        """
+        self._number = ticket.number = self._number + 1
+        line = self._lines.get((ticket.model, ticket.version))
+        if line is None:
+            line = self._new_line(ticket)
+        elif line.plan is not ticket.plan:
+            line.apply(ticket.plan)
+        pool = line.pool(ticket)
+        if pool.queue.count:
+            return self._join(ticket, line, pool, now)
+        lane = pool.explored(now) if line.tally.begun >= pool.next_explored else None
+        if lane is None:
+            lane = pool.choose(ticket.rows, ticket.size, now)
+            best = pool.best
+            if best is not None and pool.best_end + best.cost.deviation_s > ticket.deadline:
+                raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+            if lane is None or (lane is not best and not pool.is_best(now)):
+                ticket.wait = Wait.LIMIT if lane is None else Wait.FASTER
+                return self._join(ticket, line, pool, now)
+        if ticket.priority > 0 and line.reserves(ticket.priority):
+            ticket.wait = Wait.RESERVED
+            return self._join(ticket, line, pool, now)
+        ticket.position = 0
+        self._begin(ticket, line, lane, now)
+        return lane.backend
+
+    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """The attempt of a ticket that began is over."""
+        line = self._lines[ticket.model, ticket.version]
+        backend = ticket.backend
+        assert backend is not None
+        line.lanes[backend].end(ticket, now, ending)
+        line.in_flight -= 1
+        if ticket.priority > 0:
+            line.low_in_flight -= 1
+        ticket.backend = None
+        if self._waiting:
+            if backend.max_in_flight:
+                for other in self._lines.values():
+                    for pool in other.waiting:
+                        self._dirty[pool] = other
+            else:
+                for pool in line.waiting:
+                    self._dirty[pool] = line
+
+    def drop(self, ticket: Ticket) -> None:
+        """A ticket that waits is wanted no more; one that does not wait is left alone."""
+        if not ticket.is_waiting:
+            return
+        line = self._lines[ticket.model, ticket.version]
+        self._leave(ticket, line, line.pool(ticket))
+
+    def next_due(self, now: float) -> Ticket | None:
+        """The next ticket that begins now, at `ticket.backend`; it is counted already."""
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            at, _, pool, line = heappop(wakes)
+            if at == pool.wake_at and pool.queue.count:
+                self._dirty[pool] = line
+        while self._dirty and not self._began:
+            pool, line = next(iter(self._dirty.items()))
+            self._step(line, pool, now)
+        return self._began.popleft() if self._began else None
+
+    def next_refused(self, now: float) -> Ticket | None:
+        """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
+        expiries = self._expiries
+        while expiries and expiries[0][0] <= now:
+            entry = heappop(expiries)
+            if _waits(entry):
+                ticket = entry[2]
+                line = self._lines[ticket.model, ticket.version]
+                waited_out = ticket.came_at + line.plan.rules.max_wait_s <= now
+                self._refuse(ticket, line, Refusal.EXPIRED if waited_out else Refusal.LATE, now)
+        return self._refused.popleft() if self._refused else None
+
+    # Waiting
+
+    def _join(self, ticket: Ticket, line: Line, pool: Pool, now: float) -> Backend | None:
+        """Have a ticket wait, unless it is the one that begins now."""
+        rules = line.plan.rules
+        usual = line.tally.usual
+        ticket.work_s = (
+            usual.predict(ticket.rows, ticket.size) if usual.count else line.tally.best_s
+        )
+        if ticket.deadline != NO_DEADLINE:
+            end = self._likely_end(ticket, line, pool, now)
+            if end > ticket.deadline:
+                raise ScheduleRefused(Refusal.LATE, max(end - ticket.deadline, _MIN_RETRY_S))
+        if line.waits >= rules.max_waiting:
+            victim = pool.queue.victim(ticket) if pool.queue.count else None
+            if victim is None:
+                raise ScheduleRefused(Refusal.FULL, self._room_in(line, pool, now))
+            self._refuse(victim, line, Refusal.SHED, now)
+        if ticket.wait is Wait.NONE:
+            ticket.wait = Wait.LIMIT
+        ticket.position = pool.queue.count
+        pool.queue.add(ticket)
+        line.waiting[pool] = None
+        self._waiting += 1
+        self._expire_at(ticket, min(ticket.came_at + rules.max_wait_s, ticket.deadline))
+        self._step(line, pool, now)
+        if not ticket.is_waiting and self._began and self._began[-1] is ticket:
+            self._began.pop()
+            return ticket.backend
+        return None
+
+    def _likely_end(self, ticket: Ticket, line: Line, pool: Pool, now: float) -> float:
+        """When a ticket would end that joins the queue now."""
+        if not pool.queue.count:
+            return pool.best_end
+        rate = pool.rate(now)
+        if not rate:
+            return now
+        usual_s = line.tally.usual.mean_s
+        ahead = pool.queue.ahead_s(ticket) / usual_s
+        return now + (ahead + 0.5 * pool.in_flight()) / rate + ticket.work_s
+
+    def _expire_at(self, ticket: Ticket, at: float) -> None:
+        if at == NO_DEADLINE:
+            return
+        expiries = self._expiries
+        if len(expiries) > 2 * self._waiting + _SPARE:
+            expiries[:] = [entry for entry in expiries if _waits(entry)]
+            heapify(expiries)
+        heappush(expiries, (at, ticket.number, ticket))
+
+    def _step(self, line: Line, pool: Pool, now: float) -> None:
+        """Begin the next ticket of a pool, refuse those before it that are late, or find that all
+        have to wait."""
+        while pool.queue.count:
+            found = line.due(pool, now)
+            if found is None:
+                break
+            ticket, lane = found
+            if lane is None:
+                self._refuse(ticket, line, Refusal.LATE, now)
+                continue
+            pool.queue.serve(ticket)
+            self._left(line, pool)
+            self._begin(ticket, line, lane, now)
+            self._began.append(ticket)
+            if pool.queue.count:
+                self._dirty[pool] = line
+            return
+        self._dirty.pop(pool, None)
+        if pool.queue.count and pool.wake_at != NO_DEADLINE:
+            self._number += 1
+            heappush(self._wakes, (pool.wake_at, self._number, pool, line))
+
+    def _begin(self, ticket: Ticket, line: Line, lane: Lane, now: float) -> None:
+        ticket.backend = lane.backend
+        ticket.began_at = now
+        lane.begin(ticket, now)
+        lane.last_pick = ticket.number
+        line.tally.begun += 1
+        line.in_flight += 1
+        if ticket.priority > 0:
+            line.low_in_flight += 1
+
+    def _refuse(self, ticket: Ticket, line: Line, refusal: Refusal, now: float) -> None:
+        pool = line.pool(ticket)
+        self._leave(ticket, line, pool)
+        ticket.refused = ScheduleRefused(refusal, self._room_in(line, pool, now))
+        self._refused.append(ticket)
+
+    def _leave(self, ticket: Ticket, line: Line, pool: Pool) -> None:
+        pool.queue.remove(ticket)
+        self._left(line, pool)
+
+    def _left(self, line: Line, pool: Pool) -> None:
+        self._waiting -= 1
+        if not pool.queue.count:
+            del line.waiting[pool]
+            self._dirty.pop(pool, None)
+            pool.wake_at = NO_DEADLINE
+
+    @staticmethod
+    def _room_in(line: Line, pool: Pool, now: float) -> float:
+        """Seconds until those that wait now will have begun."""
+        rate = pool.rate(now)
+        return max((line.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
+
+    # What is configured, and what is told
+
+    def _new_line(self, ticket: Ticket) -> Line:
+        if len(self._lines) >= _MAX_LINES:
+            for key, line in tuple(self._lines.items()):
+                if not line.in_flight and not line.waiting:
+                    del self._lines[key]
+        line = Line(ticket.model, ticket.version, ticket.plan, self._sites)
+        self._lines[ticket.model, ticket.version] = line
+        return line
+
+    def follow(
+        self, renew: Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None], now: float
+    ) -> list[Ticket]:
+        """Another snapshot: plans, backends, limits; see `Scheduler.follow`."""
+        gone: list[Ticket] = []
+        for line in self._lines.values():
+            tickets = [ticket for pool in line.waiting for ticket in pool.queue]
+            for pool in line.waiting:
+                self._dirty.pop(pool, None)
+                pool.wake_at = NO_DEADLINE
+            self._waiting -= len(tickets)
+            line.restart()
+            renewed: dict[int, tuple[Plan, tuple[Backend, ...]] | None] = {}
+            for ticket in tickets:
+                ticket.is_waiting = False
+                group = id(ticket.eligible)
+                if group not in renewed:
+                    renewed[group] = renew(ticket)
+                found = renewed[group]
+                if found is None:
+                    gone.append(ticket)
+                    continue
+                self._stay(ticket, line, found)
+        used = {backend for line in self._lines.values() for backend in line.lanes}
+        for backend in self._sites.keys() - used:
+            del self._sites[backend]
+        return gone
+
+    def _stay(self, ticket: Ticket, line: Line, found: tuple[Plan, tuple[Backend, ...]]) -> None:
+        """Have a ticket wait with what another snapshot says."""
+        ticket.plan, ticket.eligible = found
+        if line.plan is not ticket.plan:
+            line.apply(ticket.plan)
+        pool = line.pool(ticket)
+        pool.queue.add(ticket)
+        line.waiting[pool] = None
+        self._dirty[pool] = line
+        self._waiting += 1
+
+    def busy_elsewhere(self, backend: Backend, model: bytes, pending: float, now: float) -> None:
+        """A backend says how many requests of a model are there; see `Scheduler`."""
+        lanes = [
+            line.lanes[backend]
+            for (name, _), line in self._lines.items()
+            if name == model and backend in line.lanes
+        ]
+        own = sum([lane.in_flight for lane in lanes])
+        for lane in lanes:
+            lane.elsewhere = max(0.0, pending - own)
+            lane.elsewhere_at = now
+
+    def forget(self, backend: Backend) -> None:
+        """A backend is gone, or was restarted: nothing learnt of it holds."""
+        for line in self._lines.values():
+            line.forget(backend)
+        site = self._sites.get(backend)
+        if site is not None:
+            site.penalty = 1.0
+
+    # Views
+
+    def lanes(self) -> Iterator[LaneView]:
+        """Every lane that is known of."""
+        for line in self._lines.values():
+            for lane in line.lanes.values():
+                cost = lane.cost
+                yield LaneView(
+                    model=line.model,
+                    version=line.version,
+                    backend=lane.backend,
+                    in_flight=lane.in_flight,
+                    limit=lane.shown_limit,
+                    expected_s=cost.predict(1, 0),
+                    row_s=cost.row_s,
+                    learnt=cost.count,
+                )
+
+    def lines(self, now: float) -> Iterator[LineView]:
+        """Every line that is known of."""
+        for line in self._lines.values():
+            waiting: dict[int, int] = {}
+            oldest = now
+            for pool in line.waiting:
+                for priority, count in pool.queue.by_priority().items():
+                    waiting[priority] = waiting.get(priority, 0) + count
+                oldest = min(oldest, pool.queue.oldest_at())
+            yield LineView(
+                model=line.model, version=line.version, waiting=waiting, oldest_s=now - oldest
+            )
+
+
+def _waits(entry: tuple[float, int, Ticket]) -> bool:
+    """Whether a ticket in the heap of expiries still waits, and for the same."""
+    ticket = entry[2]
+    return ticket.is_waiting and ticket.number == entry[1]

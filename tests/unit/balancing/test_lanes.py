@@ -1,0 +1,143 @@
+"""What is under way at one backend, and when something more would end."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
+from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from tests.fakes.backends import make_backend
+
+PLAN = Plan(limits={})
+
+
+def lane_of(limit: LaneLimit) -> Lane:
+    return Lane(Site(make_backend("one")), limit, Tally())
+
+
+def begin(lane: Lane, now: float) -> Ticket:
+    ticket = Ticket(b"model", b"", PLAN, (lane.backend,), now)
+    lane.look(1, 0, now)
+    ticket.began_at = now
+    lane.begin(ticket, now)
+    lane.backend.in_flight += 1
+    return ticket
+
+
+def end(lane: Lane, ticket: Ticket, now: float, ending: Ending = Ending.GOOD) -> None:
+    lane.backend.in_flight -= 1
+    lane.end(ticket, now, ending)
+
+
+def taught(limit: LaneLimit, took_s: float) -> Lane:
+    """A lane that has learnt how long an execution takes; the time is 100."""
+    lane = lane_of(limit)
+    for number in range(30):
+        now = 90.0 + number / 10
+        end(lane, begin(lane, now), now + took_s)
+    return lane
+
+
+def test_idle_lane_ends_a_request_after_its_execution() -> None:
+    lane = taught(LaneLimit(2), 0.01)
+    assert lane.look(1, 0, 100.0) == pytest.approx(100.01)
+    assert lane.is_open
+
+
+def test_busy_lane_ends_it_after_what_is_under_way() -> None:
+    lane = taught(LaneLimit(2), 0.01)
+    begin(lane, 100.0)
+    assert lane.look(1, 0, 100.004) == pytest.approx(100.02)
+    assert lane.is_open
+
+
+def test_what_is_overdue_is_expected_to_take_as_long_again() -> None:
+    lane = taught(LaneLimit(2), 0.01)
+    begin(lane, 100.0)
+    assert lane.free_at(100.5) == pytest.approx(100.99)
+
+
+def test_request_ahead_does_not_count_as_execution() -> None:
+    lane = taught(LaneLimit(3), 0.01)
+    first, second, third = (begin(lane, 100.0) for _ in range(3))
+    end(lane, first, 100.01)
+    end(lane, second, 100.02)
+    end(lane, third, 100.03)
+    assert lane.cost.mean_s == pytest.approx(0.01)
+
+
+def test_instances_run_side_by_side() -> None:
+    lane = taught(LaneLimit(4, instances=2), 0.01)
+    tickets = [begin(lane, 100.0) for _ in range(4)]
+    assert lane.free_at(100.0) == pytest.approx(100.015, abs=0.006)
+    for ticket, now in zip(tickets, (100.01, 100.01, 100.02, 100.02), strict=True):
+        end(lane, ticket, now)
+    assert lane.cost.mean_s == pytest.approx(0.01)
+
+
+def test_full_lane_is_closed() -> None:
+    lane = taught(LaneLimit(2), 0.01)
+    begin(lane, 100.0)
+    begin(lane, 100.0)
+    lane.look(1, 0, 100.0)
+    assert not lane.is_open
+
+
+def test_nothing_is_sent_ahead_of_a_long_execution() -> None:
+    lane = taught(LaneLimit(2), 0.1)
+    begin(lane, 100.0)
+    lane.look(1, 0, 100.0)
+    assert not lane.is_open
+    lane.look(1, 0, 100.1 - LEAD_S + 0.001)
+    assert lane.is_open
+
+
+def test_unknown_lane_gets_one_request_at_a_time() -> None:
+    lane = lane_of(LaneLimit(4))
+    lane.look(1, 0, 100.0)
+    assert lane.is_open
+    begin(lane, 100.0)
+    lane.look(1, 0, 100.0)
+    assert not lane.is_open
+
+
+def test_automatic_limit_covers_the_turnaround_of_fast_executions() -> None:
+    assert taught(LaneLimit(1, is_auto=True), 0.01).limit == 2
+    assert taught(LaneLimit(1, is_auto=True), 0.0003).limit == 5
+
+
+def test_backend_at_its_own_limit_is_closed() -> None:
+    lane = taught(LaneLimit(4), 0.01)
+    lane.backend.max_in_flight = 1
+    lane.backend.in_flight = 1
+    lane.look(1, 0, 100.0)
+    assert not lane.is_open
+
+
+def test_errors_make_a_backend_count_as_slower_for_a_while() -> None:
+    lane = taught(LaneLimit(4), 0.01)
+    for _ in range(3):
+        end(lane, begin(lane, 100.0), 100.0, Ending.FAILED)
+    assert lane.look(1, 0, 100.0) == pytest.approx(100.08)
+    assert lane.look(1, 0, 130.0) == pytest.approx(130.01)
+
+
+def test_backend_that_starts_slowly_counts_as_slower() -> None:
+    lane = taught(LaneLimit(4), 0.01)
+    lane.backend.set_share(0.1)
+    assert lane.look(1, 0, 100.0) == pytest.approx(100.1)
+
+
+def test_cancelled_attempt_teaches_nothing() -> None:
+    lane = taught(LaneLimit(4), 0.01)
+    end(lane, begin(lane, 100.0), 100.0001, Ending.NEITHER)
+    assert lane.cost.mean_s == pytest.approx(0.01)
+    assert lane.in_flight == 0
+
+
+def test_requests_of_others_count_less_and_less() -> None:
+    lane = taught(LaneLimit(4), 0.01)
+    lane.elsewhere, lane.elsewhere_at = 5.0, 100.0
+    assert lane.look(1, 0, 100.0) == pytest.approx(100.06)
+    assert lane.look(1, 0, 101.0) == pytest.approx(101.035)
+    assert lane.look(1, 0, 120.0) == pytest.approx(120.01)

@@ -1,0 +1,100 @@
+"""Which lane is chosen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.pools import Pool
+from lb.domain.schedule import LaneLimit, Plan, QueueRules, Ticket
+from tests.fakes.backends import make_backend
+
+PLAN = Plan(limits={})
+
+
+def pool_of(*takes_s: float, limit: int = 2) -> Pool:
+    """Lanes that have learnt how long an execution takes."""
+    tally = Tally()
+    lanes = []
+    for number, took_s in enumerate(takes_s):
+        lane = Lane(Site(make_backend(f"b{number}")), LaneLimit(limit), tally)
+        if took_s:
+            lane.learn(took_s, 1, 0, 99.0)
+        lanes.append(lane)
+    return Pool(tuple(lanes), QueueRules(), tally)
+
+
+def begin(pool: Pool, lane: Lane, now: float, number: int = 0) -> None:
+    lane.begin(Ticket(b"model", b"", PLAN, (), now), now)
+    lane.last_pick = number
+
+
+def test_fastest_idle_lane_is_chosen() -> None:
+    pool = pool_of(0.04, 0.005, 0.01)
+    assert pool.choose(1, 0, 100.0) is pool.lanes[1]
+    assert pool.is_best(100.0)
+    assert pool.best_end == pytest.approx(100.005)
+
+
+def test_second_goes_behind_the_first_if_it_ends_sooner_there() -> None:
+    pool = pool_of(0.04, 0.005, 0.015)
+    begin(pool, pool.lanes[1], 100.0)
+    assert pool.choose(1, 0, 100.0) is pool.lanes[1]
+
+
+def test_full_lane_may_be_better_than_an_open_one() -> None:
+    pool = pool_of(0.04, 0.005)
+    begin(pool, pool.lanes[1], 100.0)
+    begin(pool, pool.lanes[1], 100.0)
+    assert pool.choose(1, 0, 100.0) is pool.lanes[0]
+    assert not pool.is_best(100.0)
+    assert pool.best is pool.lanes[1]
+
+
+def test_none_is_chosen_where_all_are_full() -> None:
+    pool = pool_of(0.005, 0.005, limit=1)
+    for lane in pool.lanes:
+        begin(pool, lane, 100.0)
+    assert pool.choose(1, 0, 100.0) is None
+
+
+def test_lanes_that_are_as_good_take_turns() -> None:
+    pool = pool_of(0.0100, 0.0102, 0.0101)
+    picked = Counter[int]()
+    for number in range(1, 301):
+        lane = pool.choose(1, 0, 100.0)
+        assert lane is not None
+        lane.last_pick = number
+        picked[pool.lanes.index(lane)] += 1
+    assert set(picked.values()) == {100}
+
+
+def test_unknown_lane_is_tried() -> None:
+    pool = pool_of(0.005, 0.0)
+    pool.tally.best_s = 0.005
+    pool.lanes[0].last_pick = 1
+    assert pool.choose(1, 0, 100.0) is pool.lanes[1]
+
+
+def test_requests_that_others_end_first_are_counted() -> None:
+    pool = pool_of(0.005, 0.01, 0.04)
+    slow = pool.lanes[2]
+    assert pool.before(100.04, slow, 100.0) == 8 + 4
+    begin(pool, pool.lanes[0], 100.0)
+    begin(pool, pool.lanes[0], 100.0)
+    assert pool.before(100.04, slow, 100.0) == 6 + 4
+
+
+def test_unused_lane_is_tried_again_at_times() -> None:
+    pool = pool_of(0.005, 0.04)
+    assert pool.explored(200.0) is None
+    pool.tally.begun = 10_000
+    pool.lanes[0].explore_at = 300.0
+    assert pool.explored(200.0) is pool.lanes[1]
+    assert pool.explored(200.0) is None
+
+
+def test_rate_is_the_sum_of_what_lanes_do() -> None:
+    assert pool_of(0.005, 0.01, 0.0).rate(100.0) == pytest.approx(300.0)

@@ -1,0 +1,256 @@
+"""The scheduler, asked as the relays ask it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.backend import Backend
+from lb.domain.schedule import (
+    Ending,
+    LaneLimit,
+    Plan,
+    QueueRules,
+    Refusal,
+    ScheduleRefused,
+    Ticket,
+    Wait,
+)
+from tests.fakes.backends import make_backend
+
+
+class Desk:
+    """A scheduler, backends, and whoever counts what is under way."""
+
+    def __init__(self, *takes_s: float, limit: int = 2, rules: QueueRules | None = None) -> None:
+        self.scheduler = QueueScheduler()
+        self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
+        self.plan = Plan(limits={}, default=LaneLimit(limit), rules=rules or QueueRules())
+        self.now = 0.0
+        for backend, took_s in zip(self.backends, takes_s, strict=True):
+            for _ in range(4):
+                ticket = self.ticket(backend)
+                assert self.offer(ticket) is backend
+                self.now += took_s
+                self.over(ticket)
+                self.now += 0.1
+
+    def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
+        ticket = Ticket(b"model", b"", self.plan, eligible or self.backends, self.now)
+        ticket.priority = priority
+        ticket.deadline = self.now + deadline_s
+        return ticket
+
+    def offer(self, ticket: Ticket) -> Backend | None:
+        backend = self.scheduler.offer(ticket, self.now)
+        if backend is not None:
+            backend.in_flight += 1
+        return backend
+
+    def over(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
+        assert ticket.backend is not None
+        ticket.backend.in_flight -= 1
+        self.scheduler.over(ticket, self.now, ending)
+
+    def due(self) -> list[Ticket]:
+        found = []
+        while (ticket := self.scheduler.next_due(self.now)) is not None:
+            assert ticket.backend is not None
+            ticket.backend.in_flight += 1
+            found.append(ticket)
+        return found
+
+    def refused(self) -> list[tuple[Ticket, Refusal]]:
+        found = []
+        while (ticket := self.scheduler.next_refused(self.now)) is not None:
+            assert ticket.refused is not None
+            assert ticket.refused.retry_after_s > 0
+            found.append((ticket, ticket.refused.refusal))
+        return found
+
+    def fill(self, count: int, **facts: float) -> list[Ticket]:
+        """Offer so many; those that began are first."""
+        tickets = [self.ticket(**facts) for _ in range(count)]  # type: ignore[arg-type]
+        for ticket in tickets:
+            self.offer(ticket)
+        return tickets
+
+
+def test_request_begins_where_it_ends_first() -> None:
+    desk = Desk(0.04, 0.005)
+    ticket = desk.ticket()
+    assert desk.offer(ticket) is desk.backends[1]
+    assert ticket.expected_s == pytest.approx(0.005, rel=0.1)
+    assert ticket.position == 0
+
+
+def test_what_does_not_fit_waits_and_begins_in_order() -> None:
+    desk = Desk(0.005)
+    tickets = desk.fill(4)
+    assert [ticket.is_waiting for ticket in tickets] == [False, False, True, True]
+    assert tickets[3].position == 1
+    assert tickets[3].wait is Wait.LIMIT
+    assert desk.due() == []
+    desk.now += 0.005
+    desk.over(tickets[0])
+    assert desk.due() == [tickets[2]]
+
+
+def test_request_waits_for_a_fast_backend_while_a_slow_one_is_idle() -> None:
+    desk = Desk(0.005, 0.08)
+    tickets = desk.fill(3)
+    assert [ticket.backend for ticket in tickets] == [desk.backends[0]] * 2 + [None]
+    assert tickets[2].wait is Wait.FASTER
+
+
+def test_slow_backend_is_used_when_many_wait() -> None:
+    desk = Desk(0.005, 0.04)
+    tickets = desk.fill(12)
+    assert [ticket.backend for ticket in tickets].count(desk.backends[1]) == 1
+
+
+def test_stalled_backend_is_not_waited_for() -> None:
+    desk = Desk(0.005, 0.04)
+    tickets = desk.fill(3)
+    for _ in range(100):
+        assert desk.scheduler.wake_at > desk.now
+        desk.now = desk.scheduler.wake_at
+        if desk.due():
+            break
+    assert tickets[2].backend is desk.backends[1]
+    assert desk.now < tickets[2].came_at + 0.1
+
+
+def test_dropped_request_never_begins() -> None:
+    desk = Desk(0.005)
+    tickets = desk.fill(4)
+    desk.scheduler.drop(tickets[2])
+    desk.over(tickets[0])
+    assert desk.due() == [tickets[3]]
+    desk.scheduler.drop(tickets[3])
+    assert tickets[3].backend is not None
+
+
+def test_full_queue_refuses_and_says_when_to_come_again() -> None:
+    desk = Desk(0.005, rules=QueueRules(max_waiting=3))
+    desk.fill(5)
+    with pytest.raises(ScheduleRefused) as caught:
+        desk.offer(desk.ticket())
+    assert caught.value.refusal is Refusal.FULL
+    assert caught.value.retry_after_s == pytest.approx(0.02, rel=0.2)
+
+
+def test_lowest_priority_makes_room() -> None:
+    desk = Desk(0.005, rules=QueueRules(max_waiting=3))
+    low = desk.fill(5, priority=3)
+    desk.offer(desk.ticket())
+    assert desk.refused() == [(low[4], Refusal.SHED)]
+
+
+def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
+    desk = Desk(0.005)
+    desk.fill(18, deadline_s=0.1)
+    with pytest.raises(ScheduleRefused) as caught:
+        desk.fill(4, deadline_s=0.1)
+    assert caught.value.refusal is Refusal.LATE
+    assert caught.value.retry_after_s < 0.1
+    assert desk.offer(desk.ticket(deadline_s=0.5)) is None
+
+
+def test_waiting_request_that_has_become_late_is_refused() -> None:
+    desk = Desk(0.005)
+    tickets = desk.fill(3, deadline_s=0.02)
+    assert tickets[2].is_waiting
+    desk.now = desk.scheduler.wake_at
+    assert desk.now <= 0.02 + tickets[2].came_at
+    desk.due()
+    assert desk.refused() == [(tickets[2], Refusal.LATE)]
+
+
+def test_nobody_waits_longer_than_the_plan_allows() -> None:
+    desk = Desk(0.005, rules=QueueRules(max_wait_s=2.0))
+    tickets = desk.fill(3)
+    desk.now += 2.0
+    assert desk.due() == []
+    assert desk.refused() == [(tickets[2], Refusal.EXPIRED)]
+
+
+def test_part_is_kept_for_the_highest_priority() -> None:
+    desk = Desk(0.005, 0.005, 0.005, rules=QueueRules(reserved=0.3))
+    low = desk.fill(5, priority=1)
+    assert sum(ticket.backend is not None for ticket in low) == 2
+    assert low[4].wait in (Wait.RESERVED, Wait.LIMIT)
+    assert desk.offer(desk.ticket()) is not None
+
+
+def test_ticket_may_be_offered_again_and_keeps_its_place_in_time() -> None:
+    desk = Desk(0.005, 0.006)
+    first, *_, waiting = desk.fill(5)
+    failed_at = first.backend
+    assert failed_at is not None
+    desk.over(first, Ending.FAILED)
+    first.tried = (failed_at,)
+    desk.offer(first)
+    assert first.backend is not failed_at
+    assert first.came_at <= waiting.came_at
+
+
+def test_new_snapshot_gives_those_that_wait_other_backends() -> None:
+    desk = Desk(0.005)
+    waiting = desk.fill(4)[2:]
+    new = make_backend("new")
+    asked = []
+
+    def renew(ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]]:
+        asked.append(ticket)
+        return desk.plan, (*desk.backends, new)
+
+    assert desk.scheduler.follow(renew, desk.now) == []
+    assert len(asked) == 1
+    assert desk.due() == waiting[:1]
+    assert waiting[0].backend is new
+
+
+def test_model_that_is_not_scheduled_any_more_gives_its_tickets_back() -> None:
+    desk = Desk(0.005)
+    tickets = desk.fill(4)
+    assert desk.scheduler.follow(lambda _: None, desk.now) == tickets[2:]
+    assert not tickets[2].is_waiting
+    desk.over(tickets[0])
+    assert desk.due() == []
+
+
+def test_views_show_lanes_and_those_that_wait() -> None:
+    desk = Desk(0.005)
+    desk.fill(3)
+    desk.fill(2, priority=4)
+    (lane,) = desk.scheduler.lanes()
+    assert (lane.in_flight, lane.limit) == (2, 2)
+    assert lane.expected_s == pytest.approx(0.005)
+    (line,) = desk.scheduler.lines(desk.now + 1.0)
+    assert line.waiting == {0: 1, 4: 2}
+    assert line.oldest_s == pytest.approx(1.0)
+
+
+def test_restarted_backend_is_learnt_anew() -> None:
+    desk = Desk(0.005)
+    desk.scheduler.forget(desk.backends[0])
+    (lane,) = desk.scheduler.lanes()
+    assert lane.learnt == 0
+
+
+def test_load_from_elsewhere_counts() -> None:
+    desk = Desk(0.005, 0.005)
+    desk.scheduler.busy_elsewhere(desk.backends[0], b"model", 5.0, desk.now)
+    assert {desk.offer(desk.ticket()) for _ in range(2)} == {desk.backends[1]}
+
+
+def test_lines_that_are_not_used_are_forgotten() -> None:
+    scheduler = QueueScheduler()
+    backend = make_backend("one")
+    plan = Plan(limits={})
+    for number in range(5000):
+        ticket = Ticket(b"model", str(number).encode(), plan, (backend,), 0.0)
+        scheduler.offer(ticket, 0.0)
+        scheduler.over(ticket, 0.1, Ending.GOOD)
+    assert sum(1 for _ in scheduler.lines(1.0)) < 5000
