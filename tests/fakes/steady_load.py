@@ -20,6 +20,8 @@ from lb.kserve import messages
 
 _PATH = "/v2/models/sleeper/infer"
 _TIMEOUT_S = 30.0
+_PAUSE_S = 0.01
+"""Between two requests of a client: what is tested needs the cores as well."""
 _METHOD = messages.MODEL_INFER
 
 
@@ -94,6 +96,7 @@ class SteadyLoad:
                 self.failures.append(f"{name}: {failure}")
             else:
                 self.answered[name] += 1
+            self._stopping.wait(_PAUSE_S)
 
     def _ask_http(self, connection: http.client.HTTPConnection) -> str:
         connection.request("POST", _PATH, self._body)

@@ -227,7 +227,7 @@ class Load:
             self.failures.append(repr(error))
 
 
-def test_fifty_replacements_under_load_fail_no_request(balancer: Balancer) -> None:
+def test_replacements_under_load_fail_no_request(balancer: Balancer) -> None:
     """Half of them are seen half done: the certificate is there before its key."""
     world = balancer.world
     load = Load(balancer, world.client_context())
@@ -239,7 +239,7 @@ def test_fifty_replacements_under_load_fail_no_request(balancer: Balancer) -> No
     certificate, key = map(Path, world.server)
     pause = threading.Event()
     try:
-        for number in range(50):
+        for number in range(20):
             pair = world.authority.issue("localhost", "127.0.0.1")
             if number % 2:
                 replace(certificate, pair.certificate)
@@ -261,8 +261,8 @@ def test_fifty_replacements_under_load_fail_no_request(balancer: Balancer) -> No
         for worker in workers:
             worker.join(20)
     assert load.failures == []
-    assert load.done > 500
-    assert len(load.serials) > 5
+    assert load.done > 100
+    assert len(load.serials) > 2
     assert metric(balancer.metrics, "triton_lb_certificate_reload_failures_total") == 0
 
 

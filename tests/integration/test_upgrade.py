@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from tests.fakes.process import ENVIRONMENT, wait_until
 from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
 
-UPGRADES = 5
+UPGRADES = 3
 
 
 @pytest.fixture
@@ -122,13 +124,13 @@ def test_a_next_process_that_is_not_ready_in_time_is_stopped(
         config |= {
             "backends": [*config["backends"], slow],
             "health": {"timeout": "60s"},
-            "upgrade": {"timeout": "5s"},
+            "upgrade": {"timeout": "1s"},
         }
         serving.write(config)
         assert serving.command("reload", "--admin", addresses["admin"]).returncode == 0
         done = serving.command("upgrade", "--admin", addresses["admin"])
     assert done.returncode == 1
-    assert "not ready within 5 s" in done.stderr
+    assert "not ready within 1 s" in done.stderr
     assert serving.pid == before
     assert ask(addresses["admin"], "GET", "/api/v1/backends")[0] == 200
 
@@ -144,39 +146,90 @@ def test_what_the_operator_said_lives_on(serving: Serving) -> None:
     }
 
 
-def test_a_request_under_way_is_answered_by_the_process_that_took_it(serving: Serving) -> None:
-    addresses = serving.until_serving()
-    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [6000]}
+class Holding(http.server.BaseHTTPRequestHandler):
+    """Answers the inference once it may, and everything else at once."""
+
+    protocol_version = "HTTP/1.1"
+    may = threading.Event()
+
+    def do_GET(self) -> None:
+        self._answer(b"[]")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.endswith("/infer"):
+            self.may.wait(60)
+        self._answer(b'{"held": true}')
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on the standard error."""
+
+
+@pytest.fixture
+def holding(config: dict[str, Any], serving: Serving) -> Iterator[threading.Event]:
+    """Behind the process there is one server alone, which answers inferences when it is told."""
+    Holding.may = threading.Event()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Holding)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    backend = {"name": "holds", "kind": "generic", "http": f"127.0.0.1:{server.server_port}"}
+    serving.until_serving()
+    serving.write(config | {"backends": [backend], "health": {"probe": "tcp"}})
+    assert serving.command("reload", "--admin", serving.until_serving()["admin"]).returncode == 0
+    yield Holding.may
+    Holding.may.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def begin(addresses: dict[str, str]) -> http.client.HTTPConnection:
+    """Send an inference, and see it under way."""
     client = http.client.HTTPConnection(addresses["http"], timeout=60)
-    client.request("POST", "/v2/models/sleeper/infer", json.dumps({"inputs": [tensor]}))
+    client.request("POST", "/v2/models/m/infer", b"{}")
     wait_until(
         lambda: metric(addresses["metrics"], "triton_lb_open_requests") == 1,
         timeout_s=10,
         what="the request",
     )
-    upgrade(serving)
+    return client
+
+
+def test_a_request_under_way_is_answered_by_the_process_that_took_it(
+    serving: Serving, holding: threading.Event
+) -> None:
+    client = begin(serving.until_serving())
+    before = serving.pid
+    serving.signal(signal.SIGUSR2)
+    serving.until_logged(" giving way ")
+    assert serving.pid != before
+    holding.set()
     answer = client.getresponse()
     assert (answer.status, answer.getheader("Connection")) == (200, "close")
-    assert json.loads(answer.read())["outputs"][0]["data"] == [6000]
+    assert json.loads(answer.read()) == {"held": True}
     client.close()
+    serving.until_logged("process before this one has ended")
 
 
-def test_a_stop_right_after_an_upgrade_cuts_nothing(serving: Serving) -> None:
-    addresses = serving.until_serving()
-    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [8000]}
-    client = http.client.HTTPConnection(addresses["http"], timeout=60)
-    client.request("POST", "/v2/models/sleeper/infer", json.dumps({"inputs": [tensor]}))
-    wait_until(
-        lambda: metric(addresses["metrics"], "triton_lb_open_requests") == 1,
-        timeout_s=10,
-        what="the request",
-    )
+def test_a_stop_right_after_an_upgrade_cuts_nothing(
+    serving: Serving, holding: threading.Event
+) -> None:
+    client = begin(serving.until_serving())
     first = serving.pid
     serving.signal(signal.SIGUSR2)
     serving.until_logged(" giving way ")
     # As a service manager does that stops all processes of the service.
     os.kill(first, signal.SIGTERM)
     serving.signal(signal.SIGTERM)
+    serving.until_logged(" stopping ")
+    holding.set()
     answer = client.getresponse()
     assert answer.status == 200
     answer.read()
