@@ -26,7 +26,8 @@ from dns.resolver import Answer, LifetimeTimeout, NoAnswer
 from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
 from lb.settings.backends import BackendSettings
-from lb.settings.discovery import AddressFamily, DnsSettings
+from lb.settings.discovery import DnsSettings
+from lb.settings.values import AddressFamily
 
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from random import Random
 
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
@@ -144,6 +145,10 @@ def make_sources(settings: Settings) -> tuple[Source, ...]:
         from lb.discovery.dns import DnsSource  # most do without: 6 MB
 
         sources += map(DnsSource, discovery.dns)
+    if discovery.kubernetes:
+        from lb.discovery.kubernetes import KubernetesSource  # likewise: TLS and YAML of logins
+
+        sources += (KubernetesSource(each, Random()) for each in discovery.kubernetes)
     ours = own_addresses(settings)
     read = partial(_read_file, ours)
     sources += (FileSource(path, read, goes_by=ours) for path in discovery.files)

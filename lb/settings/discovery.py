@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from lb.settings.backends import BackendSettings
+from lb.settings.kubernetes import KubernetesSettings
 from lb.settings.section import Section
 from lb.settings.units import Duration, PositiveDuration
-from lb.settings.values import DnsName, FileName, PortNumber, PositiveCount, TargetAddress
-
-
-class AddressFamily(StrEnum):
-    """Which addresses of a name are looked for."""
-
-    AUTO = "auto"
-    IPV4 = "ipv4"
-    IPV6 = "ipv6"
+from lb.settings.values import (
+    AddressFamily,
+    DnsName,
+    FileName,
+    PortNumber,
+    PositiveCount,
+    TargetAddress,
+)
 
 
 class DnsSettings(Section):
@@ -67,7 +65,7 @@ class DiscoverySettings(Section):
     """Where backends come from beside `backends`, and what becomes of those that are removed. All
     sources are followed while we run: who is new gets requests once its probes say so, who is not
     named any more gets nothing new and finishes what it has. A name that several give means the
-    backend of the first: `backends`, then `dns`, then `files`, then the admin API."""
+    backend of the first: `backends`, then `dns`, `kubernetes`, `files`, then the admin API."""
 
     files: tuple[FileName, ...] = ()
     """Files with backends, in YAML or JSON: a list like `backends`, or a mapping with that key.
@@ -75,6 +73,8 @@ class DiscoverySettings(Section):
     what it said before stays in force."""
     dns: tuple[DnsSettings, ...] = ()
     """Names to look up."""
+    kubernetes: tuple[KubernetesSettings, ...] = ()
+    """Services whose endpoints to follow."""
     wait: Duration = 5.0
     """How long the start waits for sources to say something for the first time."""
     resolve: Duration = 10.0

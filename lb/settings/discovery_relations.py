@@ -7,12 +7,14 @@ from typing import Final
 
 from lb.domain.client import ip_of
 from lb.settings.backend_relations import Finding, check_backend_tls, entries, mapping
+from lb.settings.kubernetes_relations import check_kubernetes
 from lb.settings.problems import Path, show
 from lb.settings.units import parse_duration
 from lb.settings.values import read_target
 
 _PORTS: Final = ("http_port", "grpc_port", "metrics_port")
 _OF_EACH: Final = ("name", "http", "grpc", "metrics")
+_SOURCES: Final = ("files", "dns", "kubernetes")
 _SERVICES: Final = ("http_service", "grpc_service", "metrics_service")
 _REFRESH_DEFAULTS: Final = {"refresh_min": 1.0, "refresh_max": 30.0}
 
@@ -20,7 +22,7 @@ _REFRESH_DEFAULTS: Final = {"refresh_min": 1.0, "refresh_max": 30.0}
 def check_any_source(root: Mapping[str, object]) -> Iterator[Finding]:
     """Yield a finding where nothing says where backends come from."""
     discovery = mapping(root.get("discovery"))
-    if not (root.get("backends") or discovery.get("files") or discovery.get("dns")):
+    if not (root.get("backends") or any(discovery.get(each) for each in _SOURCES)):
         yield ("backends",), "at least one is needed" if "backends" in root else "is required"
 
 
@@ -29,6 +31,7 @@ def check_discovery(root: Mapping[str, object]) -> Iterator[Finding]:
     discovery = mapping(root.get("discovery"))
     dns, files = _list(discovery.get("dns")), _list(discovery.get("files"))
     yield from _check_repetitions("files", [each for each in files if isinstance(each, str)])
+    yield from check_kubernetes(entries(discovery.get("kubernetes")))
     lookups = entries(dns)
     for index, entry in enumerate(lookups):
         yield from _check_dns(("discovery", "dns", index), entry)

@@ -11,6 +11,7 @@ from typing import Final, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from lb.settings.kubernetes import read_port
 from lb.settings.model import Settings
 from lb.settings.section import Section
 from lb.settings.shape import section_of
@@ -58,6 +59,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_network: "network",
     read_proxy: "network or unix",
     read_switch: "true, false or auto",
+    read_port: "name or number of a port",
     address_as_mapping: "address, or mapping as below",
 }
 _BY_TYPE: Final[dict[object, str]] = {

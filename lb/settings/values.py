@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Final, Literal
 
@@ -17,6 +18,14 @@ _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
 _FIELD_VALUE: Final = re.compile(r"[!-~](?:[\t -~]*[!-~])?|", re.ASCII)
 _DNS_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?", re.ASCII)
 _PATH: Final = re.compile(r"/[!-~]*", re.ASCII)
+
+
+class AddressFamily(StrEnum):
+    """Which addresses of servers are used that have several."""
+
+    AUTO = "auto"
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
 
 
 def read_address(value: object) -> Address:

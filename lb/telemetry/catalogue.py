@@ -324,14 +324,14 @@ DISCOVERY: Final = (
     MetricSpec(
         "triton_lb_source_failures_total",
         _COUNTER,
-        "Times that a source had no set to give: an error of DNS, no answer, a file that cannot be "
-        "used.",
+        "Times that a source had no set to give: an error of DNS or of the API of Kubernetes, "
+        "no answer, a file that cannot be used.",
         ("source",),
     ),
     MetricSpec(
         "triton_lb_source_age_seconds",
         _GAUGE,
-        "Age of the last good set of a source. A file gives a set only when it changes.",
+        "Age of the last good set of a source. Files and Kubernetes give one only when it changes.",
         ("source",),
     ),
 )

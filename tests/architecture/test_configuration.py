@@ -12,6 +12,7 @@ from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.discovery import DnsSettings
 from lb.settings.document import document
 from lb.settings.fronts import SageMakerSettings, VertexSettings
+from lb.settings.kubernetes import KubernetesSettings
 from lb.settings.listening import (
     CertificateSettings,
     ListenerSettings,
@@ -49,6 +50,7 @@ SECTIONS: dict[Path, type[Section]] = {
     ("backends", 0): BackendSettings,
     ("backends", 0, "tls"): BackendTlsSettings,
     ("discovery", "dns", 0): DnsSettings,
+    ("discovery", "kubernetes", 0): KubernetesSettings,
     ("access", "tokens", 0): TokenSettings,
     ("access", "control"): ControlSettings,
     ("access", "limits", 0): ClientLimitSettings,
@@ -64,7 +66,7 @@ SETTINGS = [
 ]
 
 
-_EXAMPLE_DNS = {"host", "http_port", "grpc_port", "metrics_port"}
+_PORTS = {"http_port", "grpc_port", "metrics_port"}
 
 
 def test_every_section_with_settings_is_looked_at() -> None:
@@ -102,7 +104,10 @@ def test_the_full_file_holds_the_defaults() -> None:
                 backend.model_dump(include={"name", "http", "grpc", "metrics", "tls"})
                 for backend in settings.backends
             ],
-            "discovery": {"dns": [settings.discovery.dns[0].model_dump(include=_EXAMPLE_DNS)]},
+            "discovery": {
+                name: [getattr(settings.discovery, name)[0].model_dump(include={*_PORTS, key})]
+                for name, key in (("dns", "host"), ("kubernetes", "service"))
+            },
             "access": settings.access.model_dump(include={"tokens", "limits"}),
             "models": {name: {} for name in settings.models},
         }

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lb.settings.discovery import AddressFamily, DiscoverySettings, DnsSettings
+from lb.settings.discovery import DiscoverySettings, DnsSettings
+from lb.settings.values import AddressFamily
 
 
 def test_nothing_is_discovered_by_default() -> None:

@@ -1,0 +1,285 @@
+"""Two requests of the API of Kubernetes: a list of EndpointSlices, and a watch of their changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from lb.discovery.kubernetes_login import Login
+from lb.discovery.source import SourceError
+
+_PAGE: Final = 20
+"""Slices of a list that come at once: usually 2,000 endpoints, which take 10 ms to be read."""
+_MOST_BYTES: Final = 32 << 20
+"""Of a page, and of one change."""
+_TOLD: Final = 300
+"""Characters of an error of the API that are told."""
+_GONE: Final = 410
+_KINDS: Final = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Seconds, seconds, times: half a minute until a watch is given up whose other side has gone."""
+_BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class Unreachable(SourceError):
+    """There is no answer, or no whole one. What is known stays so, and can be gone on from."""
+
+
+class Gone(SourceError):
+    """The API no longer tells what has changed since then: everything has to be listed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All slices of a moment."""
+
+    items: tuple[Mapping[str, object], ...]
+    version: str
+    """A watch from here on misses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch."""
+
+    kind: str
+    """`ADDED`, `MODIFIED`, `DELETED` or `BOOKMARK`."""
+    item: Mapping[str, object]
+    version: str
+
+
+class Api:
+    """Asks for the slices of one namespace."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, login: Login, namespace: str, selector: str
+    ) -> None:
+        """
+        Args:
+            session: without limits of its own.
+            login: where and how.
+            namespace: of the slices.
+            selector: of their labels.
+        """
+        self._session = session
+        self._login = login
+        self._url = f"{login.url}/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        self._selector = selector
+
+    async def list(self, timeout_s: float) -> Listed:
+        """All slices, page by page.
+
+        Args:
+            timeout_s: for each page.
+
+        Raises:
+            Gone: a page came too late.
+            SourceError: there is no list.
+        """
+        items: list[Mapping[str, object]] = []
+        query = {"limit": str(_PAGE)}
+        while True:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    tree = read_tree(await self._body(query))
+            except _BROKEN as error:
+                raise Unreachable(_reason(error, timeout_s)) from error
+            listed = tree.get("items") or ()
+            items += map(_mapping, listed if isinstance(listed, list) else ())
+            metadata = _mapping(tree.get("metadata"))
+            if not metadata.get("continue"):
+                version = metadata.get("resourceVersion")
+                if not version:
+                    raise SourceError("the API answers something else than a list")
+                return Listed(tuple(items), str(version))
+            query["continue"] = str(metadata["continue"])
+
+    @asynccontextmanager
+    async def watch(self, version: str, last_s: int, timeout_s: float) -> AsyncIterator[Watch]:
+        """All changes since a version.
+
+        Args:
+            version: of a list, or of the last change.
+            last_s: when the API is to end it.
+            timeout_s: for its beginning.
+
+        Raises:
+            Gone: the version is too old.
+            SourceError: it cannot be had.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(last_s),
+        }
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._get(query)
+        except _BROKEN as error:
+            raise Unreachable(_reason(error, timeout_s)) from error
+        try:
+            _keep_alive(response)
+            yield Watch(response.content, last_s + timeout_s)
+        finally:
+            response.close()
+
+    async def _body(self, query: Mapping[str, str]) -> bytes:
+        response = await self._get(query)
+        try:
+            return await _read_body(response.content)
+        finally:
+            response.close()
+
+    async def _get(self, query: Mapping[str, str]) -> aiohttp.ClientResponse:
+        login = self._login
+        headers = {"accept": "application/json", "user-agent": "triton-lb"}
+        if login.token:
+            headers["authorization"] = f"Bearer {login.token}"
+        response = await self._session.get(
+            self._url,
+            params={"labelSelector": self._selector, **query},
+            headers=headers,
+            ssl=login.tls or True,
+            server_hostname=login.server_name,
+            allow_redirects=False,
+        )
+        if response.status == 200:
+            return response
+        try:
+            body = await _read_body(response.content)
+        finally:
+            response.close()
+        raise _refusal(response.status, body)
+
+
+class Watch:
+    """Changes, as they come."""
+
+    def __init__(self, content: aiohttp.StreamReader, last_s: float) -> None:
+        """
+        Args:
+            content: of the answer.
+            last_s: when it is over in any case.
+        """
+        self._content = content
+        self._ends_at = asyncio.get_running_loop().time() + last_s
+        self._pieces: list[bytes] = []
+        """Of a line whose end has not come."""
+        self._size = 0
+
+    async def changes(self) -> list[Change]:
+        """Wait for changes; none any more when the watch is over. May be cancelled, and be called
+        again then.
+
+        Raises:
+            Gone: it cannot go on.
+            Unreachable: it broke off.
+            SourceError: it tells what cannot be read.
+        """
+        while True:
+            try:
+                async with asyncio.timeout_at(self._ends_at):
+                    data = await self._content.readany()
+            except _BROKEN as error:
+                raise Unreachable(_reason(error, 0.0)) from error
+            if not data:
+                return []
+            found = [_read_change(line) for line in self._lines(data) if line.strip()]
+            if found:
+                return found
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        *ended, rest = data.split(b"\n")
+        if ended:
+            ended[0] = b"".join([*self._pieces, ended[0]])
+            self._pieces, self._size = [], 0
+        self._pieces.append(rest)
+        self._size += len(rest)
+        if self._size > _MOST_BYTES:
+            raise SourceError("the API tells a change that is too long")
+        return ended
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    connection = response.connection
+    transport = connection.transport if connection is not None else None
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _read_body(content: aiohttp.StreamReader) -> bytes:
+    """Everything, unless it is too much."""
+    pieces = []
+    size = 0
+    while data := await content.readany():
+        pieces.append(data)
+        size += len(data)
+        if size > _MOST_BYTES:
+            raise SourceError("the API answers too much at once")
+    return b"".join(pieces)
+
+
+def _read_change(line: bytes) -> Change:
+    tree = read_tree(line)
+    kind, item = str(tree.get("type")), _mapping(tree.get("object"))
+    if kind == "ERROR":
+        raise Gone(_words(item.get("code"), item))
+    version = _mapping(item.get("metadata")).get("resourceVersion")
+    if kind not in _KINDS or not version:
+        raise SourceError("the API tells a change that cannot be read")
+    return Change(kind, item, str(version))
+
+
+def _refusal(status: int, body: bytes) -> SourceError:
+    """An error that the API tells by a `Status`, or something before it in its own way."""
+    try:
+        told = read_tree(body)
+    except SourceError:
+        told = {}
+    text = _words(status, told)
+    return Gone(text) if status == _GONE else SourceError(text)
+
+
+def _words(code: object, told: Mapping[str, object]) -> str:
+    words = " ".join(str(told.get("message") or "").split())[:_TOLD]
+    shown = f": {words}" if words and words.isprintable() else ""
+    return f"the API answers {code}{shown}"
+
+
+def read_tree(body: bytes) -> Mapping[str, object]:
+    """A mapping in JSON; an empty one where it is something else.
+
+    Raises:
+        SourceError: it is no JSON.
+    """
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise SourceError("the API answers something else than JSON") from error
+    return _mapping(tree)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _reason(error: Exception, timeout_s: float) -> str:
+    """Why there is no answer, in the same words every time."""
+    if isinstance(error, TimeoutError):
+        return f"the API has not answered within {timeout_s:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"the API has not the certificate that it should have: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"the API cannot be reached: {error.os_error.strerror or error.os_error}"
+    return f"the connection to the API broke off: {str(error) or type(error).__name__}"
