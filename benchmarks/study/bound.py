@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.study import simulate
 from benchmarks.study.figures import Run, by_kind, figures, middle
 from benchmarks.study.generator import Outcome
 from benchmarks.study.gpus import Models
@@ -20,27 +21,21 @@ PERFECT = "perfect (simulated)"
 def dispatch(
     due: Sequence[Arrival], kinds: Sequence[Kind], fleet: Sequence[Models]
 ) -> list[Outcome]:
-    """When each request ends."""
-    free = {
-        (number, model): [0.0] * gpu.instances
-        for number, models in enumerate(fleet)
-        for model, gpu in models.items()
-    }
-    outcomes = []
-    for arrival in due:
-        kind = kinds[arrival.kind]
-        best, where = None, (0, kind.model)
-        for number, models in enumerate(fleet):
-            gpu = models[kind.model]
-            takes = (gpu.base_ms + kind.rows * gpu.row_ms) / 1000.0
-            end = max(arrival.at, min(free[number, kind.model])) + takes
-            if best is None or end < best:
-                best, where = end, (number, kind.model)
-        assert best is not None, "a fleet has Tritons"
-        instances = free[where]
-        instances[instances.index(min(instances))] = best
-        outcomes.append(Outcome(arrival.kind, arrival.at, arrival.at, best, GOOD))
-    return outcomes
+    """When each request ends. Models have instances of their own, so each is alone."""
+    ended: dict[int, float] = {}
+    for model in {kind.model for kind in kinds}:
+        gpus = [models[model] for models in fleet]
+        places = [place for place, each in enumerate(due) if kinds[each.kind].model == model]
+        asked = []
+        for place in places:
+            rows = kinds[due[place].kind].rows
+            takes = [(gpu.base_ms + rows * gpu.row_ms) / 1000.0 for gpu in gpus]
+            asked.append((due[place].at, takes))
+        took = simulate.bound(asked, [gpu.instances for gpu in gpus])
+        ended |= {place: due[place].at + each for place, each in zip(places, took, strict=True)}
+    return [
+        Outcome(each.kind, each.at, each.at, ended[place], GOOD) for place, each in enumerate(due)
+    ]
 
 
 def bound(

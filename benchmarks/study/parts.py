@@ -73,7 +73,7 @@ EQUAL = (one(Gpu(20.0)),) * 4
 SEVEN = (one(Gpu(20.0)),) * 7
 VERY_UNEQUAL = tuple(one(Gpu(each)) for each in (2.0, 5.0, 10.0, 40.0))
 SLICES = tuple(one(Gpu(70.0 / slices)) for slices in (1, 2, 3, 7))
-ROWS = (one(Gpu(4.0, row_ms=1.0, max_batch=64)),) * 3
+ROWS = (one(Gpu(4.0, row_ms=1.0, max_batch=64)),) * 4
 BATCHING = (one(Gpu(40.0, row_ms=2.5, max_batch=8, batches=True)),) * 3
 INSTANCES = tuple(one(Gpu(40.0, instances=each)) for each in (1, 2, 4))
 TWO_MODELS: tuple[Models, ...] = ({"cheap": Gpu(5.0), "dear": Gpu(40.0)},) * 3
@@ -127,15 +127,15 @@ CORE = (
         "equal",
         "Equal Tritons: four of 20 ms",
         EQUAL,
-        shares(0.5, 0.8, 0.95),
+        shares(0.5, 0.8, 0.95, seconds=4.5),
         (TRITON_LB, ENVOY_LEAST, HAPROXY_LIMITS),
         is_core=True,
     ),
     Part(
         "rows",
-        "Batches of 1, 8 and 64 rows before three Tritons (4 ms, and 1 ms a row)",
+        "Batches of 1, 8 and 64 rows before four Tritons (4 ms, and 1 ms a row)",
         ROWS,
-        shares(0.75, kinds=BATCHES, seconds=6.0),
+        shares(0.5, 0.75, kinds=BATCHES),
         (TRITON_LB, ENVOY_LEAST, HAPROXY_LIMITS),
         is_core=True,
     ),
@@ -236,7 +236,7 @@ REST = (
         "rows-loads",
         "Batches of 1, 8 and 64 rows at other loads",
         ROWS,
-        shares(0.3, 0.5, 0.9, kinds=BATCHES, seconds=6.0),
+        shares(0.3, 0.6, 0.9, kinds=BATCHES),
         (TRITON_LB, ENVOY_LEAST, HAPROXY_LIMITS),
     ),
     Part(

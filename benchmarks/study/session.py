@@ -28,7 +28,7 @@ _CALIBRATION_S, _CALIBRATION_CLIENTS, _CALIBRATION_TRIES = 0.8, 2, 4
 _WARM_UP_S = 1.5
 _START_S = 20.0
 """Of the load generator, beyond its load."""
-_SETTLE_S = 20.0
+_SETTLE_S, _LOOK_S = 20.0, 0.25
 _GENERATOR_STARTS_S = 0.25
 
 
@@ -235,11 +235,11 @@ def measure(taken: _Taken, fleet: Fleet, played: Played, core: int) -> Run:
     before = fleet.counted()
     with _slowness(step, fleet, seconds):
         outcomes = generate(job, core)
+    taken_s = max((each.ended for each in outcomes), default=seconds)
     if any(each.what != GOOD for each in outcomes):
-        _settle(fleet)
+        taken_s += _settle(fleet)
     after = fleet.counted()
     did = [now - then for now, then in zip(after, before, strict=True)]
-    taken_s = max((each.ended for each in outcomes), default=seconds)
     all_figures = figures(outcomes, seconds, part.budget_ms)
     run = Run(
         figures=all_figures,
@@ -305,16 +305,18 @@ class _slowness:  # noqa: N801 - reads as the statement it is
         self._end()
 
 
-def _settle(fleet: Fleet) -> None:
-    """Wait until the Tritons have done what nobody waits for any more."""
-    limit = time.monotonic() + _SETTLE_S
+def _settle(fleet: Fleet) -> float:
+    """Wait until the Tritons have done what nobody waits for any more; gives the seconds."""
+    begun = time.monotonic()
     before = fleet.counted()
-    while time.monotonic() < limit:
-        time.sleep(0.25)
+    quiet = begun
+    while time.monotonic() - begun < _SETTLE_S:
+        time.sleep(_LOOK_S)
         now = fleet.counted()
         if now == before:
-            return
-        before = now
+            break
+        before, quiet = now, time.monotonic()
+    return quiet - begun
 
 
 def _utilisation(did: Sequence[Counted], fleet: Sequence[Models], seconds: float) -> list[float]:
