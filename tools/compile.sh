@@ -21,7 +21,7 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 rm -rf "$out"
 mkdir -p "$out/source" "$out/tree"
 # From a copy: what setuptools leaves in its build folder would come into the next wheel.
-cp -R lb setup.py pyproject.toml README.md LICENSE "$out/source"
+cp -RL lb setup.py pyproject.toml README.md LICENSE "$out/source"
 (cd "$out/source" && TRITON_LB_COMPILE=1 CC=gcc "$python" -m pip wheel -q --disable-pip-version-check \
   --no-build-isolation --no-deps -w "$out" .)
 rm -r "$out/source"

@@ -50,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--once", action="store_true", help="end by itself after some requests")
     command.set_defaults(handler=_demo)
+    _add_generate(commands)
     _add_admin(commands)
     command = commands.add_parser("version", help="print the version")
     command.set_defaults(handler=_version)
@@ -76,6 +77,15 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
         "--pid-file", metavar="FILE", help="file that is to hold the id of the process that serves"
     )
     command.set_defaults(handler=_serve)
+
+
+def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from lb.cli.generate_arguments import add_arguments
+
+    help_text = "write the files of a stack: a server for each GPU, and this before them"
+    command = commands.add_parser("generate", help=help_text, description=help_text + ".")
+    add_arguments(command)
+    command.set_defaults(handler=_generate)
 
 
 def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -183,6 +193,13 @@ def _demo(arguments: argparse.Namespace) -> int:
     from lb.cli.demo import run_demo
 
     return run_demo(arguments.backends, arguments.once)
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from lb.cli.generate import generate
+    from lb.cli.generate_arguments import options_of
+
+    return generate(options_of(arguments))
 
 
 def _backends(arguments: argparse.Namespace) -> int:

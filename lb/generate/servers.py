@@ -1,0 +1,62 @@
+"""The command lines of the inference servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lb.generate.stack import Options, ServerKind
+
+EXIT_S: Final = 30
+"""How long a Triton lets requests run after it was told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a server runs: what differs from one to the next."""
+
+    name: str
+    models: str
+    """Folder with the models, as the server sees it."""
+    http: str
+    """Port, or the name of a variable that holds it; likewise the others."""
+    grpc: str
+    metrics: str
+    host: str = "127.0.0.1"
+    """Address to listen at."""
+    shares_memory: bool = False
+    """Whether others see the same /dev/shm; then they must not take each other's regions."""
+    gpu_metrics: str = "true"
+    """Whether a Triton reads those of its GPU: it cannot tell one MIG device from another."""
+
+
+def server_command(options: Options, place: Place) -> tuple[str, ...]:
+    """Name of the program, and its arguments."""
+    if options.server is ServerKind.TRITON:
+        return ("tritonserver", *_triton_arguments(options, place), *options.server_args)
+    return (
+        "tensorflow_model_server",
+        f"--rest_api_port={place.http}",
+        f"--port={place.grpc}",
+        f"--model_name={options.model}",
+        f"--model_base_path={place.models}/{options.model}",
+        *options.server_args,
+    )
+
+
+def _triton_arguments(options: Options, place: Place) -> list[str]:
+    arguments = [
+        f"--model-repository={place.models}",
+        f"--http-address={place.host}",
+        f"--http-port={place.http}",
+        f"--grpc-address={place.host}",
+        f"--grpc-port={place.grpc}",
+        f"--metrics-address={place.host}",
+        f"--metrics-port={place.metrics}",
+        f"--exit-timeout-secs={EXIT_S}",
+    ]
+    if place.gpu_metrics != "true":
+        arguments.append(f"--allow-gpu-metrics={place.gpu_metrics}")
+    if place.shares_memory:
+        arguments.append(f"--backend-config=python,shm-region-prefix-name={place.name}")
+    return arguments

@@ -1,0 +1,148 @@
+"""`triton-lb generate`: files are written, compared, replaced on demand, and started."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from lb.cli.main import main
+from tests.deploy.listings import FOLDER
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "stack"
+
+
+def generate(folder: Path, *arguments: str, listing: str = "h100_mixed") -> int:
+    source = str(FOLDER / f"{listing}.txt")
+    command = ["generate", "compose", "--from", source, "--output", str(folder), *arguments]
+    return main(command)
+
+
+def test_files_are_written_and_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(folder) == 0
+    said = capsys.readouterr().out
+    assert f"wrote {folder / 'compose.yaml'}" in said
+    assert "gpu-0-mig-1  2g.20gb MIG-d2094681-" in said
+    assert f"next: docker compose -f {folder}/compose.yaml up -d" in said
+    assert (folder / "triton-lb" / "triton-lb.yaml").exists()
+
+
+def test_nothing_changes_a_second_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    generate(folder)
+    capsys.readouterr()
+    assert generate(folder) == 0
+    assert "wrote" not in capsys.readouterr().out
+    assert generate(folder, "--check") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_difference_is_shown_and_nothing_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder, "--check") == 1
+    assert "+services:\n" in capsys.readouterr().out
+    assert not folder.exists()
+
+
+def test_what_differs_is_replaced_only_with_force(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(folder)
+    file = folder / "compose.yaml"
+    whole = file.read_text()
+    file.write_text("mine\n")
+    (folder / "triton-lb" / "triton-lb.yaml").unlink()
+    assert generate(folder) == 1
+    assert f"nothing was written:\n  {file}" in capsys.readouterr().err
+    assert file.read_text() == "mine\n"
+    assert not (folder / "triton-lb" / "triton-lb.yaml").exists()
+    assert generate(folder, "--force") == 0
+    assert file.read_text() == whole
+
+
+def test_files_of_an_earlier_stack_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(folder, "--mig", "1g.10gb=7")
+    assert generate(folder, "--force") == 0
+    assert f"no longer part of the stack: {folder / 'mig.sh'}" in capsys.readouterr().out
+
+
+def test_a_listing_comes_from_standard_input(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("GPU 0: NVIDIA T4 (UUID: GPU-1)\n"))
+    assert main(["generate", "compose", "--from", "-", "--output", str(folder)]) == 0
+    assert "gpu-0  GPU-1  ports 18000 18001 18002" in capsys.readouterr().out
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_nvidia_smi_is_asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f'[ "$1" != -L ] || cat {FOLDER / "a100_seven_slices.txt"}'
+    program(tmp_path / "bin", "nvidia-smi", script)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    command = ["generate", "systemd", "--output", str(folder)]
+    assert main(command) == 0
+    assert len(list((folder / "etc/triton").iterdir())) == 7
+
+
+def test_a_stack_is_shown_and_started(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    program(tmp_path / "bin", "docker", f'echo "$*" >{tmp_path}/asked; exit 7')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert generate(folder, "--up") == 7
+    assert "\nservices:\n" in capsys.readouterr().out
+    asked = (tmp_path / "asked").read_text().strip()
+    assert asked == f"compose -f {folder}/compose.yaml up --detach"
+
+
+def test_without_docker_a_stack_is_written_only(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert generate(folder, "--up") == 1
+    assert "docker cannot be run" in capsys.readouterr().err
+    assert (folder / "compose.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--up", "--check"], "--up starts"),
+        (["--devices", "9"], "there is no device '9'"),
+        (["--http", "x"], "--http: expected HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_is_told(
+    folder: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder, *arguments) == 1
+    assert message in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_listing_that_cannot_be_read_is_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(folder, listing="missing") == 1
+    assert "No such file" in capsys.readouterr().err
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xff")
+    assert main(["generate", "compose", "--from", str(binary), "--output", str(folder)]) == 1
+    assert "not UTF-8" in capsys.readouterr().err
