@@ -21,11 +21,11 @@ command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 rm -rf "$out"
 mkdir -p "$out/source" "$out/tree"
 # From a copy: what setuptools leaves in its build folder would come into the next wheel.
-cp -RL lb setup.py pyproject.toml README.md LICENSE "$out/source"
+cp -R lb deploy setup.py pyproject.toml README.md LICENSE "$out/source"
 (cd "$out/source" && TRITON_LB_COMPILE=1 CC=gcc "$python" -m pip wheel -q --disable-pip-version-check \
   --no-build-isolation --no-deps -w "$out" .)
 rm -r "$out/source"
 "$python" -m zipfile -e "$out"/*.whl "$out/tree"
-for name in tests benchmarks tools config docs pyproject.toml Makefile ARCHITECTURE.md; do
+for name in tests benchmarks tools config docs deploy pyproject.toml Makefile ARCHITECTURE.md; do
   ln -s "$PWD/$name" "$out/tree/$name"
 done
