@@ -146,6 +146,7 @@ def _apply_limits(product: Product) -> None:
     table.limit = settings.sequences.max_open
     table.affinity = Affinity(settings.sequences.affinity.value)
     table.bound = settings.sequences.bound
+    product.scaling.scaling.budget_s = settings.scaling.latency
     product.models.refresh_s = settings.model_table.refresh
     product.restorer.is_on = settings.model_table.restore
     product.warm_up.is_on = settings.warm_up.enabled

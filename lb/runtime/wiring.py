@@ -26,6 +26,7 @@ from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
+from lb.control.scaling import LoadSample
 from lb.control.views import conduct_statuses, port_statuses
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol, BackendPort
@@ -46,6 +47,7 @@ from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
+from lb.runtime.scaling import ScalingSignal, load_sample
 from lb.runtime.security import Security, make_security
 from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
@@ -108,6 +110,7 @@ class Product:
     security: Security
     access: Access
     reloads: Reloads
+    scaling: ScalingSignal
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -192,9 +195,21 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         security=security,
         access=access,
         reloads=reloads,
+        scaling=_scaling(settings, meter, dispatcher, timers),
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
     return product
+
+
+def _scaling(
+    settings: Settings, meter: Meter, dispatcher: Dispatcher, timers: TimerWheel
+) -> ScalingSignal:
+    def read() -> LoadSample:
+        return load_sample(meter, dispatcher.pool.current, dispatcher.open_exchanges)
+
+    signal = ScalingSignal(settings.scaling.latency, read)
+    signal.keep(timers, time.monotonic)
+    return signal
 
 
 def _metric_sources(product: Product, logs: Logs) -> Sources:
@@ -225,6 +240,7 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         conduct=lambda: conduct_statuses(product.directory),
         discovery=product.discovery.statuses,
         reloads=product.reloads,
+        scaling=product.scaling.status,
     )
 
 

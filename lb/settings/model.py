@@ -25,6 +25,7 @@ from lb.settings.models import ModelSettings
 from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettings
 from lb.settings.reload import ReloadSettings, UpgradeSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
+from lb.settings.scaling import ScalingSettings
 from lb.settings.section import Section
 from lb.settings.sequences import SequenceSettings
 from lb.settings.units import Duration
@@ -114,6 +115,7 @@ class Settings(Section):
     upgrade: UpgradeSettings = UpgradeSettings()
     model_table: ModelTableSettings = ModelTableSettings()
     sequences: SequenceSettings = SequenceSettings()
+    scaling: ScalingSettings = ScalingSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Settings per ML model, by its name as clients write it."""
 

@@ -396,13 +396,42 @@ MODELS: Final = (
         ("why",),
     ),
 )
+SCALING: Final = (
+    MetricSpec(
+        "triton_lb_desired_backends",
+        _GAUGE,
+        "Backends that the load needs: the demand by what one can do within the latency budget "
+        "(docs/operations.md, scaling). Of several replicas the highest counts, not the sum.",
+    ),
+    MetricSpec(
+        "triton_lb_demand_rate",
+        _GAUGE,
+        "Inferences a second that backends are needed for: those that came, refused ones included, "
+        "and what waits too long; the highest of the last minute.",
+    ),
+    MetricSpec(
+        "triton_lb_backend_capacity_rate",
+        _GAUGE,
+        "Inferences a second from this process that one backend does within the latency budget, as "
+        "far as was learnt; absent before the first ones.",
+    ),
+)
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",
     _COUNTER,
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
-COLLECTED: Final = (*PROCESS, *CONFIGURATION, *TOKENS, *CLIENTS, *BACKENDS, *DISCOVERY, *MODELS)
+COLLECTED: Final = (
+    *PROCESS,
+    *CONFIGURATION,
+    *TOKENS,
+    *CLIENTS,
+    *BACKENDS,
+    *DISCOVERY,
+    *MODELS,
+    *SCALING,
+)
 """What the collector renders, in this order."""
 
 _INTRODUCTION: Final = """\
@@ -446,6 +475,7 @@ def markdown() -> str:
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
         ("Sources of backends", DISCOVERY),
         ("Models", MODELS),
+        ("Scaling", SCALING),
     ):
         parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
         parts.extend(_rows(specs))

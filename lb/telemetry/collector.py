@@ -30,6 +30,7 @@ from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts, rerun_rows
+from lb.telemetry.scaling import ScalingStatus, scaling_rows
 
 STATES: Final = tuple(state.value for state in BackendState)
 
@@ -149,6 +150,7 @@ class Sources:
     sequence_counts: Callable[[], Mapping[str, int]]
     """Since the start: `started`, and by why they were forgotten."""
     reloads: Reloads
+    scaling: Callable[[], ScalingStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,7 @@ class LoadBalancerCollector:
             **self._port_rows(),
             "triton_lb_backend_own_calls_total": self._own_calls,
             **self._discovery_rows(),
+            **scaling_rows(sources.scaling),
         }
 
     def collect(self) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "ceiling": (product.ledger.ceiling, product.ledger.short_at),
         "models": product.meter.max_models,
         "attempts": product.dispatcher.max_attempts,
+        "scaling": product.scaling.scaling.budget_s,
         "sequences": (table.limit, table.affinity, table.bound),
         "table": (product.models.refresh_s, product.restorer.is_on),
         "judgement": (product.directory.passive.rules, product.directory.passive.least),

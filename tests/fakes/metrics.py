@@ -22,6 +22,7 @@ from lb.telemetry.meter import Meter
 from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts
+from lb.telemetry.scaling import ScalingStatus
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -94,6 +95,7 @@ class Counters:
                     )
                 ],
                 reloads=Reloads("0123abcd", 1_700_000_000.5),
+                scaling=lambda: ScalingStatus(desired=5, demand=120.5, rate=30.25),
             )
         )
 

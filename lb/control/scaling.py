@@ -1,0 +1,291 @@
+"""How many backends the load needs: the number that autoscalers follow.
+
+    desired = demand / rate of one backend within the budget, rounded up
+
+*Demand* is inferences a second: those that were answered, those that were refused because there was
+no backend or no room, the growth of what waits here, and what waits beyond the usual, spread over
+`DRAIN_S`; the highest mean of three ticks in the last `HOLD_S`.
+
+The *rate within the budget* is learnt. Each tick is a point of the curve of load and time: so many
+inferences a second and backend, which took so long on average, queueing and retries included.
+Points are gathered by their level, which is how many were under way for each backend (rate times
+time, Little's law): unlike the rate it keeps growing where a server is at its end. Every level
+remembers what it saw last for `MEMORY_S`. Where the time crosses the budget between neighbours,
+the rate is on the line between them. Where the next level that is beyond the budget is far or
+unknown, a quarter more than the best rate seen may do, if the line through the time of a request
+alone and the time at that rate stays within the budget, too. So a pool that is too large shrinks
+step by step until the budget speaks, whatever servers do in parallel or in batches, and however
+many load balancers share them: each sees its part of the rate and of the demand, and the ratio is
+the same. Ticks in which much more came than was answered, or the other way round, are no points.
+
+Pure: time and counters are arguments. Times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil, floor, log2
+from typing import Final, NamedTuple
+
+TICK_S: Final = 5.0
+"""How often to look."""
+MEMORY_S: Final = 600.0
+"""What a level remembers; older counts for less and less."""
+KEPT_S: Final = 86_400.0
+"""Levels that were not seen for so long are forgotten: backends may be others by now."""
+HOLD_S: Final = 60.0
+"""How long demand counts after it has gone down."""
+DRAIN_S: Final = 30.0
+"""In what time more backends are to get rid of what waits."""
+IDLE_S: Final = 300.0
+"""Without an inference for so long, no backend is needed."""
+_MEAN_OF: Final = 3
+"""Ticks."""
+_LEAST: Final = 20
+"""Inferences that make a point of the curve."""
+_LONGEST_S: Final = 60.0
+"""Points of less frequent inferences are made after this time with what there is."""
+_STEP: Final = 1.25
+"""How far beyond the best rate seen the rate is thought to go."""
+_PER_OCTAVE: Final = 2
+_AUTO: Final = 2.0
+"""Budget where none is given, in times of a request alone."""
+_FLAT: Final = 1.5
+"""Likewise: up to this, how many there are makes little difference."""
+_SMALLER: Final = 0.8
+"""How far below the lowest rate seen the rate is thought to be where all of them are too late."""
+_SURE_S: Final = 60.0
+"""For so long what was learnt must be wrong before it is forgotten."""
+_UNEVEN: Final = 0.2
+"""Difference between what came and what was answered that makes a tick no point, as a part."""
+_FEW: Final = 4
+_NEAR: Final = 2
+"""Levels between which the curve is a line."""
+
+
+class LoadSample(NamedTuple):
+    """Counters of the process, and who there is to do the work."""
+
+    answered: int
+    """Inferences that were finished but not refused."""
+    seconds: float
+    """How long all of them took together."""
+    refused: int
+    """Requests that found no backend, or no room."""
+    open: int
+    """Requests under way, those that wait included."""
+    weight: float
+    """Of the backends that may get requests, as far as slow start lets them."""
+    backends: int
+    """How many these are."""
+
+
+class Point(NamedTuple):
+    """One level of the curve."""
+
+    level: int
+    """The logarithm of how many were under way for each backend."""
+    rate: float
+    """Inferences a second, by one backend of weight 1."""
+    time: float
+    """That they took on average."""
+
+
+class _Level:
+    """What was seen at one level."""
+
+    __slots__ = ("count", "seen_at", "span", "work")
+
+    def __init__(self) -> None:
+        self.seen_at = 0.0
+        self.span = 0.0
+        """Seconds, times the weight of the backends."""
+        self.count = 0.0
+        self.work = 0.0
+        """Seconds that they took."""
+
+    def add(self, seconds: float, weight: float, count: float, work: float) -> None:
+        keep = max(0.0, 1.0 - seconds / MEMORY_S)
+        self.span = self.span * keep + seconds * weight
+        self.count = self.count * keep + count
+        self.work = self.work * keep + work
+
+
+class Curve:
+    """How long inferences take by how many a backend does a second."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, _Level] = {}
+
+    def add(self, seconds: float, weight: float, count: int, work: float, now: float = 0.0) -> None:
+        """A point: `count` inferences of `work` seconds together were answered in `seconds`, by
+        backends of this weight together."""
+        for number, level in tuple(self._levels.items()):
+            if now - level.seen_at > KEPT_S:
+                del self._levels[number]
+        under_way = work / (seconds * weight)
+        if under_way > 0.0:
+            number = floor(log2(under_way) * _PER_OCTAVE)
+            level = self._levels.setdefault(number, _Level())
+            level.seen_at = now
+            level.add(seconds, weight, count, work)
+
+    def points(self) -> list[Point]:
+        """The levels, from idle to overloaded."""
+        return [
+            Point(number, level.count / level.span, level.work / level.count)
+            for number, level in sorted(self._levels.items())
+            if level.count >= _LEAST
+        ]
+
+    def meets(self, budget_s: float) -> bool:
+        """Whether a budget was ever kept."""
+        return any(point.time <= budget_s for point in self.points())
+
+    def budget(self, wanted_s: float) -> float:
+        """The mean time that is wanted; 0, as long as it is neither given nor known."""
+        return wanted_s or _AUTO * min((point.time for point in self.points()), default=0.0)
+
+    def rate_within(self, wanted_s: float) -> float | None:
+        """Inferences a second of one backend of weight 1 that take `wanted_s` on average, or, with
+        0, twice as long as alone. None: nothing was learnt yet."""
+        points = self.points()
+        if not points:
+            return None
+        budget = self.budget(wanted_s)
+        alone = min(point.time for point in points)
+        good = [point for point in points if point.time <= budget]
+        if not good:
+            # More backends may help, but those that are hardly busy show whether they do.
+            flat = (point.rate for point in points if point.time <= _FLAT * alone)
+            return _SMALLER * max(flat)
+        best = max(good, key=lambda point: point.rate)
+        slope = (best.time - alone) / best.rate
+        most = _STEP * best.rate
+        if slope > 0.0:
+            most = min(most, best.rate + (budget - best.time) / slope)
+        # One that does less and takes longer is of a time when something was made up for.
+        beyond = (point for point in points if point.level > best.level and point.rate > best.rate)
+        late = next((point for point in beyond if point.time > budget), None)
+        if late is None:
+            return most
+        crossing = _crossing(best, late, budget)
+        return crossing if late.level - best.level <= _NEAR else max(crossing, min(most, late.rate))
+
+    def forget(self, rate: float) -> None:
+        """Backends have become slower: so many a second are too many by now."""
+        for number, level in tuple(self._levels.items()):
+            if level.count >= rate * level.span:
+                del self._levels[number]
+
+
+def _crossing(good: Point, late: Point, budget: float) -> float:
+    return good.rate + (late.rate - good.rate) * (budget - good.time) / (late.time - good.time)
+
+
+class Scaling:
+    """Follows the load of one process. `observe` is due every `TICK_S`."""
+
+    def __init__(self, budget_s: float = 0.0) -> None:
+        self.budget_s = budget_s
+        """Mean time of an inference that is wanted; 0: twice what one takes alone."""
+        self.curve = Curve()
+        self._last: tuple[LoadSample, float] | None = None
+        self._point: tuple[LoadSample, float] | None = None
+        """Where the point of the curve began that is being made."""
+        self._recent: deque[float] = deque(maxlen=_MEAN_OF)
+        self._demands: deque[tuple[float, float]] = deque()
+        """Time and demand of the last `HOLD_S`."""
+        self._usually_open = 0.0
+        self._seen_at: float | None = None
+        """When the last inference was there."""
+        self._mean_weight = 1.0
+        self._wrong_s = 0.0
+        """How long less was done than was learnt, and more slowly."""
+
+    @property
+    def demand(self) -> float:
+        """Inferences a second that backends are needed for."""
+        return max((demand for _, demand in self._demands), default=0.0)
+
+    @property
+    def rate(self) -> float | None:
+        """Inferences a second of one backend within the budget; None: nothing was learnt yet."""
+        rate = self.curve.rate_within(self.budget_s)
+        return None if rate is None else rate * self._mean_weight
+
+    @property
+    def desired(self) -> int:
+        """How many backends, of the mean weight of those there are, the load needs."""
+        if self._last is None or self._seen_at is None:
+            return 0
+        if self._last[1] - self._seen_at > IDLE_S:
+            return 0
+        rate = self.rate
+        return 1 if not rate else max(1, ceil(self.demand / rate - 1e-9))
+
+    def observe(self, sample: LoadSample, now: float) -> None:
+        """Take notice of how things are.
+
+        Args:
+            sample: counters that only grow, and gauges.
+            now: monotonic seconds.
+        """
+        if self._last is None:
+            self._last = self._point = (sample, now)
+            return
+        before, at = self._last
+        seconds = now - at
+        if seconds <= 0.0:
+            return
+        self._last = (sample, now)
+        if sample.backends:
+            self._mean_weight = sample.weight / sample.backends
+        came = sample.answered - before.answered + sample.refused - before.refused
+        came += max(0, sample.open - before.open)
+        if came:
+            self._seen_at = now
+        self._recent.append(came / seconds + self._waiting(sample, before) / DRAIN_S)
+        self._demands.append((now, sum(self._recent) / len(self._recent)))
+        while now - self._demands[0][0] >= HOLD_S:
+            self._demands.popleft()
+        self._learn(sample, before, now)
+
+    def _waiting(self, sample: LoadSample, before: LoadSample) -> float:
+        """How many more than usual are under way while they take too long."""
+        answered = sample.answered - before.answered
+        time = (sample.seconds - before.seconds) / answered if answered else 0.0
+        budget = self.curve.budget(self.budget_s)
+        if not budget or (sample.weight > 0.0 and time <= budget):
+            self._usually_open = float(sample.open)
+        return max(0.0, sample.open - self._usually_open)
+
+    def _learn(self, sample: LoadSample, before: LoadSample, now: float) -> None:
+        assert self._point is not None
+        first, began = self._point
+        if sample.weight != before.weight or not sample.weight:
+            self._point = (sample, now)  # a point is about one number of backends
+            return
+        count, seconds = sample.answered - first.answered, now - began
+        if count < _LEAST and seconds < _LONGEST_S:
+            return
+        self._point = (sample, now)
+        uneven = abs(sample.open - first.open)
+        if uneven > max(_UNEVEN * count, _FEW) and self.curve.points():
+            return
+        if count:
+            time = (sample.seconds - first.seconds) / count
+            self._doubt(count / seconds / sample.weight, time, seconds)
+            self.curve.add(seconds, sample.weight, count, sample.seconds - first.seconds, now)
+
+    def _doubt(self, rate: float, time: float, seconds: float) -> None:
+        """Compare what is seen with what was learnt."""
+        learnt = self.curve.rate_within(self.budget_s)
+        budget = self.curve.budget(self.budget_s)
+        if learnt is None or time <= budget or rate > learnt or not self.curve.meets(budget):
+            self._wrong_s = 0.0
+            return
+        self._wrong_s += seconds
+        if self._wrong_s >= _SURE_S:
+            self._wrong_s = 0.0
+            self.curve.forget(rate)
