@@ -1,6 +1,6 @@
 """The corpus for HTTP/2 and gRPC against a relay in this process, where everything that a row
-leaves behind shows: calls, streams, timers, bytes held. The process as a whole:
-`test_corpus_http2`."""
+leaves behind shows: calls, streams, timers, bytes held. On asyncio's loop; the process as a whole,
+on uvloop: `test_corpus_http2`, `test_corpus_grpc`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.corpus.http2_play import Ledger, check_arrivals, connected, play
 from tests.fakes.frames import raw_backend
 from tests.fakes.relay import running_relay
 
-BOTH_LOOPS = True
 TOKEN = b"in-process"
 ROWS = http2.BY_ID | grpc.BY_ID
 

@@ -142,9 +142,9 @@ def series(page: str) -> int:
     return sum(not line.startswith("#") for line in page.splitlines())
 
 
-def test_ten_thousand_paths_models_and_methods_make_no_series(balancer: Balancer) -> None:
+def test_thousands_of_paths_models_and_methods_make_no_series(balancer: Balancer) -> None:
     before = series(balancer.ask(balancer.metrics, "/metrics")[1])
-    count = 10_000
+    count = 4000
     with socket.create_connection(("127.0.0.1", balancer.http), timeout=60) as client:
         answered, tail = 0, b""
         for start in range(0, count, 100):

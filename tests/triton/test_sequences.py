@@ -15,7 +15,7 @@ from tests.triton.balancer import RunningBalancer
 from tests.triton.sequences import Sequence, StepFailed, Steps
 from tests.triton.server import RealTriton
 
-MIDDLE_STEPS = 8
+MIDDLE_STEPS = 3
 """Between the first and the last."""
 EVEN = 1.2
 """How much more sequences a Triton may have than its share."""
