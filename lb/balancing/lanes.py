@@ -29,6 +29,8 @@ _EXPLORE_S: Final = 5.0
 _MAX_EXPLORE_S: Final = 60.0
 _AS_BEFORE: Final = 1.5
 _ELSEWHERE_HALF_LIFE_S: Final = 1.0
+_USUAL_EVERY: Final = 3
+"""One of so many executions and one more tells what is usual: it need not be known so well."""
 
 
 class Site:
@@ -62,16 +64,20 @@ class Site:
 class Tally:
     """What the lanes of one line know together."""
 
-    __slots__ = ("begun", "best_s", "usual")
+    __slots__ = ("begun", "best", "best_s", "in_flight", "usual")
 
     def __init__(self) -> None:
         self.begun = 0
         """Tickets that have begun."""
+        self.in_flight = 0
+        """Tickets under way."""
         self.usual = Cost()
         """Of an execution wherever it runs: the measure of work that waits."""
         self.best_s = _UNKNOWN_S
         """What an execution takes on the fastest lane: assumed of those that are not known, so
         that they are tried."""
+        self.best: Lane | None = None
+        """The fastest lane."""
 
 
 class Lane:
@@ -80,7 +86,7 @@ class Lane:
     __slots__ = (
         "_ends", "_ends_at", "anchor", "backend", "begins_at", "cost", "elsewhere", "elsewhere_at",
         "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick", "limit",
-        "plan", "site", "tally", "work_s",
+        "plan", "site", "stamp", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -104,6 +110,8 @@ class Lane:
         self.elsewhere = 0.0
         """Requests of others that were said to be there at `elsewhere_at`."""
         self.elsewhere_at = 0.0
+        self.stamp = 0
+        """Of its entry in the `LaneIndex`."""
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
         self.apply(plan)
@@ -165,7 +173,7 @@ class Lane:
             begins = self.free_at(now)
             # What nothing is known of gets no more than it executes.
             self.is_open = count < self.limit and begins - now <= LEAD_S and cost.count > 0
-        if backend.max_in_flight and backend.in_flight >= backend.max_in_flight:
+        if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / backend.share
@@ -173,6 +181,18 @@ class Lane:
             begins += self._elsewhere_s(now)
         self.begins_at = begins
         return begins + took
+
+    def usual_s(self, now: float) -> float:
+        """Seconds that an execution takes as they come."""
+        took = self.cost.mean_s if self.cost.count else self.tally.best_s
+        if self.backend.share != 1.0 or self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now) / self.backend.share
+        return took
+
+    def is_shut(self) -> bool:
+        """Whether the backend takes no more of anything."""
+        backend = self.backend
+        return bool(backend.max_in_flight) and backend.in_flight >= backend.max_in_flight
 
     def free_at(self, now: float) -> float:
         """When an instance is free for one more request; all of them have something to do."""
@@ -220,7 +240,13 @@ class Lane:
         cost = self.cost
         before = cost.mean_s
         cost.learn(took_s, rows, size, now)
-        self.tally.usual.learn(took_s, rows, size, now)
+        tally = self.tally
+        if tally.best is None or tally.best is self or cost.mean_s < tally.best_s:
+            # Where the fastest has become slower, the next answer of a faster one mends it.
+            tally.best = self
+            tally.best_s = cost.mean_s
+        if tally.usual.count < cost.count or not self._ends & _USUAL_EVERY:
+            tally.usual.learn(took_s, rows, size, now)
         if now >= self.explore_at - self.explore_s / 2:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
@@ -19,7 +20,7 @@ class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_slots", "in_flight", "lanes", "low_in_flight", "model", "plan", "pools",
+        "_aliases", "_slots", "index", "lanes", "low_in_flight", "model", "plan", "pools",
         "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
@@ -33,9 +34,10 @@ class Line:
         self.tally = Tally()
         self.lanes: dict[Backend, Lane] = {}
         self.pools: dict[tuple[Backend, ...], Pool] = {}
-        self.in_flight = 0
+        self.index: LaneIndex | None = None
+        """Of all lanes, where they are many."""
         self.low_in_flight = 0
-        """Of those, tickets that are not of the highest priority."""
+        """Tickets under way that are not of the highest priority."""
         self.waiting: dict[Pool, None] = {}
         """Pools with tickets that wait."""
         self._aliases: dict[int, tuple[tuple[Backend, ...], Pool]] = {}
@@ -52,6 +54,7 @@ class Line:
     def restart(self) -> None:
         """Forget the pools, and the lanes that are not in use and nothing is known of."""
         self.pools.clear()
+        self.index = None
         self.waiting.clear()
         self._aliases.clear()
         for backend, lane in tuple(self.lanes.items()):
@@ -70,7 +73,7 @@ class Line:
         """Tickets that wait."""
         return sum([pool.queue.count for pool in self.waiting])
 
-    def pool(self, ticket: Ticket) -> Pool:
+    def pool(self, ticket: Ticket, now: float) -> Pool:
         """The pool of a ticket."""
         eligible = ticket.eligible
         tried = ticket.tried
@@ -83,10 +86,20 @@ class Line:
         if pool is None:
             lanes = tuple([self._lane(backend) for backend in eligible])
             pool = self.pools[eligible] = Pool(lanes, self.plan.rules, self.tally)
+            self._index(now)
         if len(self._aliases) >= _MAX_ALIASES:
             self._aliases.clear()
         self._aliases[id(eligible)] = (eligible, pool)
         return pool
+
+    def _index(self, now: float) -> None:
+        """Have the pools find lanes by an index, if there are many."""
+        if len(self.lanes) <= LARGE:
+            return
+        if self.index is None or self.index.count != len(self.lanes):
+            self.index = LaneIndex(self.lanes.values(), now)
+        for pool in self.pools.values():
+            pool.use(self.index)
 
     def _lane(self, backend: Backend) -> Lane:
         lane = self.lanes.get(backend)
@@ -127,6 +140,7 @@ class Line:
             return None
         if pool.best_end + best.cost.deviation_s > head.deadline:
             return head, None
+        pool.is_closed = lane is None
         if lane is None:
             self._wake(pool, best, now)
             return None

@@ -6,8 +6,10 @@ protocol, have a region of shared memory, or have not failed the request before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import Lane, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules
@@ -24,8 +26,8 @@ class Pool:
     """Lanes, and a queue for them."""
 
     __slots__ = (
-        "_rate", "_rate_at", "best", "best_end", "is_dirty", "lanes", "next_explored", "open_end",
-        "queue", "tally", "wake_at",
+        "_among", "_rate", "_rate_at", "best", "best_end", "index", "is_closed", "lanes",
+        "next_explored", "open_end", "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -37,8 +39,11 @@ class Pool:
         self.best_end = NO_DEADLINE
         self.open_end = NO_DEADLINE
         """Set by `choose`: when it would end at the lane that was given."""
-        self.is_dirty = False
-        """Something has changed since it was looked at for a ticket that may begin."""
+        self.is_closed = False
+        """No lane had room when it was looked at last for one that waits."""
+        self.index: LaneIndex | None = None
+        """Of all lanes of the line, where these are many."""
+        self._among: frozenset[Lane] | None = None
         self.wake_at = NO_DEADLINE
         """When it is to be looked at although nothing has changed."""
         self.next_explored = _EXPLORE_EVERY
@@ -47,11 +52,16 @@ class Pool:
 
     def choose(self, rows: int, size: int, now: float) -> Lane | None:
         """The lane where a request would end first, of those that have room; None: none has."""
+        lanes: Sequence[Lane] = self.lanes
+        if self.index is not None:
+            found = self.index.candidates(now, self._among)
+            if found:
+                lanes = found
         best: Lane | None = None
         best_end = NO_DEADLINE
         chosen: Lane | None = None
         chosen_end = NO_DEADLINE
-        for lane in self.lanes:
+        for lane in lanes:
             end = lane.look(rows, size, now)
             if end < best_end:
                 best = lane
@@ -85,8 +95,20 @@ class Pool:
                     return lane
         return None
 
+    def use(self, index: LaneIndex) -> None:
+        """Find lanes by an index of all lanes of the line."""
+        if len(self.lanes) > LARGE:
+            self.index = index
+            self._among = None if index.count == len(self.lanes) else frozenset(self.lanes)
+
     def before(self, end: float, chosen: Lane, now: float) -> int:
         """How many more requests the other lanes would end before `end`."""
+        if self.index is not None:
+            # Those that execute are half done on average.
+            rate = self.rate(now) - chosen.rate
+            tally = self.tally
+            under_way = tally.in_flight - 0.5 * min(tally.in_flight, len(self.lanes))
+            return max(0, int(rate * (end - now) - under_way))
         total = 0
         for lane in self.lanes:
             if lane is chosen:
@@ -102,7 +124,3 @@ class Pool:
             self._rate_at = now
             self._rate = sum([lane.rate for lane in self.lanes])
         return self._rate
-
-    def in_flight(self) -> int:
-        """Tickets of the line that are under way at its lanes."""
-        return sum([lane.in_flight for lane in self.lanes])

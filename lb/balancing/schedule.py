@@ -81,7 +81,7 @@ class QueueScheduler:
             line = self._new_line(ticket)
         elif line.plan is not ticket.plan:
             line.apply(ticket.plan)
-        pool = line.pool(ticket)
+        pool = line.pool(ticket, now)
         if pool.queue.count:
             return self._join(ticket, line, pool, now)
         lane = pool.explored(now) if line.tally.begun >= pool.next_explored else None
@@ -105,8 +105,11 @@ class QueueScheduler:
         line = self._lines[ticket.model, ticket.version]
         backend = ticket.backend
         assert backend is not None
-        line.lanes[backend].end(ticket, now, ending)
-        line.in_flight -= 1
+        lane = line.lanes[backend]
+        lane.end(ticket, now, ending)
+        if line.index is not None:
+            line.index.changed(lane, now)
+        line.tally.in_flight -= 1
         if ticket.priority > 0:
             line.low_in_flight -= 1
         ticket.backend = None
@@ -124,7 +127,7 @@ class QueueScheduler:
         if not ticket.is_waiting:
             return
         line = self._lines[ticket.model, ticket.version]
-        self._leave(ticket, line, line.pool(ticket))
+        self._leave(ticket, line, line.pool(ticket, 0.0))
 
     def next_due(self, now: float) -> Ticket | None:
         """The next ticket that begins now, at `ticket.backend`; it is counted already."""
@@ -175,6 +178,8 @@ class QueueScheduler:
         line.waiting[pool] = None
         self._waiting += 1
         self._expire_at(ticket, min(ticket.came_at + rules.max_wait_s, ticket.deadline))
+        if pool.is_closed and pool.queue.count > 1 and pool not in self._dirty:
+            return None  # nothing has changed since there was no room
         self._step(line, pool, now)
         if not ticket.is_waiting and self._began and self._began[-1] is ticket:
             self._began.pop()
@@ -190,7 +195,7 @@ class QueueScheduler:
             return now
         usual_s = line.tally.usual.mean_s
         ahead = pool.queue.ahead_s(ticket) / usual_s
-        return now + (ahead + 0.5 * pool.in_flight()) / rate + ticket.work_s
+        return now + (ahead + 0.5 * line.tally.in_flight) / rate + ticket.work_s
 
     def _expire_at(self, ticket: Ticket, at: float) -> None:
         if at == NO_DEADLINE:
@@ -227,15 +232,17 @@ class QueueScheduler:
     def _begin(self, ticket: Ticket, line: Line, lane: Lane, now: float) -> None:
         ticket.backend = lane.backend
         ticket.began_at = now
-        lane.begin(ticket, now)
         lane.last_pick = ticket.number
+        lane.begin(ticket, now)
+        if line.index is not None:
+            line.index.changed(lane, now)
         line.tally.begun += 1
-        line.in_flight += 1
+        line.tally.in_flight += 1
         if ticket.priority > 0:
             line.low_in_flight += 1
 
     def _refuse(self, ticket: Ticket, line: Line, refusal: Refusal, now: float) -> None:
-        pool = line.pool(ticket)
+        pool = line.pool(ticket, now)
         self._leave(ticket, line, pool)
         ticket.refused = ScheduleRefused(refusal, self._room_in(line, pool, now))
         self._refused.append(ticket)
@@ -262,7 +269,7 @@ class QueueScheduler:
     def _new_line(self, ticket: Ticket) -> Line:
         if len(self._lines) >= _MAX_LINES:
             for key, line in tuple(self._lines.items()):
-                if not line.in_flight and not line.waiting:
+                if not line.tally.in_flight and not line.waiting:
                     del self._lines[key]
         line = Line(ticket.model, ticket.version, ticket.plan, self._sites)
         self._lines[ticket.model, ticket.version] = line
@@ -290,18 +297,20 @@ class QueueScheduler:
                 if found is None:
                     gone.append(ticket)
                     continue
-                self._stay(ticket, line, found)
+                self._stay(ticket, line, found, now)
         used = {backend for line in self._lines.values() for backend in line.lanes}
         for backend in self._sites.keys() - used:
             del self._sites[backend]
         return gone
 
-    def _stay(self, ticket: Ticket, line: Line, found: tuple[Plan, tuple[Backend, ...]]) -> None:
+    def _stay(
+        self, ticket: Ticket, line: Line, found: tuple[Plan, tuple[Backend, ...]], now: float
+    ) -> None:
         """Have a ticket wait with what another snapshot says."""
         ticket.plan, ticket.eligible = found
         if line.plan is not ticket.plan:
             line.apply(ticket.plan)
-        pool = line.pool(ticket)
+        pool = line.pool(ticket, now)
         pool.queue.add(ticket)
         line.waiting[pool] = None
         self._dirty[pool] = line

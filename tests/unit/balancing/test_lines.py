@@ -21,16 +21,16 @@ def ticket(line: Line, *eligible: Backend) -> Ticket:
 def test_tickets_with_the_same_backends_share_a_pool() -> None:
     line = line_of()
     one, two = make_backend("one"), make_backend("two")
-    pool = line.pool(ticket(line, one, two))
-    assert line.pool(ticket(line, one, two)) is pool
-    assert line.pool(ticket(line, one)) is not pool
+    pool = line.pool(ticket(line, one, two), 0.0)
+    assert line.pool(ticket(line, one, two), 0.0) is pool
+    assert line.pool(ticket(line, one), 0.0) is not pool
     assert len(line.lanes) == 2
 
 
 def test_pools_share_lanes() -> None:
     line = line_of()
     one, two = make_backend("one"), make_backend("two")
-    both, alone = line.pool(ticket(line, one, two)), line.pool(ticket(line, one))
+    both, alone = line.pool(ticket(line, one, two), 0.0), line.pool(ticket(line, one), 0.0)
     assert alone.lanes[0] is both.lanes[0]
 
 
@@ -39,23 +39,23 @@ def test_where_it_failed_is_left_out_while_there_is_another() -> None:
     one, two = make_backend("one"), make_backend("two")
     again = ticket(line, one, two)
     again.tried = (one,)
-    assert [lane.backend for lane in line.pool(again).lanes] == [two]
+    assert [lane.backend for lane in line.pool(again, 0.0).lanes] == [two]
     again.tried = (one, two)
-    assert [lane.backend for lane in line.pool(again).lanes] == [one, two]
+    assert [lane.backend for lane in line.pool(again, 0.0).lanes] == [one, two]
 
 
 def test_many_different_tuples_are_not_all_remembered() -> None:
     line = line_of()
     backends = make_backends(*[0] * 3)
     for _ in range(1000):
-        line.pool(ticket(line, *list(backends)))
+        line.pool(ticket(line, *list(backends)), 0.0)
     assert len(line.pools) == 1
     assert len(line._aliases) <= 64
 
 
 def test_part_is_kept_for_the_highest_priority() -> None:
     line = line_of(reserved=0.25, instances=2)
-    line.pool(ticket(line, make_backend("one"), make_backend("two")))
+    line.pool(ticket(line, make_backend("one"), make_backend("two")), 0.0)
     assert not line.reserves(1)
     line.low_in_flight = 3
     assert line.reserves(1)
@@ -64,13 +64,13 @@ def test_part_is_kept_for_the_highest_priority() -> None:
 
 def test_lower_priorities_are_never_shut_out() -> None:
     line = line_of(reserved=0.9)
-    line.pool(ticket(line, make_backend("one")))
+    line.pool(ticket(line, make_backend("one")), 0.0)
     assert not line.reserves(5)
 
 
 def test_another_plan_changes_the_limits() -> None:
     line = line_of()
     one = make_backend("one")
-    line.pool(ticket(line, one))
+    line.pool(ticket(line, one), 0.0)
     line.apply(Plan(limits={one: LaneLimit(7)}))
     assert line.lanes[one].limit == 7

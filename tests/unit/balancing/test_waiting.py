@@ -37,7 +37,7 @@ def queue_of(tickets: Iterable[Ticket], rules: QueueRules | None = None) -> Wait
 
 
 def served(queue: WaitingQueue, count: int = 1 << 30, now: float = 0.0) -> list[Ticket]:
-    order = []
+    order: list[Ticket] = []
     while queue.count and len(order) < count:
         head = queue.level(now).turn().at(0)
         assert queue.level(now).turn().at(0) is head
