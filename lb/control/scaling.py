@@ -4,7 +4,7 @@
 
 *Demand* is inferences a second: those that were answered, those that were refused because there was
 no backend or no room, the growth of what waits here, and what waits beyond the usual, spread over
-`DRAIN_S`; the highest mean of three ticks in the last `HOLD_S`.
+`DRAIN_S`, but at most as much again; the highest mean of three ticks in the last `HOLD_S`.
 
 The *rate within the budget* is learnt. Each tick is a point of the curve of load and time: so many
 inferences a second and backend, which took so long on average, queueing and retries included.
@@ -245,7 +245,8 @@ class Scaling:
         came += max(0, sample.open - before.open)
         if came:
             self._seen_at = now
-        self._recent.append(came / seconds + self._waiting(sample, before) / DRAIN_S)
+        waiting = min(self._waiting(sample, before) / DRAIN_S, came / seconds)
+        self._recent.append(came / seconds + waiting)
         self._demands.append((now, sum(self._recent) / len(self._recent)))
         while now - self._demands[0][0] >= HOLD_S:
             self._demands.popleft()
