@@ -19,8 +19,8 @@ check: lint $(VENV)/.test .venvs/audit/.ready triton debian
 	wait $$beside; beside=$$?; cat build/check.log; exit $$((tests || beside))
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check lb tests benchmarks tools
-	$(BIN)/ruff format --check -q lb tests benchmarks tools
+	$(BIN)/ruff check lb tests benchmarks tools deploy
+	$(BIN)/ruff format --check -q lb tests benchmarks tools deploy
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -47,8 +47,8 @@ audit: $(VENV)/.test .venvs/audit/.ready
 	$(BIN)/python tools/audit.py .venvs/audit build
 
 fmt: $(VENV)/.test
-	$(BIN)/ruff check --fix -q lb tests benchmarks tools
-	$(BIN)/ruff format -q lb tests benchmarks tools
+	$(BIN)/ruff check --fix -q lb tests benchmarks tools deploy
+	$(BIN)/ruff format -q lb tests benchmarks tools deploy
 
 # Side by side with Envoy, HAProxy and nginx, triton-lb pure and compiled, under 30 minutes; BENCH=--keep writes to benchmarks/ itself.
 # What cannot be compiled is left out.

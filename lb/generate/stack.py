@@ -14,11 +14,11 @@ from lb.generate.devices import Device, GenerateError
 PROMETHEUS_PORT: Final = 9090
 GRAFANA_PORT: Final = 3000
 FIRST_PORT: Final = 18000
-"""Below the ports of outgoing connections (32768 and above on Linux), which could take one."""
 _STEP: Final = 100
 """From one server's HTTP port to the next one's, where there is room for it."""
 _PORTS_EACH: Final = 3
-_LAST_PORT: Final = 32767
+LAST_PORT: Final = 32767
+"""Above, Linux takes ports for outgoing connections."""
 BALANCER_IMAGE: Final = "triton-lb:latest"
 
 
@@ -81,6 +81,7 @@ class Options:
     """Further arguments for every server."""
     listen: Listen = field(default_factory=Listen)
     first_port: int = FIRST_PORT
+    last_port: int = LAST_PORT
     shared_memory: bool = False
     """Whether clients on the host share memory with the servers."""
     prometheus: bool = False
@@ -142,7 +143,9 @@ def make_stack(options: Options, devices: Sequence[Device], cpu_servers: int = 0
     seats += [(f"cpu-{number}", None, 1) for number in range(cpu_servers)]
     if not seats:
         raise GenerateError("there is nothing to run on")
-    ports = free_ports(len(seats), options.first_port, taken_ports(options))
+    ports = free_ports(
+        len(seats), options.first_port, taken_ports(options), last=options.last_port
+    )
     has_metrics = options.server is ServerKind.TRITON
     servers = tuple(
         Server(
@@ -205,18 +208,20 @@ def local_address(text: str) -> str:
     return text
 
 
-def free_ports(count: int, first: int, taken: Iterable[int]) -> list[int]:
+def free_ports(
+    count: int, first: int, taken: Iterable[int], *, last: int = LAST_PORT
+) -> list[int]:
     """The first of three ports for each of `count` servers, none of them in `taken`.
 
     Raises:
-        GenerateError: there are not so many from `first` on.
+        GenerateError: there are not so many from `first` to `last`.
     """
-    step = _STEP if first + count * _STEP <= _LAST_PORT else _PORTS_EACH
+    step = _STEP if first + count * _STEP <= last else _PORTS_EACH
     found: list[int] = []
     port = first
     avoided = set(taken)
     while len(found) < count:
-        if not 0 < port <= _LAST_PORT - _PORTS_EACH:
+        if not 0 < port <= last + 1 - _PORTS_EACH:
             raise GenerateError(f"--first-port: no room for {count} servers from {first} on")
         if avoided.isdisjoint(range(port, port + _PORTS_EACH)):
             found.append(port)

@@ -89,14 +89,18 @@ def generate(
 
 def free_block(servers: int) -> int:
     """A first port from which on that many servers find theirs free."""
+    return free_from([number * _STEP + offset for number in range(servers) for offset in range(3)])
+
+
+def free_from(offsets: Sequence[int]) -> int:
+    """A port that is free, as are those so far above it."""
     while True:
-        first = random.randint(20000, 31000 - servers * _STEP)
+        first = random.randint(20000, 31000 - max(offsets))
         try:
             with ExitStack() as stack:
-                for number in range(servers):
-                    for offset in range(3):
-                        probe = stack.enter_context(socket.socket())
-                        probe.bind(("127.0.0.1", first + number * _STEP + offset))
+                for offset in offsets:
+                    probe = stack.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", first + offset))
         except OSError:
             continue
         return first
