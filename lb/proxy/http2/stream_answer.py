@@ -13,7 +13,6 @@ from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
-from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.http2.stream_way import RoutedStream
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
@@ -46,21 +45,13 @@ class AnsweredStream(RoutedStream):
     """A stream, and what its one backend answers."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_first", "_held", "_told", "may_move",
-        "runs_once",
+        "_answer", "_answer_header", "_answer_size", "_held", "_told",
     )  # fmt: skip
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
         super().__init__(relay, server, stream_id, head)
-        self._first: StreamMessage | None = None
-        """The first request."""
-        self.may_move = True
-        """Where the first request did not run, nor did the others: all are for the same model, and
-        steps of one sequence that the first one was to begin, or may run twice."""
-        self.runs_once = False
-        """Some request belongs to a sequence, or to a model whose requests must not run twice."""
         self._held: HeldAnswer | None = None
         self._told = 0
         """How many answers had come when those who judge backends were told of one."""
@@ -72,36 +63,18 @@ class AnsweredStream(RoutedStream):
         self._answer_header = b""
         """Of the frame in which it went out."""
 
-    # Requests
-
-    def note_first(self, message: StreamMessage) -> None:
-        """A request goes to the backend: what it means for another attempt."""
-        step = message.step
-        is_once = step is not None or message.model in self.relay.dispatcher.reruns.never
-        self.runs_once |= is_once
-        first = self._first
-        if first is None:
-            self._first = message
-            self.may_move = step is None or step.is_start
-        elif step is None:
-            self.may_move &= message.model == first.model and not is_once
-        else:
-            is_same = first.step is not None and first.step.key == step.key
-            self.may_move &= is_same and not step.is_start
-
     def forget_first(self) -> None:
-        """Another attempt begins."""
-        self._first = self._held = None
+        """See `RoutedStream`."""
+        super().forget_first()
+        self._held = None
         self._told = 0
-        self.may_move = True
-        self.runs_once = False
 
     # The beginning of a response
 
     def response_head(self, head: ResponseHead, end_stream: bool) -> None:
         """See `Call`. A head waits for the first answer, if that comes along."""
         if self._held is not None:
-            self._let_go()
+            self.let_go()
         elif (
             not (self.begun or end_stream)
             and head.status == _OK
@@ -121,9 +94,9 @@ class AnsweredStream(RoutedStream):
         """What came along with a head has come; a client may wait for the head alone."""
         if self._held is held and not held.text and not self.finished:
             self.relay.now = self.relay.clock()
-            self._let_go()
+            self.let_go()
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
         """Pass on what is held."""
         held, self._held = self._held, None
         if held is None:
@@ -205,9 +178,9 @@ class AnsweredStream(RoutedStream):
             if not end_stream and (held.text or _may_be_error(payload)):
                 held.text += bytes(payload)
                 if self._decide(held):
-                    self._let_go()
+                    self.let_go()
                 return
-            self._let_go()
+            self.let_go()
             if self.finished:
                 return
         self._pass_on(payload, end_stream)

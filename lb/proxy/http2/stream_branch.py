@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
-from lb.kserve.stream_debts import Debts
+from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import upstream_detail
+from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
@@ -24,36 +27,11 @@ if TYPE_CHECKING:
     from lb.proxy.http2.stream_merge import StreamMerge
 
 _SAME_AGAIN: Final = frozenset({Outcome.REFUSED, Outcome.STALE})
-"""What a fresh connection to the same backend mends."""
+"""What a fresh connection to the same backend mends, also for sequences."""
 _MAX_EARLY_HEADS: Final = 10
 
 UpstreamCall: TypeAlias = "Call | Branch"
 """What has a stream on a backend's connection."""
-
-
-class Share(Pipe[Any]):
-    """The bytes of a client's stream that go to one backend. Their window is the client's."""
-
-    __slots__ = ("whole",)
-
-    def __init__(self, owner: Any, whole: Pipe[Any]) -> None:
-        # A window size of 0 has the link ask `went_out` after every write.
-        super().__init__(owner, whole.ledger, 0, 0)
-        self.whole = whole
-        self.source = whole.source
-        self.source_id = whole.source_id
-
-    def went_out(self, size: int) -> int:
-        """See `Pipe`."""
-        size += self.owed
-        self.owed = 0
-        again = min(self.replayed, size)
-        self.replayed -= again
-        whole = self.whole
-        if self.queue and self.ledger.is_short:
-            whole.owed += size - again
-            return 0
-        return whole.went_out(size - again)
 
 
 class Branch(Exchange):
@@ -64,8 +42,8 @@ class Branch(Exchange):
     """
 
     __slots__ = (
-        "begun", "cutter", "debts", "early_heads", "head", "merge", "opened_at", "relay", "request",
-        "response", "server", "upstream",
+        "begun", "cutter", "debts", "early_heads", "head", "is_movable", "merge", "opened_at",
+        "relay", "request", "response", "runs_once", "server", "upstream",
     )  # fmt: skip
 
     def __init__(self, merge: StreamMerge) -> None:
@@ -81,6 +59,11 @@ class Branch(Exchange):
         """The head of its response has come."""
         self.early_heads = 0
         self.opened_at = 0.0
+        self.is_movable = True
+        """Another backend can serve all of its requests: they are for the same model, and belong to
+        no sequence."""
+        self.runs_once = False
+        """Some of them must not run twice."""
         self.debts = Debts(call, call.relay.ledger)
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
@@ -105,6 +88,8 @@ class Branch(Exchange):
         self.bytes_in, self.bytes_out = call.bytes_in, call.bytes_out
         call.port = None
         self.begun, self.opened_at = call.begun, call.opened_at
+        self.is_movable, self.runs_once = call.is_stateless, call.runs_once
+        self.tried, self.losses = call.tried, getattr(call, "losses", 0)
         self.upstream, call.upstream = call.upstream, None
         whole, request = call.request, self.request
         request.sink, request.sink_id, request.credit = whole.sink, whole.sink_id, whole.credit
@@ -129,6 +114,17 @@ class Branch(Exchange):
         self.relay.pool(backend).start(self)
 
     # The client's side
+
+    def note(self, message: StreamMessage) -> None:
+        """A request goes here: what it means for another attempt."""
+        is_bound = message.step is not None or message.version or message.regions
+        self.is_movable &= message.model == self.model and not is_bound
+        self.runs_once |= message.model in self.relay.dispatcher.reruns.never
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `Exchange`."""
+        return self.is_movable and not self.runs_once
 
     def send(self, payload: Payload) -> bool:
         """Bytes of the client. False when the call had to give way."""
@@ -165,6 +161,8 @@ class Branch(Exchange):
         elif head.status != 200 and not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status}")
         else:
+            if end_stream and head.grpc_status in GRPC_STATUSES and self._is_refused(head):
+                return
             self.begun = True
             self.status = head.status
             self.request.drop_retained()
@@ -176,6 +174,18 @@ class Branch(Exchange):
             status = status_of_http(self.status)
         self._answered(status)
         self.merge.branch_ended(self, status, decode_message(head.grpc_message), head)
+
+    def _is_refused(self, head: ResponseHead) -> bool:
+        """Whether the requests go to another backend, since this one says it cannot serve them."""
+        known = meaning(decode_message(head.grpc_message))
+        is_kept = self.is_movable and self.request.retained is not None
+        if known is None or not self.relay.dispatcher.goes_elsewhere(
+            self, known, body_retained=is_kept
+        ):
+            return False
+        self.detach(None if self.request.finished else ErrorCode.NO_ERROR)
+        self.attempt_failed(Outcome.NOT_HERE)
+        return True
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
         self.early_heads += 1
@@ -228,10 +238,8 @@ class Branch(Exchange):
         if code == ErrorCode.REFUSED_STREAM and not self.begun:
             self.attempt_failed(Outcome.REFUSED)
             return
-        if self.upstream is not None:
-            self.upstream.forget(self.request)
-            self.upstream = None
-        self.relay.dispatcher.attempt_ended(self, Outcome.RESET)
+        if self._goes_again(Outcome.RESET):
+            return
         self._drop_request()
         self.merge.branch_lost(
             self,
@@ -242,7 +250,14 @@ class Branch(Exchange):
         )
 
     def backend_hung(self) -> None:
-        """See `Call`: what it has got may be part of what the client has seen, so it waits."""
+        """The backend is silent: go elsewhere, if that is allowed and there is somebody. What has
+        begun waits, since the client may have seen some of it."""
+        if self.begun or self.finished or self.port is None:
+            return
+        outcome = Outcome.CONNECT_TIMEOUT if self.request.sink is None else Outcome.STALLED
+        if self._may_go(outcome):
+            self.detach(ErrorCode.CANCEL)
+            self._go(outcome)
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the requests that wait for it."""
@@ -253,28 +268,62 @@ class Branch(Exchange):
         """The attempt ended without an answer; it is off its connection already."""
         if self.finished:
             return
-        request = self.request
-        if self.upstream is not None:
-            self.upstream.forget(request)
-            self.upstream = None
         backend = self.backend
         assert backend is not None
-        dispatcher = self.relay.dispatcher
-        is_held = request.sink is None or request.retained is not None
-        dispatcher.attempt_ended(self, outcome)
-        if outcome in _SAME_AGAIN and dispatcher.may_retry(
-            self, outcome, body_retained=is_held, response_begun=self.begun
-        ):
-            if request.sink is None or request.rewind():
-                request.sink = None
-                dispatcher.start(self, backend, self.relay.now)
-                self.relay.pool(backend).start(self)
+        if self._goes_again(outcome):
             return
         self._drop_request()
         text = upstream_detail(backend.name, self.protocol, outcome)
         self.merge.branch_lost(
             self, outcome, f"{text}: {detail}" if detail else text, OUTCOME_REASONS[outcome]
         )
+
+    # Another attempt
+
+    def _goes_again(self, outcome: Outcome) -> bool:
+        """End the attempt, and begin another one if that may be."""
+        if self.upstream is not None:
+            self.upstream.forget(self.request)
+            self.upstream = None
+        if not self._may_go(outcome):
+            self.relay.dispatcher.attempt_ended(self, outcome)
+            return False
+        self._go(outcome)
+        return True
+
+    def _may_go(self, outcome: Outcome) -> bool:
+        """Whether there is another attempt: elsewhere, or of what must stay at the same backend."""
+        request = self.request
+        is_held = request.sink is None or request.retained is not None
+        return (self.is_movable or outcome in _SAME_AGAIN) and self.relay.dispatcher.may_retry(
+            self, outcome, body_retained=is_held, response_begun=self.begun
+        )
+
+    def _go(self, outcome: Outcome) -> None:
+        dispatcher = self.relay.dispatcher
+        dispatcher.attempt_ended(self, outcome)
+        request = self.request
+        if request.sink is not None and not request.rewind():
+            return  # the call had to give way
+        request.sink = None
+        if self.is_movable:
+            self.merge.set_aside(self)
+            dispatcher.go_again(self, outcome, self._place)
+        elif self.backend is not None:
+            self.open(self.backend)
+
+    def _place(self) -> None:
+        relay = self.relay
+        relay.now = relay.clock()
+        try:
+            backend = relay.dispatcher.place(self, relay.now)
+        except RequestRefused as refusal:
+            self._drop_request()
+            self.merge.branch_lost(self, Outcome.CANCELLED, refusal.detail, refusal.reason)
+            return
+        assert backend is not None  # streams do not wait
+        self.merge.placed(self, backend)
+        relay.pool(backend).start(self)
 
     def pipe_finished(self, pipe: Pipe[Any]) -> None:
         """END_STREAM went out: nothing depends on it."""
@@ -347,26 +396,3 @@ class Branch(Exchange):
         self.debts.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.relay.no_pipe
-
-
-def move_queue(source: Pipe[Any], target: Pipe[Any]) -> int:
-    """Let what waits in one pipe wait in another. Returns how many bytes that is."""
-    size = source.waiting
-    if size:
-        _move_bytes(source, target, size)
-        target.queue, source.queue = source.queue, None
-    return size
-
-
-def move_retained(source: Pipe[Any], target: Pipe[Any]) -> None:
-    """Let another pipe have what is kept for another attempt; nothing waits in `source`."""
-    if source.held:
-        _move_bytes(source, target, source.held)
-    target.retained, source.retained = source.retained, None
-    target.retained_size, source.retained_size = source.retained_size, 0
-
-
-def _move_bytes(source: Pipe[Any], target: Pipe[Any], size: int) -> None:
-    ledger = source.ledger
-    ledger.release(source, size)
-    ledger.take(target, size)  # there was room for them a moment ago

@@ -23,7 +23,8 @@ from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
-from lb.proxy.http2.stream_branch import Branch, move_queue
+from lb.proxy.http2.stream_branch import Branch
+from lb.proxy.http2.stream_pipes import move_queue
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, window_update
@@ -56,14 +57,17 @@ class StreamMerge:
     """The branches of one call."""
 
     __slots__ = (
-        "_is_pumping", "_is_scheduled", "_local", "_order", "_sources", "_speaker", "_status",
-        "_trailers", "call", "inbound", "is_closing", "live", "outlet",
+        "_aside", "_is_pumping", "_is_scheduled", "_local", "_order", "_sources", "_speaker",
+        "_status", "_trailers", "call", "inbound", "is_closing", "live", "outlet",
     )  # fmt: skip
 
     def __init__(self, call: RoutedStream) -> None:
         self.call = call
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
+        self._aside: list[Branch] = []
+        """Those that get no new requests: they are between two attempts, or were placed where
+        there is one already."""
         self._sources: list[Branch] = []
         """Branches that may have something to say; those that ended, too, until all is said."""
         self._order: deque[Branch] = deque()
@@ -133,6 +137,7 @@ class StreamMerge:
 
     def expect(self, branch: Branch, message: StreamMessage) -> None:
         """A request goes to a branch."""
+        branch.note(message)
         if branch.debts.note(message, self.call.relay.now) and message.has_one_answer:
             self._line_up(branch)
 
@@ -156,9 +161,28 @@ class StreamMerge:
 
     def half_close(self, trailers: bytes) -> None:
         """The client has sent all."""
-        for branch in tuple(self.live.values()):
+        for branch in self._open:
             branch.half_close(trailers)
         self.pump()
+
+    # Other attempts
+
+    @property
+    def _open(self) -> tuple[Branch, ...]:
+        """All upstream streams that have not ended."""
+        return (*self.live.values(), *self._aside)
+
+    def set_aside(self, branch: Branch) -> None:
+        """A branch has lost its backend, and will be placed at another one."""
+        self._close(branch)
+        self._aside.append(branch)
+
+    def placed(self, branch: Branch, backend: Backend) -> None:
+        """It has another backend. Its answers keep their turns, so it stays a branch of its own
+        where that has one already."""
+        if backend not in self.live:
+            self._aside.remove(branch)
+            self.live[backend] = branch
 
     # Answers
 
@@ -286,7 +310,7 @@ class StreamMerge:
         self._go_on()
 
     def _lose(self, branch: Branch, status: int, text: str, reason: Reason) -> None:
-        if branch.debts.is_unknown or not self.live:
+        if branch.debts.is_unknown or not self._open:
             # The stream ends, as it would with one backend.
             self._note(status, text, reason)
         if branch.debts.is_unknown:
@@ -297,9 +321,11 @@ class StreamMerge:
     def _close(self, branch: Branch) -> None:
         if branch.backend is not None and self.live.get(branch.backend) is branch:
             del self.live[branch.backend]
+        elif branch in self._aside:
+            self._aside.remove(branch)
 
     def _go_on(self) -> None:
-        if not self.live:
+        if not self._open:
             self.is_closing = True
         self.pump()
 
@@ -331,6 +357,7 @@ class StreamMerge:
             if other is not branch:
                 self._drop(other)
         self.live.clear()
+        self._aside.clear()
         self._order.clear()
         if self._speaker is not branch:
             self._speaker = None
@@ -395,7 +422,7 @@ class StreamMerge:
     def _end_if_over(self) -> None:
         call = self.call
         outlet = self.outlet
-        is_over = self.is_closing or (call.request.ended and not self.live)
+        is_over = self.is_closing or (call.request.ended and not self._open)
         if not is_over or self._speaker is not None or outlet.ended:
             return
         if any(branch.response.queue for branch in self._sources):
@@ -417,7 +444,7 @@ class StreamMerge:
 
     def detach(self, code: ErrorCode | None) -> None:
         """The call ends early: so do the branches."""
-        for branch in self.live.values():
+        for branch in self._open:
             branch.detach(code)
 
     def leave(self, outcome: Outcome) -> None:
@@ -425,6 +452,7 @@ class StreamMerge:
         for branch in self._sources:
             branch.leave(outcome)
         self._sources.clear()
+        self._aside.clear()
         self.live.clear()
         self._order.clear()
         self._speaker = self._local = None

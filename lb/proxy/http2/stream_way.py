@@ -32,7 +32,7 @@ _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 class RoutedStream(Call):
     """A stream of inferences: what it knows of its backends, and which of them gets a message."""
 
-    __slots__ = ("debts", "mask", "merge")
+    __slots__ = ("_first", "debts", "mask", "may_move", "merge", "runs_once")
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
@@ -43,6 +43,13 @@ class RoutedStream(Call):
         """With several upstream streams."""
         self.debts = Debts(self, relay.ledger)
         """Of the backend, while it is one."""
+        self._first: StreamMessage | None = None
+        """The first request."""
+        self.may_move = True
+        """Where the first request did not run, nor did the others: all are for the same model, and
+        steps of one sequence that the first one was to begin, or may run twice."""
+        self.runs_once = False
+        """Some request belongs to a sequence, or to a model whose requests must not run twice."""
 
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """See `Call`: all of it is looked at."""
@@ -124,6 +131,42 @@ class RoutedStream(Call):
         if self.merge is None:
             return self.backend
         return next(iter(self.merge.live), None)
+
+    # Whether it can go elsewhere
+
+    def note_first(self, message: StreamMessage) -> None:
+        """A request goes to the backend: what it means for another attempt."""
+        step = message.step
+        is_once = step is not None or message.model in self.relay.dispatcher.reruns.never
+        self.runs_once |= is_once
+        first = self._first
+        if first is None:
+            self._first = message
+            self.may_move = step is None or step.is_start
+        elif (message.version, message.regions) != (first.version, first.regions):
+            self.may_move = False
+        elif step is None:
+            self.may_move &= message.model == first.model and not is_once
+        else:
+            is_same = first.step is not None and first.step.key == step.key
+            self.may_move &= is_same and not step.is_start
+
+    def forget_first(self) -> None:
+        """Another attempt begins."""
+        self._first = None
+        self.may_move = True
+        self.runs_once = False
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether another backend can serve all requests: they are for the same model, and belong
+        to no sequence."""
+        first = self._first
+        return (
+            self.may_move
+            and first is not None
+            and not (first.step or first.version or first.regions)
+        )
 
     # What `StreamMerge` and its branches ask for
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from lb.domain.outcome import Outcome
+from lb.domain.pool import Placement
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     CANCEL,
+    DATA,
     INITIAL_WINDOW_SIZE,
     OK_TRAILERS,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
+    RST_STREAM,
     WINDOW_UPDATE,
     data,
     goaway,
@@ -21,6 +27,7 @@ from tests.fakes.frames import (
     window_update,
 )
 from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.relay import FewestInFlight, snapshot_of
 
 
 def open_two(**more: object) -> PaperStreams:
@@ -171,3 +178,145 @@ async def test_the_rest_of_a_message_for_a_lost_backend_is_dropped() -> None:
     paper.backends[0].sends(data(1, result("seq", "next")))
     assert paper.ids() == ["next"]
     assert paper.bench.ledger.held == 0
+
+
+# Other attempts
+
+
+def open_plain(backends: int = 3) -> PaperStreams:
+    """Two requests of no sequence are with b0, which has said nothing; a sequence runs on b1, whose
+    answer waits for theirs."""
+    paper = PaperStreams(backends=backends)
+    paper.send(request("plain", name="1"), request("plain", name="2"))
+    paper.send(request("seq", 1, "3", start=True))
+    assert [paper.requests(0), paper.requests(1)] == [["1", "2"], ["3"]]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "3")))
+    assert paper.ids() == []
+    return paper
+
+
+def wait(paper: PaperStreams) -> None:
+    """Until requests that may have run go again."""
+    paper.bench.loop.advance(0.1)
+    paper.bench.relay.flush()
+
+
+def hang(paper: PaperStreams, number: int) -> None:
+    """A backend is found to be silent."""
+    backend = paper.bench.backends[number]
+    port = backend.ports[1]
+    assert port is not None
+    port.is_hung = True
+    rest = [each for each in paper.bench.backends if each is not backend]
+    paper.bench.ref.publish(
+        replace(
+            paper.bench.ref.current,
+            placements=(Placement((), None, FewestInFlight()), snapshot_of(rest).placements[1]),
+        )
+    )
+
+
+def refuse(paper: PaperStreams) -> None:
+    """b0 says that it exits."""
+    fields = [*RESPONSE_FIELDS, (b"grpc-status", b"14"), (b"grpc-message", b"Server exiting")]
+    paper.backends[0].sends(headers(1, fields, end=True))
+
+
+ENDS = {
+    "lost": lambda paper: paper.backends[0].goes(),
+    "reset": lambda paper: paper.backends[0].sends(rst(1, 2)),
+    "refused": lambda paper: paper.backends[0].sends(rst(1, REFUSED_STREAM)),
+    "exits": refuse,
+    "hangs": lambda paper: hang(paper, 0),
+    "breaks the protocol": lambda paper: paper.backends[0].sends(data(1, b"early")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("half_closed", [True, False])
+async def test_requests_of_no_sequence_go_to_another_backend(
+    end: Callable[[PaperStreams], None], half_closed: bool
+) -> None:
+    paper = open_plain()
+    paper.send(end=half_closed)
+    end(paper)
+    wait(paper)
+    assert paper.requests(2) == ["1", "2"]
+    paper.backends[2].sends(
+        headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")), data(1, result("plain", "2"))
+    )
+    assert paper.ids() == ["1", "2", "3"]
+    paper.send(end=not half_closed)
+    paper.end(1, 2)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_answers_keep_their_order_when_requests_go_where_others_are() -> None:
+    paper = open_plain(backends=2)
+    paper.backends[0].goes()
+    paper.send(request("seq", 1, "4"))
+    wait(paper)
+    assert paper.requests(1) == ["4", "1", "2"], "the sequence goes on where it is"
+    paper.backends[1].sends(data(1, result("seq", "4")))
+    assert paper.ids() == []
+    paper.send(request("seq", 1, "5"))
+    assert paper.requests(1) == ["5"]
+    paper.backends[1].sends(headers(3, RESPONSE_FIELDS))
+    paper.backends[1].sends(data(3, result("plain", "1")), data(3, result("plain", "2")))
+    assert paper.ids() == ["1", "2", "3", "4"]
+    paper.backends[1].sends(data(1, result("seq", "5")), headers(1, OK_TRAILERS, end=True))
+    assert paper.ids() == ["5"]
+    paper.send(end=True)
+    paper.backends[1].sends(headers(3, OK_TRAILERS, end=True))
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_a_client_that_leaves_meanwhile_leaves_nothing_behind() -> None:
+    paper = open_plain()
+    paper.backends[0].goes()
+    paper.client.sends(rst(1, CANCEL))
+    wait(paper)
+    assert paper.requests(2) == []
+    assert [frame.kind for frame in paper.backends[1].gets()] == [RST_STREAM]
+    assert paper.bench.is_clean()
+
+
+async def test_without_another_backend_requests_get_errors() -> None:
+    paper = open_plain(backends=2)
+    paper.backends[0].goes()
+    nobody = Placement((), None, FewestInFlight())
+    paper.bench.ref.publish(replace(paper.bench.ref.current, placements=(nobody, nobody)))
+    wait(paper)
+    answers = paper.answers()
+    assert [answer.infer_response.id for answer in answers] == ["1", "2", "3"]
+    assert [bool(answer.error_message) for answer in answers] == [True, True, False]
+    paper.send(end=True)
+    paper.end(1)
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("more", ["answered", "never", "other model"])
+async def test_what_must_not_or_cannot_go_elsewhere_gets_errors(more: str) -> None:
+    paper = PaperStreams(backends=3)
+    if more == "never":
+        paper.bench.dispatcher.reruns.never = frozenset({b"plain"})
+    second = request("other" if more == "other model" else "plain", name="2")
+    paper.send(request("plain", name="1"), second, request("seq", 1, "3", start=True))
+    if more == "answered":
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.backends[0].goes()
+    wait(paper)
+    assert [frame for frame in paper.backends[2].gets() if frame.kind == DATA] == []
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_a_head_that_is_held_is_passed_on_before_the_stream_is_parted() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.send(request("seq", 1, "2", start=True))
+    paper.backends[0].sends(data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
