@@ -421,6 +421,7 @@ class StreamCall(AnsweredStream):
 
     def _fan_out(self) -> StreamMerge:
         """More than one upstream stream from now on."""
+        self.let_go()
         self._take_off_answered()
         self._snapshot = None
         self.request.taker = self.response.taker = None
