@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
 
 VARIABLE: Final = "TRITON_LB_UPGRADE_FD"
@@ -52,7 +52,10 @@ class Predecessor:
             if not more:
                 raise ConnectionError("the process before this one has gone")
             data += more
-        listeners = json.loads(data)["listeners"]
+        greeting = json.loads(data)
+        listeners = greeting["listeners"]
+        self.operator: Mapping[str, Any] = greeting.get("operator", {})
+        """What operators had said when it greeted, where that was short enough."""
         self.inherited = tuple(
             Inherited(each["name"], each["wanted"], sock, each["is_ours"])
             for each, sock in zip(listeners, sockets, strict=True)

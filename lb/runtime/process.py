@@ -27,6 +27,7 @@ from lb.runtime.change import ChangeRefused
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
+from lb.runtime.handover import resume_operator_state
 from lb.runtime.inheritance import claim
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify, ready
@@ -156,6 +157,8 @@ class Process:
             product.tasks.spawn(self._watch_files(product, reloader), name="files")
             if self._start.predecessor is None:
                 await doors.open_own()
+            else:  # what operators added is probed with the rest
+                resume_operator_state(product, self._start.predecessor.operator)
             await self._unless_stopped(product.discovery.start())
             product.probes.start()
             product.models.start()

@@ -1,7 +1,8 @@
 """Starting the next process with our listening sockets, and giving way to it once it is ready.
 
     old                                     new
-    starts it, with the sockets        ->   binds nothing, reads its settings, probes the backends
+    starts it, with the sockets, and   ->   binds nothing, reads its settings, probes the backends,
+    what operators have said                those that operators added among them
                                        <-   "prepared"
     "operator", "sequences" ...        ->   knows what exists nowhere else
     "begin"                            ->   accepts
@@ -38,6 +39,9 @@ _INIT: Final = 1
 _STOP_S: Final = 5.0
 """How long a new process that is not wanted may take to end."""
 _LINE_BYTES: Final = 1 << 20
+_MOST_GREETING: Final = 64 << 10
+"""Characters: what nobody reads yet must fit the buffer of the socket. What does not is told later,
+and backends that operators added are then probed only once the new process serves."""
 _MOST_UNSENT: Final = 64 << 20
 """Bytes of news that the next process has not read: beyond that it does not read at all."""
 
@@ -168,8 +172,12 @@ class Upgrader:
             {"name": each.name, "wanted": str(each.wanted), "is_ours": each.is_ours}
             for each in bound
         ]
-        greeting = line("listeners", listeners)
-        socket.send_fds(ours, [greeting], [each.socket.fileno() for each in bound])
+        greeting: dict[str, Any] = {"listeners": listeners}
+        operator = operator_state(self._product)
+        if len(json.dumps(operator)) < _MOST_GREETING:
+            greeting["operator"] = operator
+        text = json.dumps(greeting).encode() + b"\n"
+        socket.send_fds(ours, [text], [each.socket.fileno() for each in bound])
         ours.setblocking(False)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

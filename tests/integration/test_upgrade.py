@@ -6,6 +6,7 @@ import http.client
 import http.server
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -135,15 +136,24 @@ def test_a_next_process_that_is_not_ready_in_time_is_stopped(
     assert ask(addresses["admin"], "GET", "/api/v1/backends")[0] == 200
 
 
-def test_what_the_operator_said_lives_on(serving: Serving) -> None:
+def test_what_the_operator_said_lives_on(serving: Serving, triton: Ports) -> None:
     addresses = serving.until_serving()
+    admin = ("--admin", addresses["admin"])
     assert ask(addresses["admin"], "POST", "/api/v1/backends/two/drain")[0] == 200
+    added = serving.command("add", "three", "--http", f"127.0.0.1:{triton.http_port}", *admin)
+    assert added.returncode == 0, added.stderr
+    assert ask(addresses["admin"], "POST", "/api/v1/backends/one/disable")[0] == 200
+    before = len(serving.log)
     upgrade(serving)
     _, answer = ask(addresses["admin"], "GET", "/api/v1/backends")
     assert {each["name"]: each["state"] for each in answer["backends"]} == {
-        "one": "up",
+        "one": "disabled",
         "two": "draining",
+        "three": "up",
     }
+    # The only one that may get requests was found well before the new process accepted any.
+    found, _, _ = serving.log[before:].partition(" serving ")
+    assert re.search(r"state changed backend=three .*to=up", found), found
 
 
 class Holding(http.server.BaseHTTPRequestHandler):
