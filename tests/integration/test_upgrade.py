@@ -9,10 +9,11 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lb.simulator.process import Ports
 from tests.fakes.process import ENVIRONMENT, wait_until
 from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
+from tests.fakes.tls import World
 
 UPGRADES = 3
 
@@ -226,6 +228,69 @@ def test_a_request_under_way_is_answered_by_the_process_that_took_it(
     assert json.loads(answer.read()) == {"held": True}
     client.close()
     serving.until_logged("process before this one has ended")
+
+
+class SlowHandshake:
+    """A TLS client that sends its hello in two halves, seconds apart."""
+
+    def __init__(self, address: str, context: ssl.SSLContext) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname="localhost")
+        with pytest.raises(ssl.SSLWantReadError):
+            self._tls.do_handshake()
+        self._rest = self._out.read()
+        self._socket.sendall(self._rest[:100])
+
+    def ask(self) -> bytes:
+        """Finish the handshake, and return all that comes for a request."""
+        self._socket.sendall(self._rest[100:])
+        self._until_done(self._tls.do_handshake)
+        self._tls.write(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        found = b""
+        while part := self._until_done(self._read):
+            found += part
+        self._socket.close()
+        return found
+
+    def _read(self) -> bytes:
+        try:
+            return self._tls.read(65536)
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    def _until_done(self, step: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                self._socket.sendall(self._out.read())
+                came = self._socket.recv(65536)
+                assert came, "closed in the midst"
+                self._in.write(came)
+            finally:
+                self._socket.sendall(self._out.read())
+
+
+def test_a_handshake_under_way_ends_in_an_answer(tmp_path: Path, config: dict[str, Any]) -> None:
+    world = World(tmp_path)
+    certificate, key = world.server
+    tls = {"certificates": [{"certificate": certificate, "key": key}]}
+    config["listen"]["http"] = {"address": "127.0.0.1:0", "tls": tls}
+    running = Serving(tmp_path, config)
+    try:
+        slow = SlowHandshake(running.until_serving()["http"], world.client_context("http/1.1"))
+        before = running.pid
+        running.signal(signal.SIGUSR2)
+        running.until_logged(" giving way ")
+        assert running.pid != before
+        answer = slow.ask()
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"\r\nConnection: close\r\n" in answer
+        running.until_logged("process before this one has ended")
+    finally:
+        running.process.close()
 
 
 def test_a_stop_right_after_an_upgrade_cuts_nothing(
