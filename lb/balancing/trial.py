@@ -19,8 +19,15 @@ class TrialPicker:
 
     def pick(self) -> Backend | None:
         """Return the backend for one request; None when all are full."""
+        backend = self.take()
+        if backend is not None:
+            return backend
+        return self._picker.pick() if self._picker is not None else None
+
+    def take(self) -> Backend | None:
+        """Return the backend of the trial; None when it is taken, or has no room."""
         trial = self._trial
         if trial.is_open and trial.backend.has_room:
             trial.is_open = False
             return trial.backend
-        return self._picker.pick() if self._picker is not None else None
+        return None

@@ -145,6 +145,11 @@ class BackendDirectory:
         self._routes.policy = policy
         self._publish(now)
 
+    @property
+    def planner(self) -> Planner:
+        """Says which models are scheduled, and how."""
+        return self._routes.planner
+
     def use_planner(self, planner: Planner, now: float) -> None:
         """Schedule requests in another way from now on."""
         self._routes.planner = planner

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from lb.domain.backend import Backend
@@ -91,28 +92,14 @@ class Planner:
 
     def _make(self, rule: LineRule, facts: ModelFacts) -> Plan:
         instances, max_batch = max(facts.instances, 1), facts.max_batch
-        is_adaptive = rule.by is LimitBy.MEASUREMENT
-        usual = enough(facts.instances, max_batch) if facts.instances else 0
-        if rule.by is LimitBy.NUMBER:
-            usual = rule.concurrency
-        elif is_adaptive and not usual:
-            usual = _ADAPTIVE_START
-        return Plan(
-            limits={
-                backend: LaneLimit(concurrency, instances=instances, max_batch=max_batch)
-                for backend, concurrency in self._own.items()
-            },
-            default=LaneLimit(usual, is_adaptive, instances, max_batch),
-            rules=rule.queue,
-        )
-
-
-def enough(instances: int, max_batch: int) -> int:
-    """How many requests at once keep all instances of a model busy.
-
-    One by one, a few wait at the server so that no instance idles while an answer travels; with
-    dynamic batching, the next batch gathers while all instances execute.
-    """
-    if max_batch:
-        return (instances + 1) * max_batch
-    return instances + max(1, instances // 4)
+        limit = partial(LaneLimit, instances=instances, max_batch=max_batch)
+        executing = instances * max(max_batch, 1) if facts.instances else 0
+        match rule.by:
+            case LimitBy.NUMBER:
+                usual = limit(rule.concurrency)
+            case LimitBy.MEASUREMENT:
+                usual = limit(executing or _ADAPTIVE_START, is_adaptive=True)
+            case _:
+                usual = limit(executing, is_auto=executing > 0)
+        own = {backend: limit(concurrency) for backend, concurrency in self._own.items()}
+        return Plan(limits=own, default=usual, rules=rule.queue)

@@ -26,9 +26,13 @@ class UpstreamError(LoadBalancerError):
 class RequestRefused(LoadBalancerError):
     """A request that we answer with an error of our own."""
 
-    def __init__(self, reason: Reason, detail: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self, reason: Reason, detail: str, *, retry_after_s: float = 0.0, status: int = 0
+    ) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
         self.retry_after_s = retry_after_s
         """Seconds after which it may be asked for again; 0 when that is not known."""
+        self.status = status
+        """HTTP status, where it is another one than the reason's usual; otherwise 0."""

@@ -89,6 +89,12 @@ class Reason(Enum):
     """The backend that ran the request's sequence is gone, and what it remembered with it."""
     BACKENDS_DIFFER = "backends_differ"
     """The backends contradict each other where a client expects one answer."""
+    QUEUE_FULL = "queue_full"
+    """As many requests wait for the model as may."""
+    QUEUE_SHED = "queue_shed"
+    """It waited, and made room for one of a higher priority."""
+    QUEUE_TIMEOUT = "queue_timeout"
+    """It waited for as long as requests may."""
     INTERNAL = "internal"
 
 

@@ -42,7 +42,7 @@ class Work(NamedTuple):
     priority: int = UNSAID
 
 
-_UNKNOWN: Final = Work()
+NOTHING_KNOWN: Final = Work()
 
 
 def grpc_work(message: bytes | memoryview) -> Work:

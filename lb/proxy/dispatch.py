@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.access.gate import Claim, Gate
+from lb.balancing.schedule import QueueScheduler
 from lb.balancing.sequences import SequenceTable
+from lb.balancing.trial import TrialPicker
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
@@ -23,7 +25,8 @@ from lb.domain.pool import ConductSink, OutcomeSink, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
@@ -112,6 +115,8 @@ class Dispatcher:
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 
     def announce_exit(self) -> None:
+        self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
+        """Requests that wait for their turn, or for a backend."""
         """Answer from now on that we are not ready; requests are still taken."""
         self.exiting = True
         self.pool.announce()
@@ -137,7 +142,7 @@ class Dispatcher:
 
     # Attempts
 
-    def place(self, exchange: Exchange, now: float | None = None) -> Backend:
+    def place(self, exchange: Exchange, now: float | None = None) -> Backend | None:
         """Choose a backend and count the attempt as in flight there.
 
         Args:
@@ -150,12 +155,16 @@ class Dispatcher:
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
         # Backend and Port: two calls fewer per request.
-        if self._ledger.held >= self._ledger.short_at:
+        if self._ledger.held >= self._ledger.short_at and not _has_turn(exchange):
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         if exchange.particulars is None and not exchange.tried:
             picker = self.pool.current.placements[exchange.protocol].picker
+        Returns:
+            None when it waits: its `go_on` or `refuse` is called then, unless it is over before.
+
             if picker is None:
-                raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+                self._hold(exchange, now)
+                return None
             backend = picker.pick()
             if backend is None:
                 raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
@@ -171,6 +180,8 @@ class Dispatcher:
         if now is None:
             now = self.clock()
         exchange.attempt_at = now
+            if backend is None:
+                return None
         if not exchange.placed_at:
             exchange.placed_at = now
         return backend
@@ -208,8 +219,23 @@ class Dispatcher:
                     placement = Placement(both, placement.policy.build(both), placement.policy)
         return placement
 
-    def _choose(self, exchange: Exchange, now: float | None) -> Backend:
-        """As `place` for what needs a second look."""
+    def _hold(self, exchange: Exchange, now: float | None) -> None:
+        """No backend is eligible: wait for one, if that is allowed.
+
+        Raises:
+            RequestRefused: it is not.
+        """
+        if not self.queue.hold(exchange, self.clock() if now is None else now):
+            raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+
+    def _take_turn(self, exchange: Exchange, queued: Queued, now: float | None) -> Backend | None:
+        """As `place` for what may have to wait for its turn. None also where its model is not
+        scheduled any more: then it has no ticket."""
+        if queued.turn is not None:
+            kept, queued.turn = queued.turn, None
+            queued.is_under_way = True
+            return kept
+        route = self.pool.current.routes.get(exchange.model)
         placement = self.placement(exchange)
         particulars = exchange.particulars
         if particulars is not None and particulars.step is not None:
@@ -221,14 +247,32 @@ class Dispatcher:
                 return home
         picker = placement.picker
         if exchange.tried:
+        if route is None or route.plan is None or placement.picker is None:
+            queued.ticket = None
+            return None
+        if isinstance(placement.picker, TrialPicker):
+            backend = placement.picker.take()
+            if backend is not None:
+                return backend
+        now = self.clock() if now is None else now
+        return self.queue.offer(exchange, queued, route.plan, placement, now)
+
+    def _choose(self, exchange: Exchange, now: float | None) -> Backend | None:
+        """As `place` for what needs a second look."""
             rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+        if particulars is not None and particulars.queued is not None:
+            chosen = self._take_turn(exchange, particulars.queued, now)
+            if chosen is not None or particulars.queued.ticket is not None:
+                return chosen
+        placement = self.placement(exchange)
             if not rest:
                 # `may_retry` let it through: the same backend will do on a fresh connection.
                 rest = placement.eligible
             rest = self.reruns.spread(rest)
             picker = placement.policy.build(rest) if rest else None
         if picker is None:
-            raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+            self._hold(exchange, now)
+            return None
         backend = picker.pick()
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
@@ -259,6 +303,7 @@ class Dispatcher:
             now = self.clock()
         if exchange.particulars is not None:
             self.steps.ended(exchange.particulars, outcome, now)
+            self.queue.leave(exchange)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -269,6 +314,9 @@ class Dispatcher:
             if backend.reports_due:
                 self._tell_of_answer(exchange, backend, code, now)
             return
+            queued = exchange.particulars.queued
+            if queued is not None and queued.is_under_way:
+                self.queue.ended(exchange, queued, outcome, code, now)
         label = OUTCOME_REASONS[outcome].value
         port.failures[label] = port.failures.get(label, 0) + 1
         exchange.tried = (*exchange.tried, backend)

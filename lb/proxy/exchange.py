@@ -3,19 +3,45 @@ besides its heads and pipes."""
 
 from __future__ import annotations
 
+from math import inf
+from typing import ClassVar
+
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
+from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
+from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
+from lb.kserve.work import Work
 from lb.telemetry.record import RequestRecord
+
+
+class Queued:
+    """What the queue goes by, and knows, of a request whose model is scheduled."""
+
+    __slots__ = ("is_under_way", "priority", "rows", "size", "ticket", "turn")
+
+    def __init__(self, work: Work, size: int) -> None:
+        self.rows = work.rows
+        """Batch dimension; 1 where it does not say so."""
+        self.priority = work.priority
+        """The parameter of that name: 1 is the highest."""
+        self.size = size
+        """Bytes of the request, as far as they are announced."""
+        self.ticket: Ticket | None = None
+        """Once it was offered. It belongs to the queue, and so do the next two."""
+        self.is_under_way = False
+        """The attempt under way is that of the ticket."""
+        self.turn: Backend | None = None
+        """The backend that is kept for it: its turn has come."""
 
 
 class Particulars:
     """What beside its protocol and model decides where a request may go. Most have none."""
 
-    __slots__ = ("pin", "regions", "starts", "step", "version")
+    __slots__ = ("pin", "queued", "regions", "starts", "step", "version")
 
     def __init__(self) -> None:
         self.version = b""
@@ -28,6 +54,8 @@ class Particulars:
         self.starts = 0
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
+        self.queued: Queued | None = None
+        """Where its model is scheduled, and it is no step."""
 
 
 class Exchange(RequestRecord):
@@ -42,6 +70,9 @@ class Exchange(RequestRecord):
     )  # fmt: skip
 
     def __init__(
+    may_wait: ClassVar[bool] = False
+    """Whether it can wait for its turn, or for a backend: then `go_on` and `refuse` are there."""
+
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
     ) -> None:
         self.protocol = protocol

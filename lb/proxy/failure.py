@@ -42,13 +42,16 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.RATE_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.CONCURRENCY_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
+    Reason.QUEUE_FULL: (503, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.QUEUE_SHED: (503, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.QUEUE_TIMEOUT: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.BACKENDS_DIFFER: (409, GrpcStatus.FAILED_PRECONDITION),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }
 
 RETRY_AFTER: Final = frozenset({
     Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.MEMORY, Reason.RATE_LIMITED,
-    Reason.CONCURRENCY_LIMITED,
+    Reason.CONCURRENCY_LIMITED, Reason.QUEUE_FULL, Reason.QUEUE_SHED, Reason.QUEUE_TIMEOUT,
 })  # fmt: skip
 """HTTP answers with `Retry-After`: the state passes by itself."""
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity
+from lb.control.plans import Planner
 from lb.domain.errors import LoadBalancerError
 from lb.net.listeners import ListenErrors
 from lb.runtime.access import Access, make_access
@@ -24,7 +25,14 @@ from lb.runtime.endpoints import Bound, Listeners
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs, open_access_log
 from lb.runtime.memory import held_ceiling, memory_limit
-from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
+from lb.runtime.options import (
+    attempt_times,
+    fan_out_options,
+    http1_options,
+    http2_options,
+    run_once,
+)
+from lb.runtime.scheduling import plan_rules, queue_options
 from lb.runtime.security import Security, make_security
 from lb.runtime.wiring import Product, request_sink
 from lb.settings.model import Settings
@@ -70,6 +78,9 @@ class Change:
         if old.balancing != new.balancing:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
+        product.dispatcher.queue.options = queue_options(new)
+        if (old.scheduling, old.models) != (new.scheduling, new.models):
+            product.directory.use_planner(Planner(plan_rules(new)), time.monotonic())
         apply_judgement(product.directory, new, time.monotonic())
         product.security.replace(self.security)
         product.discovery.configure(new)
@@ -140,6 +151,7 @@ def _apply_limits(product: Product) -> None:
     product.meter.max_models = settings.metrics.model_labels
     product.dispatcher.max_attempts = settings.retry.attempts
     product.dispatcher.reruns.never = run_once(settings)
+    product.patience.use(attempt_times(settings))
     budget = product.dispatcher.reruns.budget
     budget.share, budget.floor = settings.retry.budget, settings.retry.floor
     table = product.dispatcher.steps.table

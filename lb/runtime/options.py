@@ -10,7 +10,9 @@ from typing import Final
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http2.relay import Http2Options
+from lb.proxy.patience import AttemptTimes
 from lb.runtime.access import credential_fields
+from lb.runtime.scheduling import header, queue_options
 from lb.runtime.security import private_fields
 from lb.settings.model import ForwardedMode, Settings
 from lb.settings.models import RetryMode
@@ -43,6 +45,8 @@ def http1_options(settings: Settings) -> Http1Options:
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
         trusted_proxies=settings.listen.proxies,
+        noted=queue_options(settings).noted,
+        deadline_header=header(settings.scheduling.deadline_header),
     )
 
 
@@ -68,6 +72,7 @@ def http2_options(settings: Settings) -> Http2Options:
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,
         trusted_proxies=settings.listen.proxies,
+        noted=queue_options(settings).noted,
     )
 
 
@@ -75,6 +80,15 @@ def run_once(settings: Settings) -> frozenset[bytes]:
     """Models whose requests must not run twice."""
     return frozenset(
         name.encode() for name, own in settings.models.items() if own.retry is RetryMode.NEVER
+    )
+
+
+def attempt_times(settings: Settings) -> AttemptTimes:
+    """How long answers may take to begin."""
+    own = {name.encode(): each.attempt_timeout for name, each in settings.models.items()}
+    return AttemptTimes(
+        common=settings.timeouts.attempt,
+        models={name: seconds for name, seconds in own.items() if seconds is not None},
     )
 
 

@@ -24,6 +24,7 @@ from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
+from lb.control.plans import Planner
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.scaling import LoadSample
@@ -39,6 +40,7 @@ from lb.proxy.dispatch import Dispatcher
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
+from lb.proxy.patience import Patience
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
@@ -46,8 +48,15 @@ from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
-from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
+from lb.runtime.options import (
+    attempt_times,
+    fan_out_options,
+    http1_options,
+    http2_options,
+    run_once,
+)
 from lb.runtime.scaling import ScalingSignal, load_sample
+from lb.runtime.scheduling import plan_rules, queue_options
 from lb.runtime.security import Security, make_security
 from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
@@ -100,6 +109,7 @@ class Product:
     fan_out: BackendFanOut
     http1: Http1Relay
     http2: Http2Relay
+    patience: Patience
     timers: TimerWheel
     tasks: TaskOwner
     ledger: Ledger
@@ -136,6 +146,7 @@ class Product:
         await self.restorer.aclose()
         await self.warm_up.aclose()
         await self.models.aclose()
+        self.dispatcher.queue.close()
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
@@ -167,6 +178,10 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
+    patience = Patience(
+        timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way())
+    )
+    patience.use(attempt_times(settings))
     fan_out.news = models
     discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out, security)
     discovery.configure(settings)
@@ -186,6 +201,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         fan_out=fan_out,
         http1=http1,
         http2=http2,
+        patience=patience,
         timers=timers,
         tasks=tasks,
         ledger=ledger,
@@ -247,6 +263,7 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
 def _directory(settings: Settings, rng: Random) -> BackendDirectory:
     directory = BackendDirectory(make_policy(settings.balancing.policy.value, rng))
     apply_judgement(directory, settings, time.monotonic())
+    directory.use_planner(Planner(plan_rules(settings)), time.monotonic())
     return directory
 
 
@@ -281,6 +298,7 @@ def _dispatcher(
         limit=settings.sequences.max_open, affinity=affinity, bound=settings.sequences.bound
     )
     dispatcher.steps = Steps(table)
+    dispatcher.queue.options = queue_options(settings)
     dispatcher.conduct = directory.passive
     dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
         backend, model, version, time.monotonic()

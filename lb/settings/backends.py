@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from lb.domain.backend import BackendKind, BackendPort, BackendSpec, BackendTls
+from lb.settings.scheduling import MAX_CONCURRENCY
 from lb.settings.section import Section
 from lb.settings.units import PositiveDuration
 from lb.settings.values import (
@@ -122,6 +123,9 @@ class BackendSettings(Section):
     max_in_flight: Count = 0
     """Requests at once, HTTP and gRPC together; 0 is no limit. When every backend is full,
     clients get 503 or RESOURCE_EXHAUSTED."""
+    concurrency: Annotated[Count, Field(le=MAX_CONCURRENCY)] = 0
+    """Requests of one model at once, for models that are scheduled or would be with a limit; 0
+    leaves it to `scheduling.concurrency`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
     """Headers for probes and for calls of our own, such as `authorization`; never added to the
     requests of clients."""
@@ -151,6 +155,7 @@ class BackendSettings(Section):
             kind=self.kind,
             weight=self.weight,
             max_in_flight=self.max_in_flight,
+            concurrency=self.concurrency,
             headers=tuple((header.lower(), value) for header, value in self.headers.items()),
             tls=self._tls(),
             shared_memory=None if self.shared_memory == "auto" else self.shared_memory,

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from lb.settings.kubernetes import read_port
 from lb.settings.model import Settings
+from lb.settings.scheduling import read_concurrency
 from lb.settings.section import Section
 from lb.settings.shape import section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
@@ -59,6 +60,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_network: "network",
     read_proxy: "network or unix",
     read_switch: "true, false or auto",
+    read_concurrency: "auto, adaptive, off or a number",
     read_port: "name or number of a port",
     address_as_mapping: "address, or mapping as below",
 }

@@ -26,6 +26,7 @@ from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettin
 from lb.settings.reload import ReloadSettings, UpgradeSettings
 from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
 from lb.settings.scaling import ScalingSettings
+from lb.settings.scheduling import SchedulingSettings
 from lb.settings.section import Section
 from lb.settings.sequences import SequenceSettings
 from lb.settings.units import Duration
@@ -92,6 +93,7 @@ class Settings(Section):
     """The servers to balance over; at least one, or a source of `discovery`."""
     discovery: DiscoverySettings = DiscoverySettings()
     balancing: BalancingSettings = BalancingSettings()
+    scheduling: SchedulingSettings = SchedulingSettings()
     health: HealthSettings = HealthSettings()
     outliers: OutlierSettings = OutlierSettings()
     slow_start: SlowStartSettings = SlowStartSettings()

@@ -70,6 +70,7 @@ async def forgotten(folder: Path) -> list[str]:
         "slow_start": {"window": "5s"},
         "outliers": {"enabled": True},
         "sequences": {"bound": 2.0},
+        "scheduling": {"reserved": 0.5},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
     }
     first = Settings.model_validate(tree)

@@ -50,6 +50,9 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "sink": type(sink).__name__,
         "budget": (product.dispatcher.reruns.budget.share, product.dispatcher.reruns.budget.floor),
         "never": product.dispatcher.reruns.never,
+        "patience": product.patience.times,
+        "plans": product.directory.planner.rules,
+        "queue": product.dispatcher.queue.options,
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
         "discovery": (
             [source.name for source in product.discovery._sources],

@@ -71,6 +71,29 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "balancing": section(
             policy=st.sampled_from(["least_loaded", "round_robin", "power_of_two", "random"])
         ),
+        "scheduling": section(
+            concurrency=st.sampled_from(["auto", "off", "adaptive", 4]),
+            queue=st.integers(0, 9),
+            max_wait=SECONDS,
+            wait_for_backend=SECONDS,
+            overload_status=st.sampled_from([503, 429]),
+            deadline_header=st.just("X-Timeout"),
+            priority_header=st.just("X-Priority"),
+            priority=st.integers(1, 3),
+            priorities=st.sampled_from(["strict", "weighted"]),
+            weights=st.sampled_from([[], [3, 1]]),
+            reserved=st.sampled_from([0, 0.25]),
+            tenants=st.sampled_from(["nothing", "token", "header"]),
+            shares=st.sampled_from([{}, {"a": 2}]),
+        ),
+        "models": st.dictionaries(
+            st.sampled_from(["m", "n"]),
+            section(
+                concurrency=st.sampled_from(["off", 2]),
+                queue=st.integers(0, 9),
+                priority=st.integers(1, 3),
+            ),
+        ),
         "health": HEALTH,
         "outliers": section(
             enabled=SWITCHES,

@@ -97,7 +97,7 @@ def error(status: int, reason: Reason, detail: str) -> Answer:
 
 def refusal(refused: RequestRefused) -> Answer:
     """What we say to a request that may not pass."""
-    status = http_status(refused.reason)
+    status = refused.status or http_status(refused.reason)
     detail = http_body(refused.detail)
     return Answer(status, detail, refused.reason, retry_after_s=refused.retry_after_s)
 

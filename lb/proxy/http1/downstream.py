@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, cast
 
 from lb.domain.client import NOBODY, Client
@@ -241,8 +242,8 @@ class Downstream:
             self._note_progress(self.transport)
         if self._unsent:
             yield self._unsent_since + options.body_timeout_s, self._give_client_up
-        if self.exchange is not None and options.request_timeout_s:
-            yield self.exchange.started_at + options.request_timeout_s, self._end_late_exchange
+        if self.exchange is not None and self.exchange.due < inf:
+            yield self.exchange.due, self._end_late_exchange
         match self.state:
             case State.READY:
                 idle_s = options.client_idle_s if self.served else options.head_timeout_s

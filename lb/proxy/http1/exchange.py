@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, ClassVar
 
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
@@ -16,6 +17,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.net.dial import dial
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import Answer, error
+from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.download import Download
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
@@ -32,6 +34,8 @@ class Http1Exchange(Download):
     """A request between a client's connection and a backend's."""
 
     __slots__ = ("_look", "_unseen", "_was_continued")
+
+    may_wait: ClassVar[bool] = True
 
     # The request
 
@@ -154,8 +158,12 @@ class Http1Exchange(Download):
         relay = self.relay
         try:
             backend = relay.dispatcher.place(self)
-        except RequestRefused as refusal:
-            self._fail(refusal.reason, refusal.detail)
+        except RequestRefused as refused:
+            self.refuse(refused)
+            return
+        if backend is None:
+            if self.server is not None:
+                self.server.update_reading()  # what comes could only be kept
             return
         # After a failure other waiting connections may be as dead as the one that failed.
         upstream = relay.upstreams.take(backend) if self.attempts == 1 else None
@@ -166,6 +174,24 @@ class Http1Exchange(Download):
             if self.server is not None and not self.request_ended:
                 self.server.update_reading()  # what comes could only be kept
             relay.tasks.spawn(self._dial(backend, self.port), name=f"dial-http:{backend.name}")
+
+    def go_on(self) -> None:
+        """See `Exchange`."""
+        self._place()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """See `Exchange`."""
+        self.answer(refusal_of(refusal))
+
+    @property
+    def due(self) -> float:
+        """See `Exchange`."""
+        options = self.relay.options if self.server is None else self.server.options
+        return self.started_at + min(options.request_timeout_s or inf, self.plan.timeout_s)
+
+    def hint(self, name: bytes) -> bytes:
+        """See `Exchange`."""
+        return next((value for field, value in self.plan.noted if field == name), b"")
 
     async def _dial(self, backend: Backend, port: Port) -> None:
         relay = self.relay

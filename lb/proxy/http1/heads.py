@@ -6,12 +6,14 @@ Clients repeat themselves, so nearly every head is found by its bytes in one dic
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Final, NamedTuple
 
 from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
 from lb.kserve.control import METHOD_OVERRIDES, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
+from lb.proxy.hints import duration_of
 from lb.wire.cache import HeadCache
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF, trimmed
@@ -33,8 +35,8 @@ class RequestPlan:
 
     __slots__ = (
         "claim", "expects_continue", "host", "is_clean", "is_compressed", "is_head", "is_http10",
-        "is_inference", "is_plain", "json_size", "keep_alive", "length", "method", "model",
-        "operation", "path", "request_id", "route", "upstream",
+        "is_inference", "is_plain", "json_size", "keep_alive", "length", "method", "model", "noted",
+        "operation", "path", "request_id", "route", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +80,10 @@ class RequestPlan:
         """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
         self.is_compressed = False
         """The body of an inference is, in a way that Triton knows."""
+        self.noted: tuple[FieldLine, ...] = ()
+        """Fields that the queue goes by."""
+        self.timeout_s = inf
+        """How long the client gives the request."""
 
 
 class _Line(NamedTuple):
@@ -94,12 +100,24 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_errors", "_gate", "_limits", "_lines", "_requests", "_responses",
-        "known_request", "known_response",
+        "_body_size", "_deadline", "_errors", "_gate", "_limits", "_lines", "_noted", "_requests",
+        "_responses", "known_request", "known_response",
     )  # fmt: skip
 
-    def __init__(self, limits: HeadLimits, *, body_size: int = 0, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        limits: HeadLimits,
+        *,
+        body_size: int = 0,
+        gate: Gate | None = None,
+        noted: frozenset[bytes] = frozenset(),
+        deadline: bytes = b"",
+    ) -> None:
         self._gate = gate or Gate()
+        self._noted = noted
+        """Names, in lower case, of fields that plans keep."""
+        self._deadline = deadline
+        """Likewise of the field with the time that a request may take; empty: there is none."""
         self._limits = limits
         self._body_size = body_size
         """Longest body; 0 is no limit."""
@@ -141,8 +159,18 @@ class HeadReader:
             plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
             if plan.is_inference:
                 _describe_body(plan, head)
+            if self._noted or self._deadline:
+                self._note(plan, head)
             self._requests.put(head, plan)
         return plan
+
+    def _note(self, plan: RequestPlan, head: bytes) -> None:
+        """Keep what the head says of how urgent the request is."""
+        plan.noted = tuple(_fields(head, self._noted))
+        if self._deadline:
+            said = [duration_of(value) for _, value in _fields(head, frozenset({self._deadline}))]
+            plan.timeout_s = min((each for each in said if each is not None), default=inf)
+            plan.is_plain = plan.is_plain and plan.timeout_s == inf
 
     def _line(self, text: bytes, request: RequestHead) -> _Line:
         line = self._lines.get(text) or self._lines.revive(text)

@@ -14,12 +14,14 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from lb.domain.operation import OperationKind
 from lb.domain.pool import ModelRoute
 from lb.domain.sequence import SequenceStep
 from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
-from lb.proxy.exchange import Particulars
+from lb.kserve.work import NOTHING_KNOWN, Work, json_work
+from lb.proxy.exchange import Particulars, Queued
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.http1.body import Payload
 
@@ -35,6 +37,8 @@ LITTLE: Final = 64 * 1024
 """Bytes of a body that take no time to be looked at."""
 LOOKED_AT_ONCE: Final = 128 * 1024
 """Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
+FIRST_BYTES: Final = 16 * 1024
+"""Of JSON that are looked at for how much work a request is."""
 ENOUGH: Final = 32 * 1024
 """Bytes of small parts that are looked at in one turn, and of a compressed body."""
 
@@ -42,29 +46,31 @@ ENOUGH: Final = 32 * 1024
 class BodyLook:
     """Reads the body of an inference as it comes, as far as need be."""
 
-    __slots__ = ("_inflater", "_left", "_names_regions", "_scan", "_text", "rest", "size")
+    __slots__ = (
+        "_inflater", "_keeps_text", "_left", "_scan", "_text", "rest", "size",
+    )  # fmt: skip
 
     def __init__(
-        self, json_size: int, limit: int, *, is_compressed: bool, names_regions: bool
+        self, json_size: int, limit: int, *, is_compressed: bool, keeps_text: bool
     ) -> None:
         """
         Args:
             json_size: how much of the body, not compressed, is JSON; -1 is all of it.
             limit: bytes of JSON that are looked at.
             is_compressed: by gzip or zlib.
-            names_regions: regions of shared memory are of interest, too.
+            keeps_text: regions of shared memory, or how much work it is, are of interest, too.
         """
         self._left = limit if json_size < 0 else min(json_size, limit)
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
         self._scan = ParametersScan()
-        self._names_regions = names_regions
+        self._keeps_text = keeps_text
         self.rest = b""
         """The end of the last part, if it is to be fed again: it inflates to more than is read at
         once."""
         self.size = 0
         """Bytes of JSON that were read."""
         self._text = bytearray()
-        """The JSON so far, where regions are of interest; small bodies only."""
+        """The JSON so far, if it is kept; of small bodies only."""
 
     def feed(self, piece: Payload) -> bool:
         """Take the next part of the body. True once more would change nothing."""
@@ -90,7 +96,7 @@ class BodyLook:
         self._left -= len(text)
         self.size += len(text)
         is_decided = self._scan.feed(text)
-        if self._names_regions:
+        if self._keeps_text:
             self._text += text
             is_decided = len(self._text) >= SMALL_BODY
         return is_decided or not self._left
@@ -104,6 +110,11 @@ class BodyLook:
         """The regions that it names, as far as was read."""
         return http_regions(bytes(self._text))
 
+    @property
+    def work(self) -> Work:
+        """How much work it is, as far as was read."""
+        return json_work(bytes(self._text))
+
 
 def begin_look(
     plan: RequestPlan, route: ModelRoute | None, *, has_regions: bool
@@ -113,13 +124,19 @@ def begin_look(
         return None
     facts = None if route is None else route.facts
     is_stateful = None if facts is None else facts.is_stateful
+    is_scheduled = route is not None and route.plan is not None
     if is_stateful is False and not has_regions:
-        return None
+        if not is_scheduled or plan.is_compressed:
+            return None
+        return BodyLook(plan.json_size, FIRST_BYTES, is_compressed=False, keeps_text=True)
     limit = LARGE_BODY if is_stateful else SMALL_BODY
     if plan.json_size < 0 and not plan.is_compressed and plan.length > limit:
         return None
     return BodyLook(
-        plan.json_size, limit, is_compressed=plan.is_compressed, names_regions=has_regions
+        plan.json_size,
+        limit,
+        is_compressed=plan.is_compressed,
+        keeps_text=has_regions or is_scheduled,
     )
 
 
@@ -135,13 +152,16 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
         return
     step = None
     named: tuple[bytes, ...] = ()
+    work = NOTHING_KNOWN
     if plan.is_inference:
         head = body if plan.json_size < 0 else body[: plan.json_size]
+        if route is not None and route.plan is not None:
+            work = json_work(head)
         if route is None or route.facts.is_stateful is not False:
             step = http_step(head, exchange.model)
         if regions:
             named = tuple(name for name in http_regions(head) if name in regions)
-    _note(exchange, route, step, named)
+    _note(exchange, route, step, named, work)
 
 
 def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | None) -> None:
@@ -154,7 +174,7 @@ def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | Non
             named = tuple(name for name in look.regions if name in regions)
         if route is None or route.facts.is_stateful is not False:
             step = look.step(exchange.model)
-    _note(exchange, route, step, named)
+    _note(exchange, route, step, named, NOTHING_KNOWN if look is None else look.work)
 
 
 def _note(
@@ -162,6 +182,7 @@ def _note(
     route: ModelRoute | None,
     step: SequenceStep | None,
     regions: tuple[bytes, ...],
+    work: Work,
 ) -> None:
     if step is None and not regions and (route is None or route.is_plain):
         return
@@ -169,3 +190,6 @@ def _note(
     particulars.version = exchange.plan.route.version
     particulars.step = step
     particulars.regions = regions
+    is_inference = exchange.operation.kind is OperationKind.INFERENCE
+    if route is not None and route.plan is not None and step is None and is_inference:
+        particulars.queued = Queued(work, max(exchange.plan.length, exchange.bytes_in))

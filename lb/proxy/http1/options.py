@@ -44,3 +44,7 @@ class Http1Options:
     """Names, in lower case, of fields that we alone may send to backends: the clients' are
     dropped."""
     trusted_proxies: TrustedProxies = NO_PROXIES
+    noted: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that the queue goes by."""
+    deadline_header: bytes = b""
+    """Likewise of the field with the time that a request may take; empty: there is none."""

@@ -13,6 +13,7 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
@@ -67,7 +68,11 @@ class Http1Relay:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
         self.heads = HeadReader(
-            options.head, body_size=options.body_size, gate=self.dispatcher.gate
+            options.head,
+            body_size=options.body_size,
+            gate=self.dispatcher.gate,
+            noted=options.noted,
+            deadline=options.deadline_header,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
         self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan
@@ -96,6 +101,11 @@ class Http1Relay:
     def upstream_connections(self) -> int:
         """Open connections to backends."""
         return len(self.upstreams.open)
+
+    def under_way(self) -> list[Exchange]:
+        """Attempts that have a connection."""
+        exchanges = (connection.exchange for connection in self.upstreams.open)
+        return [exchange for exchange in exchanges if exchange is not None]
 
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""

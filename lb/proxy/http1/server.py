@@ -7,6 +7,7 @@ requests by `buffer_size`, answers by the water mark of the transport; and each 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.errors import RequestRefused
@@ -213,8 +214,8 @@ class ServerConnection(Downstream):
             self.state = _BODY
             self._decoder = decoder
             self._alarm.ring_by(now + options.body_timeout_s)
-        if options.request_timeout_s:
-            self._alarm.ring_by(now + options.request_timeout_s)
+        if exchange.due < inf:
+            self._alarm.ring_by(exchange.due)
         answer = self._own_answer(exchange)
         if answer is not None:
             exchange.answer_only(answer, ended=decoder.ended)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import TYPE_CHECKING, Final, cast
 
 from lb.access.gate import Claim
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.proxy.failure import grpc_status
-from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC, trailers_only
+from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC, pushback, trailers_only
 from lb.wire.http2.budget import Spending
-from lb.wire.http2.fields import encode_field
 
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
 
 _POST: Final = b"POST"
-_PUSHBACK: Final = b"grpc-retry-pushback-ms"
-"""When to come again, for clients that repeat RESOURCE_EXHAUSTED by themselves (gRPC A6)."""
 
 
 def is_refused(call: Call) -> bool:
@@ -52,5 +48,5 @@ def _ask_gate(call: Call, claim: Claim) -> None:
         call.grpc_status = status = grpc_status(refusal.reason)
         block = trailers_only(status, refusal.detail)
         if refusal.retry_after_s:
-            block += encode_field(_PUSHBACK, b"%d" % ceil(refusal.retry_after_s * 1000))
+            block += pushback(refusal.retry_after_s)
         call.answer_whole(block, refusal.reason)

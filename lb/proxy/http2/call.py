@@ -7,7 +7,7 @@ a connection or has one; a call that we answer ourselves never has a backend. Ho
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -41,6 +41,8 @@ class Call(AttemptedCall):
     """A gRPC call in the relay."""
 
     __slots__ = ()
+
+    may_wait: ClassVar[bool] = True
 
     # The client's side
 
@@ -120,7 +122,10 @@ class Call(AttemptedCall):
         try:
             backend = dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
-            self.fail(refusal.reason, refusal.detail)
+            self.refuse(refusal)
+            return
+        if backend is None:
+            request.push(payload)
             return
         pool = relay.pools.get(backend)
         if pool is None:
@@ -145,7 +150,9 @@ class Call(AttemptedCall):
             or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
         ):
             look_closer(self, payload, route, is_all=True)
-            if self.particulars is not None and self.particulars.step is not None:
+            if self.particulars is not None and (
+                self.particulars.step is not None or (route is not None and route.plan is not None)
+            ):
                 if self.request.push(payload):
                     self._place()
                 return False
@@ -301,9 +308,14 @@ class Call(AttemptedCall):
         try:
             backend = relay.dispatcher.place(self, relay.now)
         except RequestRefused as refusal:
-            self.fail(refusal.reason, refusal.detail)
+            self.refuse(refusal)
             return
-        relay.pool(backend).start(self)
+        if backend is not None:
+            relay.pool(backend).start(self)
+
+    def go_on(self) -> None:
+        """See `Exchange`."""
+        self._place_anew()
 
     # The backend's side
 

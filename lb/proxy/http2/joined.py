@@ -3,15 +3,18 @@ connection, in timers and in the ledger."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol
+from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.exchange import Exchange
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.replies import (
     ANSWER_HEAD,
     RESET_CODES,
+    pushback,
     status_trailers,
     trailers_only,
 )
@@ -114,6 +117,7 @@ class JoinedStreams(Exchange):
         outcome: Outcome = Outcome.CANCELLED,
         *,
         status: GrpcStatus | None = None,
+        retry_after_s: float = 0.0,
     ) -> None:
         """End the call with an error of ours."""
         if self.finished:
@@ -126,12 +130,30 @@ class JoinedStreams(Exchange):
         self.grpc_status = code
         if not self.begun:
             self.status = 200
-            self.answer_whole(trailers_only(code, detail), reason)
+            block = trailers_only(code, detail)
+            self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
         self.response.clear()
         self.response.ended = True
         self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
         self._leave(reason)
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """See `Exchange`."""
+        self.fail(refusal.reason, refusal.detail, retry_after_s=refusal.retry_after_s)
+
+    @property
+    def due(self) -> float:
+        """See `Exchange`."""
+        head = self.head
+        timeout_s = (
+            self.relay.options.request_timeout_s if head.timeout_s is None else head.timeout_s
+        )
+        return self.started_at + timeout_s if timeout_s else inf
+
+    def hint(self, name: bytes) -> bytes:
+        """See `Exchange`."""
+        return next((value for field, value in self.head.noted if field == name), b"")
 
     def answer_whole(self, block: bytes, reason: Reason | None) -> None:
         """Send a whole answer in one head."""

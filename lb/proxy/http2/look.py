@@ -13,7 +13,8 @@ from lb.domain.pool import ModelRoute
 from lb.kserve.operations import MODEL_INFER
 from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete, grpc_asked
-from lb.proxy.exchange import Particulars
+from lb.kserve.work import grpc_work
+from lb.proxy.exchange import Particulars, Queued
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 
@@ -67,7 +68,13 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
         particulars.version = asked.version
         particulars.step = step
         particulars.regions = regions
+        if route is not None and route.plan is not None and step is None and _may_wait(call):
+            particulars.queued = Queued(grpc_work(message), size)
     return True
+
+
+def _may_wait(call: Call) -> bool:
+    return call.may_wait and call.operation is MODEL_INFER
 
 
 def read_asked(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int, Asked]:

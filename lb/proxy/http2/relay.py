@@ -16,6 +16,7 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
@@ -76,6 +77,8 @@ class Http2Options:
     """Names, in lower case, of fields that we alone may send to backends: the clients' are
     dropped."""
     trusted_proxies: TrustedProxies = NO_PROXIES
+    noted: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that the queue goes by."""
 
     def server_settings(self) -> dict[int, int]:
         """What clients are told in SETTINGS."""
@@ -153,7 +156,7 @@ class Http2Relay:
     def _set(self, options: Http2Options) -> None:
         """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
         self.options = options
-        seams = (self.dispatcher.gate.noted, masked)
+        seams = (self.dispatcher.gate.noted | options.noted, masked)
         private = options.private_fields
         claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
         self._caches = HeadCaches(private | claims, *seams)
@@ -266,6 +269,10 @@ class Http2Relay:
                     pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
+
+    def under_way(self) -> list[Exchange]:
+        """Attempts that have not ended."""
+        return [call for pool in self.pools.values() for call in pool.calls()]
 
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""

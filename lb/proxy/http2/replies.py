@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Final
 
 from lb.domain.outcome import Reason
@@ -29,6 +30,12 @@ RESET_CODES: Final = {
 def trailers_only(status: GrpcStatus, detail: str) -> bytes:
     """The block of an answer that is nothing but an error."""
     return OK_HEAD + status_trailers(status, detail)
+
+
+def pushback(retry_after_s: float) -> bytes:
+    """The field that says when to come again, for clients that repeat RESOURCE_EXHAUSTED by
+    themselves (gRPC A6)."""
+    return encode_field(b"grpc-retry-pushback-ms", b"%d" % ceil(retry_after_s * 1000))
 
 
 def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:

@@ -373,6 +373,7 @@ class StreamCall(AnsweredStream):
             particulars.version, particulars.regions = message.version, message.regions
         if backend is None:
             backend = relay.dispatcher.place(self, relay.now)
+            assert backend is not None  # streams do not wait
         elif relay.ledger.is_short:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         else:

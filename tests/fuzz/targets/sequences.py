@@ -58,7 +58,7 @@ def _check_json(data: bytes) -> None:
         if is_json and step is not None:
             assert json_step(scan.parameters, _MODEL) == step
     for is_compressed in (False, True):
-        look = BodyLook(-1, 1000, is_compressed=is_compressed, names_regions=True)
+        look = BodyLook(-1, 1000, is_compressed=is_compressed, keeps_text=True)
         look.feed(data)
         look.step(_MODEL)
         assert isinstance(look.regions, tuple)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lb.control.plans import LimitBy, LineRule, Planner, PlanRules, enough
+from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import NO_FACTS, ModelFacts
 from lb.domain.schedule import LaneLimit, QueueRules
@@ -29,8 +29,8 @@ def test_without_rules_nothing_is_scheduled() -> None:
 
 def test_auto_schedules_what_runs_one_by_one() -> None:
     planner = Planner(AUTO)
-    assert usual(planner, TWO) == LaneLimit(3, False, 2, 0)
-    assert usual(planner, BATCHING) == LaneLimit(24, False, 2, 8)
+    assert usual(planner, TWO) == LaneLimit(2, is_auto=True, instances=2)
+    assert usual(planner, BATCHING) == LaneLimit(16, is_auto=True, instances=2, max_batch=8)
     for facts in (NO_FACTS, STATELESS, STATEFUL, DECOUPLED):
         assert planner.plan(b"m", facts) is None
 
@@ -44,8 +44,8 @@ def test_a_number_holds_for_all_models_but_those_of_sequences() -> None:
 
 def test_measuring_begins_with_what_the_configuration_says() -> None:
     planner = Planner(PlanRules(usual=LineRule(by=LimitBy.MEASUREMENT)))
-    assert usual(planner, BATCHING) == LaneLimit(24, True, 2, 8)
-    assert usual(planner, STATELESS) == LaneLimit(8, True)
+    assert usual(planner, BATCHING) == LaneLimit(16, is_adaptive=True, instances=2, max_batch=8)
+    assert usual(planner, STATELESS) == LaneLimit(8, is_adaptive=True)
     assert planner.plan(b"m", DECOUPLED) is None
 
 
@@ -55,8 +55,8 @@ def test_a_backend_may_have_a_limit_of_its_own() -> None:
     planner.follow([big, small])
     plan = planner.plan(b"m", TWO)
     assert plan is not None
-    assert plan.limit(big) == LaneLimit(16, False, 2)
-    assert plan.limit(small) == LaneLimit(3, False, 2)
+    assert plan.limit(big) == LaneLimit(16, instances=2)
+    assert plan.limit(small) == LaneLimit(2, is_auto=True, instances=2)
     unknown = planner.plan(b"n", STATELESS)
     assert unknown is not None
     assert unknown.limit(small).concurrency == 0
@@ -72,7 +72,7 @@ def test_a_model_may_have_rules_of_its_own() -> None:
     assert planner.plan(b"off", TWO) is None
     other = planner.plan(b"other", TWO)
     assert other is not None
-    assert other.default.concurrency == 3
+    assert other.default.concurrency == 2
 
 
 def test_a_plan_stays_the_same_while_the_same_holds() -> None:
@@ -84,8 +84,3 @@ def test_a_plan_stays_the_same_while_the_same_holds() -> None:
     assert planner.plan(b"n", TWO) is plan
     planner.follow([])
     assert planner.plan(b"m", TWO) is not plan
-
-
-def test_enough_keeps_every_instance_busy_and_the_next_batch_gathering() -> None:
-    assert [enough(instances, 0) for instances in (1, 2, 4, 16)] == [2, 3, 5, 20]
-    assert enough(1, 8) == 16

@@ -280,7 +280,7 @@ async def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
 
 def test_a_bomb_is_inflated_a_little_at_a_time_and_given_up_at_the_limit() -> None:
     piece = zlib.compress(b'{"x":"' + b" " * 20_000_000)
-    look = BodyLook(-1, 1_000_000, is_compressed=True, names_regions=False)
+    look = BodyLook(-1, 1_000_000, is_compressed=True, keeps_text=False)
     before = 0
     while not look.feed(piece):
         assert before < look.size <= before + LOOKED_AT_ONCE
@@ -292,7 +292,7 @@ def test_a_bomb_is_inflated_a_little_at_a_time_and_given_up_at_the_limit() -> No
 @pytest.mark.parametrize("json_size", [-1, 0, 100])
 def test_no_more_is_inflated_than_is_looked_at(json_size: int) -> None:
     bomb = zlib.compress(bytes(4 * 2**20), 9)
-    look = BodyLook(json_size, SMALL_BODY, is_compressed=True, names_regions=False)
+    look = BodyLook(json_size, SMALL_BODY, is_compressed=True, keeps_text=False)
     tracemalloc.start()
     try:
         assert look.feed(bomb)

@@ -1,0 +1,436 @@
+"""Requests that wait: for their turn at a backend, or for any backend at all.
+
+The scheduler decides (`lb.domain.schedule`); here its tickets and the exchanges come together. An
+exchange that waits has no attempt under way: payload that comes for it is held as while a
+connection is dialled. Its turn comes through its own `go_on`, with the backend kept for it, so
+whatever ends an exchange ends its waiting by `Dispatcher.attempt_ended`, at no cost to anybody.
+
+Nothing is begun while something else is on the stack: turns are given at the end of a turn of the
+event loop, some at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final
+
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import Placement, PoolRef, PoolSnapshot
+from lb.domain.schedule import Ending, Plan, Refusal, Scheduler, ScheduleRefused, Ticket
+from lb.kserve.work import UNSAID
+from lb.proxy.exchange import Exchange, Queued
+from lb.proxy.hints import priority_of
+from lb.wire.ledger import Ledger
+
+_HELD_AT_MOST: Final = 1 << 20
+"""Bytes of one waiting request that are held at most: the stream's window, or less."""
+_TURNS_AT_ONCE: Final = 64
+"""Requests that begin, or are refused, in one turn of the loop."""
+_MAX_TENANT: Final = 128
+_SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
+"""gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
+_BAD_ENDS: Final = frozenset({
+    Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST,
+    Outcome.RESET, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
+})  # fmt: skip
+_REASONS: Final = {
+    Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
+    Refusal.SHED: (
+        Reason.QUEUE_SHED,
+        "too many requests wait for this model, and some of a higher priority",
+    ),
+    Refusal.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
+    Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
+}
+_OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
+_NO_BACKEND: Final = "no backend is available"
+
+Later = Callable[[float, Callable[[], None]], Any]
+"""Has something called after seconds; gives what has a `cancel`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """What waiting requests go by."""
+
+    wait_for_backend_s: float = 0.0
+    """How long they wait while no backend is eligible; 0: not at all."""
+    overload_status: int = 503
+    """Of HTTP answers to those that are refused since there are too many."""
+    priority_header: bytes = b""
+    """In lower case; empty: none."""
+    priority: int = 2
+    """Of those that name none; 1 is the highest."""
+    priorities: Mapping[bytes, int] = field(default_factory=dict)
+    """The same for some models."""
+    by_token: bool = False
+    """Tenants are told apart by their tokens."""
+    tenant_header: bytes = b""
+    """Or by this one, in lower case."""
+
+    @property
+    def noted(self) -> frozenset[bytes]:
+        """Headers that are read."""
+        return frozenset({self.priority_header, self.tenant_header} - {b""})
+
+
+class Queue:
+    """All that wait in one process. To be used from its event loop."""
+
+    __slots__ = (
+        "_armed_for", "_backends", "_clock", "_due_before", "_held", "_homeless", "_is_soon",
+        "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
+        "scheduler", "waits", "whys",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        ledger: Ledger,
+        placement: Callable[[Exchange], Placement],
+        later: Later | None = None,
+    ) -> None:
+        """
+        Args:
+            scheduler: decides; it belongs to this object.
+            pool: the published pool.
+            clock: monotonic seconds.
+            ledger: of all bytes held.
+            placement: where an exchange may go.
+            later: for tests; otherwise it is the running event loop that waits.
+        """
+        self.scheduler = scheduler
+        self.options = QueueOptions()
+        self.placement = placement
+        self._pool = pool
+        self._clock = clock
+        self._ledger = ledger
+        self._later = later or _on_the_loop
+        self._waiting: dict[Ticket, Exchange] = {}
+        self._held = 0
+        """Bytes that those which wait may come to hold."""
+        self._homeless: dict[Exchange, float] = {}
+        """Exchanges for which no backend is eligible, and when they are given up."""
+        self._due_before = inf
+        """When the one that is just placed anew is given up."""
+        self._is_soon = False
+        self._is_stale = False
+        """There is another snapshot."""
+        self._timer: Any = None
+        self._armed_for = inf
+        self._backends: dict[Backend, int] = {}
+        """Those of the last snapshot, and how often each had died."""
+        self.waits: dict[bytes, Histogram] = {}
+        """How long scheduled requests that began had waited, by model."""
+        self.whys: dict[tuple[bytes, str], int] = {}
+        """Requests that had to wait, by model and why."""
+        pool.subscribe(self._on_snapshot)
+
+    def __len__(self) -> int:
+        """Exchanges that wait."""
+        return len(self._waiting) + len(self._homeless)
+
+    # What the dispatcher asks
+
+    def offer(
+        self, exchange: Exchange, queued: Queued, plan: Plan, placement: Placement, now: float
+    ) -> Backend | None:
+        """Place an exchange of a scheduled model. None: it waits.
+
+        Raises:
+            RequestRefused: it is not run.
+        """
+        ticket = queued.ticket
+        if ticket is None:
+            ticket = self._new_ticket(exchange, queued, plan, placement, now)
+        else:
+            ticket.plan, ticket.eligible, ticket.tried = plan, placement.eligible, exchange.tried
+        try:
+            backend = self.scheduler.offer(ticket, now)
+        except ScheduleRefused as refused:
+            raise self._refusal(refused) from refused
+        queued.ticket = ticket
+        if backend is not None:
+            queued.is_under_way = True
+            self._began(ticket, now)
+        elif self._may_hold(ticket):
+            self._waiting[ticket] = exchange
+            self._held += min(ticket.size, _HELD_AT_MOST)
+            self._count_wait(exchange.model, ticket.wait.value)
+        else:
+            # Rather too many at a backend than too much here.
+            self.scheduler.drop(ticket)
+            queued.ticket = None
+            backend = placement.picker.pick() if placement.picker is not None else None
+            if backend is None:
+                raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
+        if self._waiting:
+            self._soon()
+        return backend
+
+    def hold(self, exchange: Exchange, now: float) -> bool:
+        """Let an exchange wait for which no backend is eligible. False where it may not."""
+        wait_s = self.options.wait_for_backend_s
+        if not (wait_s and exchange.may_wait):
+            return False
+        due = min(now + wait_s, self._due_before)
+        if due <= now:
+            return False
+        self._homeless[exchange] = due
+        if self._due_before == inf:
+            self._count_wait(exchange.model, "no_backend")
+        self._arm(due, now)
+        return True
+
+    def leave(self, exchange: Exchange) -> None:
+        """An exchange without an attempt under way is over: if it waits, it waits no more."""
+        self._homeless.pop(exchange, None)
+        queued = _queued(exchange)
+        ticket = queued.ticket if queued is not None else None
+        if ticket is not None and self._forget(ticket) is not None:
+            self.scheduler.drop(ticket)
+            self._soon()
+
+    def ended(
+        self, exchange: Exchange, queued: Queued, outcome: Outcome, code: int, now: float
+    ) -> None:
+        """The attempt of a scheduled exchange is over, and counted no more."""
+        assert queued.ticket is not None
+        queued.is_under_way = False
+        self.scheduler.over(queued.ticket, now, _ending(exchange.protocol, outcome, code))
+        if self._waiting:
+            self._soon()
+
+    # Tickets
+
+    def _new_ticket(
+        self,
+        exchange: Exchange,
+        queued: Queued,
+        plan: Plan,
+        placement: Placement,
+        now: float,
+    ) -> Ticket:
+        options = self.options
+        version = exchange.particulars.version if exchange.particulars is not None else b""
+        ticket = Ticket(exchange.model, version, plan, placement.eligible, now)
+        ticket.rows = queued.rows
+        ticket.size = queued.size
+        ticket.deadline = exchange.due
+        ticket.tried = exchange.tried
+        priority = 0
+        if options.priority_header:
+            priority = priority_of(exchange.hint(options.priority_header))
+        if not priority:
+            priority = queued.priority
+        if priority == UNSAID:
+            priority = options.priorities.get(exchange.model, options.priority)
+        ticket.priority = priority - 1
+        if options.by_token:
+            ticket.tenant = exchange.token
+        elif options.tenant_header:
+            name = exchange.hint(options.tenant_header)[:_MAX_TENANT]
+            ticket.tenant = name.decode("utf-8", "backslashreplace")
+        return ticket
+
+    def _may_hold(self, ticket: Ticket) -> bool:
+        size = min(ticket.size, _HELD_AT_MOST)
+        return self._held + size <= self._ledger.keep_up_to
+
+    def _forget(self, ticket: Ticket) -> Exchange | None:
+        exchange = self._waiting.pop(ticket, None)
+        if exchange is not None:
+            self._held -= min(ticket.size, _HELD_AT_MOST)
+        return exchange
+
+    def _refusal(self, refused: ScheduleRefused) -> RequestRefused:
+        reason, text = _REASONS[refused.refusal]
+        is_late = refused.refusal not in _OVERLOAD
+        return RequestRefused(
+            reason,
+            text,
+            retry_after_s=0.0 if is_late else max(refused.retry_after_s, 0.001),
+            status=0 if is_late else self.options.overload_status,
+        )
+
+    # Counting
+
+    def _began(self, ticket: Ticket, now: float) -> None:
+        if ticket.tried:
+            return  # it goes again
+        histogram = self.waits.get(ticket.model)
+        if histogram is None:
+            histogram = self.waits[ticket.model] = Histogram()
+        waited = now - ticket.came_at
+        histogram.counts[bisect_left(LATENCY_BOUNDS_S, waited)] += 1
+        histogram.sum += waited
+
+    def _count_wait(self, model: bytes, why: str) -> None:
+        key = (model if why != "no_backend" else b"", why)
+        self.whys[key] = self.whys.get(key, 0) + 1
+
+    def waiting(self) -> Iterator[Ticket]:
+        """Those that wait for their turn, in the order in which they came."""
+        yield from self._waiting
+
+    @property
+    def homeless(self) -> int:
+        """How many wait for any backend."""
+        return len(self._homeless)
+
+    # Turns
+
+    def _soon(self) -> None:
+        """Give turns at the end of this turn of the event loop."""
+        if not self._is_soon:
+            self._is_soon = True
+            self._later(0.0, self._give_turns)
+
+    def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
+        self._is_stale = True
+        if self._waiting or self._homeless:
+            self._soon()
+        else:
+            self._follow(self._clock())
+
+    def _give_turns(self) -> None:
+        """Begin, refuse and give up what is due."""
+        self._is_soon = False
+        now = self._clock()
+        try:
+            if self._is_stale:
+                self._follow(now)
+            left = self._go(now)
+            self._give_up(now)
+        finally:
+            self._arm(self.scheduler.wake_at, now)
+        if not left:
+            self._soon()
+
+    def _go(self, now: float) -> int:
+        """Begin or refuse some; gives how many more might have been in this turn."""
+        scheduler = self.scheduler
+        left = _TURNS_AT_ONCE
+        while left:
+            ticket = scheduler.next_due(now)
+            if ticket is None:
+                break
+            left -= 1
+            self._begin(ticket, now)
+        while left:
+            ticket = scheduler.next_refused(now)
+            if ticket is None:
+                break
+            left -= 1
+            exchange = self._forget(ticket)
+            if exchange is not None and ticket.refused is not None:
+                exchange.refuse(self._refusal(ticket.refused))
+        return left
+
+    def _begin(self, ticket: Ticket, now: float) -> None:
+        """The turn of one has come; the scheduler has counted it."""
+        exchange = self._forget(ticket)
+        queued = _queued(exchange) if exchange is not None else None
+        if exchange is None or queued is None:
+            self.scheduler.over(ticket, now, Ending.NEITHER)
+            return
+        queued.turn = ticket.backend
+        exchange.go_on()
+        if queued.turn is None:
+            self._began(ticket, now)
+        else:
+            queued.turn = None
+            self.scheduler.over(ticket, now, Ending.NEITHER)
+
+    def _give_up(self, now: float) -> None:
+        """Refuse those that have waited long enough for any backend."""
+        for exchange in [each for each, due in self._homeless.items() if due <= now]:
+            del self._homeless[exchange]
+            exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
+        if self._homeless:
+            self._arm(min(self._homeless.values()), now)
+
+    # Another snapshot
+
+    def _follow(self, now: float) -> None:
+        self._is_stale = False
+        scheduler = self.scheduler
+        before = self._backends
+        self._backends = {each: each.deaths for each in self._pool.current.backends}
+        for backend, deaths in before.items():
+            if self._backends.get(backend) != deaths:
+                scheduler.forget(backend)
+        for ticket in scheduler.follow(self._renew, now):
+            exchange = self._forget(ticket)
+            queued = _queued(exchange) if exchange is not None else None
+            if exchange is not None and queued is not None:
+                queued.ticket = None
+                exchange.go_on()
+        for exchange in list(self._homeless):
+            if self.placement(exchange).eligible and exchange in self._homeless:
+                self._due_before = self._homeless.pop(exchange)
+                try:
+                    exchange.go_on()
+                finally:
+                    self._due_before = inf
+
+    def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
+        """What holds for a waiting ticket now; None: it is to be placed otherwise."""
+        route = self._pool.current.routes.get(ticket.model)
+        exchange = self._waiting.get(ticket)
+        if route is None or route.plan is None or exchange is None:
+            return None
+        eligible = self.placement(exchange).eligible
+        return (route.plan, eligible) if eligible else None
+
+    # Time
+
+    def _arm(self, due: float, now: float) -> None:
+        """Look again at a time, or earlier."""
+        if due >= self._armed_for:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_for = due
+        self._timer = self._later(max(due - now, 0.0), self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self._armed_for = inf
+        self._give_turns()
+
+    def close(self) -> None:
+        """Give no turns any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._armed_for = -inf
+
+
+def _queued(exchange: Exchange) -> Queued | None:
+    particulars = exchange.particulars
+    return particulars.queued if particulars is not None else None
+
+
+def _on_the_loop(delay_s: float, call: Callable[[], None]) -> Any:
+    loop = asyncio.get_running_loop()
+    return loop.call_later(delay_s, call) if delay_s else loop.call_soon(call)
+
+
+def _ending(protocol: AppProtocol, outcome: Outcome, code: int) -> Ending:
+    """What the end of an attempt tells of its backend."""
+    if outcome is Outcome.ANSWERED:
+        is_http = protocol is AppProtocol.HTTP
+        if 200 <= code < 400 if is_http else not code:
+            return Ending.GOOD
+        is_bad = code >= 500 if is_http else code in _SERVER_ERRORS
+        return Ending.FAILED if is_bad else Ending.NEITHER
+    return Ending.FAILED if outcome in _BAD_ENDS else Ending.NEITHER

@@ -1,0 +1,65 @@
+"""What the settings mean for when and where requests begin."""
+
+from __future__ import annotations
+
+from math import inf
+
+from lb.control.plans import LimitBy, LineRule, PlanRules
+from lb.domain.schedule import Order, QueueRules
+from lb.proxy.queue import QueueOptions
+from lb.settings.model import Settings
+from lb.settings.scheduling import Concurrency, PriorityOrder, SchedulingSettings, TenantBy
+
+
+def plan_rules(settings: Settings) -> PlanRules:
+    """Which models are scheduled, and how."""
+    scheduling = settings.scheduling
+    usual = _line_rule(scheduling, scheduling.concurrency, scheduling.queue)
+    models = {
+        name.encode(): _line_rule(
+            scheduling,
+            scheduling.concurrency if own.concurrency is None else own.concurrency,
+            scheduling.queue if own.queue is None else own.queue,
+        )
+        for name, own in settings.models.items()
+        if own.concurrency is not None or own.queue is not None
+    }
+    return PlanRules(usual=usual, models=models)
+
+
+def _line_rule(scheduling: SchedulingSettings, concurrency: Concurrency, queue: int) -> LineRule:
+    rules = QueueRules(
+        max_waiting=queue,
+        max_wait_s=scheduling.max_wait or inf,
+        order=Order.STRICT if scheduling.priorities is PriorityOrder.STRICT else Order.WEIGHTED,
+        weights=dict(enumerate(scheduling.weights)),
+        reserved=scheduling.reserved,
+        tenant_weights=dict(scheduling.shares),
+    )
+    if isinstance(concurrency, int):
+        return LineRule(by=LimitBy.NUMBER, concurrency=concurrency, queue=rules)
+    return LineRule(by=LimitBy(concurrency), queue=rules)
+
+
+def queue_options(settings: Settings) -> QueueOptions:
+    """What requests that wait go by."""
+    scheduling = settings.scheduling
+    by_header = scheduling.tenants is TenantBy.HEADER
+    return QueueOptions(
+        wait_for_backend_s=scheduling.wait_for_backend,
+        overload_status=scheduling.overload_status.value,
+        priority_header=header(scheduling.priority_header),
+        priority=scheduling.priority,
+        priorities={
+            name.encode(): own.priority
+            for name, own in settings.models.items()
+            if own.priority is not None
+        },
+        by_token=scheduling.tenants is TenantBy.TOKEN,
+        tenant_header=header(scheduling.tenant_header) if by_header else b"",
+    )
+
+
+def header(name: str | None) -> bytes:
+    """The name of a header as it is compared; empty for none."""
+    return (name or "").lower().encode()

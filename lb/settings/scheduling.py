@@ -1,0 +1,113 @@
+"""Settings of when and where requests begin: limits, queue, priorities, fairness."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, PlainValidator
+
+from lb.settings.problems import show
+from lb.settings.section import Section
+from lb.settings.units import Duration
+from lb.settings.values import Count, HeaderName, Number, PositiveCount
+
+ConcurrencyWord = Literal["auto", "adaptive", "off"]
+MAX_CONCURRENCY = 1_000_000
+
+
+def read_concurrency(value: object) -> ConcurrencyWord | int:
+    """Check and parse how many requests a backend may have at once.
+
+    Raises:
+        ValueError: with a message that says what was expected.
+    """
+    match value:
+        case "auto" | "adaptive" | "off" as word:
+            return word
+    # Text, too: it may come from a variable of the environment.
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:10])
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_CONCURRENCY:
+        raise ValueError(
+            f"expected auto, adaptive, off, or a number from 1 to {MAX_CONCURRENCY}, "
+            f"got {show(value)}"
+        )
+    return value
+
+
+Concurrency = Annotated[ConcurrencyWord | int, PlainValidator(read_concurrency)]
+"""`auto`, `adaptive`, `off` or a number."""
+Priority = Annotated[PositiveCount, Field(le=100)]
+"""1 is the highest."""
+
+
+class PriorityOrder(StrEnum):
+    """How priorities share what there is."""
+
+    STRICT = "strict"
+    WEIGHTED = "weighted"
+
+
+class OverloadStatus(IntEnum):
+    """HTTP status of requests that are refused because there are too many."""
+
+    UNAVAILABLE = 503
+    TOO_MANY = 429
+
+
+class TenantBy(StrEnum):
+    """What tells tenants apart."""
+
+    NOTHING = "nothing"
+    TOKEN = "token"
+    HEADER = "header"
+
+
+class SchedulingSettings(Section):
+    """Requests of a model that a backend can take begin at once; more wait here, in one queue per
+    model, and go to whichever backend will end them first. Steps of sequences, streams, and models
+    without a limit are placed as `balancing` says, and never wait."""
+
+    concurrency: Concurrency = "off"
+    """How many requests of one model a backend may have at once. `auto`: as many as keep the
+    instances busy that the model's configuration tells of, and their dynamic batcher; models of
+    which that is not known are not limited (ensembles, decoupled models, backends that mix requests
+    by themselves, servers other than Triton). `adaptive`: found by measuring. A number. `off`:
+    nothing is limited, and nothing waits."""
+    queue: Count = 100_000
+    """Requests of one model that wait at once; beyond that those of the lowest priority are
+    refused."""
+    max_wait: Duration = 0.0
+    """How long a request may wait; then it is refused. 0 is no limit but the request's own
+    deadline."""
+    wait_for_backend: Duration = 0.0
+    """How long requests wait while no backend is eligible for them, before they are refused; 0
+    refuses them at once."""
+    overload_status: OverloadStatus = OverloadStatus.UNAVAILABLE
+    """HTTP status of requests that are refused because too many wait, or for too long. gRPC gets
+    RESOURCE_EXHAUSTED."""
+    deadline_header: HeaderName | None = None
+    """HTTP header with the time that a request may take, such as `x-triton-lb-timeout: 200ms` (or
+    `1.5s`; a bare number is milliseconds); then 504. gRPC has `grpc-timeout`. Left out: no header
+    is read."""
+    priority_header: HeaderName | None = None
+    """Header with the priority of a request, 1 being the highest; it outweighs the request
+    parameter `priority`. Left out: no header is read."""
+    priority: Priority = 2
+    """Priority of requests that name none, or 0."""
+    priorities: PriorityOrder = PriorityOrder.STRICT
+    """`strict`: lower ones get what the higher ones leave; `weighted`: all get their part, by
+    `weights`."""
+    weights: tuple[Annotated[Number, Field(gt=0, le=1e6)], ...] = ()
+    """Of the priorities from 1 on, for `weighted`; each that is not named has half of the one
+    before."""
+    reserved: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+    """Part of what backends may run at once that is kept free for priority 1."""
+    tenants: TenantBy = TenantBy.NOTHING
+    """Within a priority each tenant gets its fair share. What tells them apart: `token` (its name,
+    see `access.tokens`), `header`, or `nothing`: all are one."""
+    tenant_header: HeaderName = "x-triton-lb-tenant"
+    """The header that names the tenant."""
+    shares: dict[str, Annotated[Number, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
+    """Shares of tenants, by name; the others have 1."""

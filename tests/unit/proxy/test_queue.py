@@ -1,0 +1,392 @@
+"""Exchanges of scheduled models wait for their turn, and others for a backend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import ClassVar
+
+import pytest
+
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.errors import RequestRefused
+from lb.domain.model import ModelFacts
+from lb.domain.outcome import Outcome, Reason
+from lb.domain.pool import ModelRoute, PoolRef
+from lb.domain.schedule import LaneLimit, Plan, QueueRules
+from lb.kserve.work import Work
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.queue import Queue, QueueOptions
+from lb.wire.ledger import Ledger
+from tests.fakes.backends import make_backend
+from tests.fakes.clock import FakeLoop
+from tests.fakes.records import INFER
+from tests.fakes.relay import Finished, Outcomes, snapshot_of
+
+GRPC = AppProtocol.GRPC
+FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+
+
+class Waiting(Exchange):
+    """An exchange that may wait, and notes what becomes of it."""
+
+    may_wait: ClassVar[bool] = True
+
+    def __init__(self, bench: Bench, model: bytes = b"m") -> None:
+        super().__init__(GRPC, INFER, "10.0.0.9:4711", bench.loop.time())
+        self.bench = bench
+        self.model = model
+        self.refused: RequestRefused | None = None
+        self.deadline = inf
+        self.hints: dict[bytes, bytes] = {}
+        if model == b"m":
+            self.particulars = Particulars()
+            self.particulars.queued = Queued(Work(), 0)
+
+    @property
+    def queued(self) -> Queued:
+        assert self.particulars is not None
+        assert self.particulars.queued is not None
+        return self.particulars.queued
+
+    @property
+    def due(self) -> float:
+        return self.deadline
+
+    def hint(self, name: bytes) -> bytes:
+        return self.hints.get(name, b"")
+
+    def go_on(self) -> None:
+        try:
+            self.bench.dispatcher.place(self)
+        except RequestRefused as refused:
+            self.refuse(refused)
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        self.refused = refusal
+        self.leave()
+
+    def end(self, code: int = 0, outcome: Outcome = Outcome.ANSWERED) -> None:
+        self.bench.dispatcher.attempt_ended(self, outcome, code)
+
+    def leave(self) -> None:
+        self.end(outcome=Outcome.CANCELLED)
+        self.bench.dispatcher.finish(self)
+
+    @property
+    def at(self) -> str:
+        return self.backend.name if self.backend is not None and self.port is not None else ""
+
+
+class Bench:
+    """A dispatcher whose clock is turned by hand, with one model that is scheduled."""
+
+    def __init__(self, count: int = 1, concurrency: int = 1, **rules: object) -> None:
+        self.loop = FakeLoop()
+        self.backends = tuple(make_backend(f"b{n}") for n in range(count))
+        self.plan = Plan(limits={}, default=LaneLimit(concurrency), rules=QueueRules(**rules))
+        self.ref = PoolRef(self.snapshot(self.backends))
+        self.ledger = Ledger(1 << 22)
+        self.dispatcher = Dispatcher(
+            self.ref, Outcomes(), Finished(), clock=self.loop.time, ledger=self.ledger,
+            max_attempts=3,
+        )  # fmt: skip
+        self.queue = self.dispatcher.queue = Queue(
+            QueueScheduler(), self.ref, self.loop.time, self.ledger, self.dispatcher.placement,
+            later=self.loop.call_later,
+        )  # fmt: skip
+
+    def snapshot(self, backends: tuple[Backend, ...]) -> object:
+        route = ModelRoute(facts=FACTS, plan=self.plan, is_uniform=True)
+        return replace(snapshot_of(backends), routes={b"m": route})
+
+    def publish(self, *backends: Backend) -> None:
+        self.ref.publish(self.snapshot(backends))
+
+    def come(self, model: bytes = b"m", **slots: object) -> Waiting:
+        one = Waiting(self, model)
+        for name, value in slots.items():
+            setattr(one.queued if name in ("rows", "size", "priority") else one, name, value)
+        one.go_on()
+        return one
+
+    def turn(self, seconds: float = 0.0) -> None:
+        self.loop.advance(seconds)
+
+    def assert_idle(self) -> None:
+        assert len(self.queue) == 0
+        assert self.queue._held == 0
+        assert [backend.in_flight for backend in self.backends] == [0] * len(self.backends)
+        assert not any(lane.in_flight for lane in self.queue.scheduler.lanes())
+        assert not any(
+            sum(line.waiting.values()) for line in self.queue.scheduler.lines(self.loop.time())
+        )
+
+
+def test_what_a_backend_cannot_take_waits_for_its_turn() -> None:
+    bench = Bench()
+    first, second, third = bench.come(), bench.come(), bench.come()
+    assert (first.at, second.at, third.at) == ("b0", "", "")
+    assert len(bench.queue) == 2
+    bench.turn(0.25)
+    first.end()
+    assert second.at == ""  # nothing begins while something else is under way
+    bench.turn()
+    assert (second.at, third.at) == ("b0", "")
+    assert second.placed_at - second.started_at == pytest.approx(0.25)
+    assert (first.queue_position, second.queue_position, third.queue_position) == (None, 0, 1)
+    assert second.queue_why
+    second.end()
+    bench.turn()
+    third.end()
+    bench.turn()
+    bench.assert_idle()
+    assert sum(bench.queue.waits[b"m"].counts) == 3
+    assert sum(bench.queue.whys.values()) == 2
+
+
+def test_one_that_leaves_while_it_waits_costs_nothing() -> None:
+    bench = Bench()
+    first, second, third = bench.come(), bench.come(), bench.come()
+    second.leave()
+    first.end()
+    bench.turn()
+    assert third.at == "b0"
+    assert second.attempts == 0
+    third.end()
+    bench.assert_idle()
+
+
+def test_one_that_cannot_make_its_deadline_is_refused() -> None:
+    bench = Bench()
+    first = bench.come()
+    late = bench.come(deadline=bench.loop.time() + 0.5)
+    bench.turn(0.6)
+    bench.turn()
+    assert late.refused is not None
+    assert late.refused.reason is Reason.DEADLINE
+    assert late.refused.retry_after_s == 0
+    first.end()
+    bench.assert_idle()
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+    bench = Bench(max_waiting=1)
+    bench.queue.options = QueueOptions(overload_status=429)
+    first, second, third = bench.come(), bench.come(), bench.come()
+    assert third.refused is not None
+    assert third.refused.reason is Reason.QUEUE_FULL
+    assert third.refused.retry_after_s > 0
+    assert third.refused.status == 429
+    second.leave()
+    first.end()
+    bench.assert_idle()
+
+
+def test_one_that_waits_makes_room_for_a_higher_priority() -> None:
+    bench = Bench(max_waiting=1)
+    first, bulk = bench.come(), bench.come(priority=3)
+    urgent = bench.come(priority=1)
+    bench.turn()
+    assert bulk.refused is not None
+    assert bulk.refused.reason is Reason.QUEUE_SHED
+    first.end()
+    bench.turn()
+    assert urgent.at == "b0"
+    urgent.end()
+    bench.assert_idle()
+
+
+def test_nobody_waits_longer_than_the_limit() -> None:
+    bench = Bench(max_wait_s=2.0)
+    first, second = bench.come(), bench.come()
+    bench.turn(1.9)
+    assert second.refused is None
+    bench.turn(0.2)
+    assert second.refused is not None
+    assert second.refused.reason is Reason.QUEUE_TIMEOUT
+    first.end()
+    bench.assert_idle()
+
+
+def test_a_header_outweighs_the_parameter_and_that_the_setting() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(
+        priority_header=b"x-p", priority=5, priorities={b"m": 4}, tenant_header=b"x-t"
+    )
+    first = bench.come()
+    plain, said = bench.come(), bench.come(priority=3)
+    both = bench.come(priority=3, hints={b"x-p": b"2", b"x-t": b"blue"})
+    wrong = bench.come(hints={b"x-p": b"high"})
+    tickets = [each.queued.ticket for each in (plain, said, both, wrong)]
+    assert [ticket.priority for ticket in tickets] == [3, 2, 1, 3]
+    assert [ticket.tenant for ticket in tickets] == ["", "", "blue", ""]
+    for each in (plain, said, both, wrong, first):
+        each.leave()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_tenants_can_be_tokens() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(by_token=True)
+    one = bench.come(token="blue")
+    assert one.queued.ticket is not None
+    assert one.queued.ticket.tenant == "blue"
+
+
+def test_a_failed_attempt_goes_through_the_queue_again_elsewhere() -> None:
+    bench = Bench(2)
+    one = bench.come()
+    here = one.at
+    other = bench.come()
+    newcomer = bench.come()
+    one.end(outcome=Outcome.LOST)
+    one.go_on()
+    assert one.at == ""
+    bench.turn()
+    other.end()
+    bench.turn()
+    assert one.at not in ("", here)
+    one.end()
+    newcomer.leave()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_waiting_ones_follow_the_pool() -> None:
+    bench = Bench(1)
+    first, second = bench.come(), bench.come()
+    other = make_backend("b9")
+    bench.publish(*bench.backends, other)
+    bench.turn()
+    assert second.at == "b9"
+    third = bench.come()
+    assert third.at == ""
+    first.end(outcome=Outcome.LOST)
+    bench.publish(other)
+    second.end()
+    bench.turn()
+    assert third.at == "b9"
+    third.end()
+    bench.assert_idle()
+
+
+def test_waiting_ones_are_refused_when_nobody_is_left() -> None:
+    bench = Bench()
+    first, second = bench.come(), bench.come()
+    first.end(outcome=Outcome.LOST)
+    bench.publish()
+    bench.turn()
+    assert second.refused is not None
+    assert second.refused.reason is Reason.NO_BACKEND
+    bench.assert_idle()
+
+
+def test_waiting_ones_are_placed_otherwise_when_their_model_is_not_scheduled_any_more() -> None:
+    bench = Bench()
+    first, second = bench.come(), bench.come()
+    bench.ref.publish(replace(snapshot_of(bench.backends), routes={}))
+    bench.turn()
+    assert second.at == "b0"
+    first.end()
+    second.end()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_one_may_wait_until_there_is_a_backend() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    both = [bench.come(b"other"), bench.come()]
+    assert [each.refused for each in both] == [None, None]
+    bench.turn(1.0)
+    bench.publish(*bench.backends)
+    bench.turn()
+    assert [each.at for each in both] == ["b0", "b0"]
+    for each in both:
+        each.end()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_one_that_waits_for_a_backend_in_vain_is_refused() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    one, gone = bench.come(b"other"), bench.come(b"other")
+    gone.leave()
+    bench.turn(4.0)
+    bench.publish()
+    bench.turn(0.5)
+    assert one.refused is None
+    bench.turn(0.6)
+    assert one.refused is not None
+    assert one.refused.reason is Reason.NO_BACKEND
+    bench.assert_idle()
+
+
+def test_what_may_not_wait_is_refused_at_once() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    one = Exchange(GRPC, INFER, "10.0.0.9:4711", 1.0)
+    with pytest.raises(RequestRefused, match="no backend"):
+        bench.dispatcher.place(one)
+
+
+def test_what_would_hold_too_much_goes_on_instead_of_waiting() -> None:
+    bench = Bench()
+    first = bench.come()
+    waiting = [bench.come(size=1 << 20) for _ in range(2)]
+    large = bench.come(size=1 << 30)
+    assert [each.at for each in waiting] == ["", ""]
+    assert large.at == "b0"
+    for each in (large, first, *waiting):
+        each.leave()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_one_whose_turn_comes_goes_on_though_memory_is_short() -> None:
+    bench = Bench()
+    first, second = bench.come(), bench.come()
+    bench.ledger.held = bench.ledger.ceiling
+    first.end()
+    bench.turn()
+    assert second.at == "b0"
+    refused = bench.come()
+    assert refused.refused is not None
+    assert refused.refused.reason is Reason.MEMORY
+    second.end()
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.LOST, Outcome.REFUSED])
+def test_an_attempt_is_over_for_the_scheduler_however_it_ends(outcome: Outcome) -> None:
+    bench = Bench()
+    first, second = bench.come(), bench.come()
+    first.end(outcome=outcome)
+    bench.turn()
+    assert second.at == "b0"
+    second.end(code=13)
+    bench.assert_idle()
+
+
+def test_very_many_turns_are_given_some_at_a_time() -> None:
+    bench = Bench(concurrency=100)
+    first = [bench.come() for _ in range(100)]
+    rest = [bench.come() for _ in range(100)]
+    for each in first:
+        each.end()
+    bench.turn()
+    for _ in range(3):
+        bench.turn()
+    assert all(each.at == "b0" for each in rest)
+    for each in rest:
+        each.end()
+    bench.turn()
+    bench.assert_idle()
