@@ -210,7 +210,9 @@ PRIORITY_FIELD, TENANT_FIELD = "x-triton-lb-priority", "x-triton-lb-tenant"
 
 
 def _scheduling(**settings: Any) -> Mapping[str, Any]:
+    """The queue with its own limits, and the fields that loads use; `settings` beside them."""
     fields = {
+        "concurrency": "auto",
         "deadline_header": DEADLINE_FIELD,
         "priority_header": PRIORITY_FIELD,
         "tenant_header": TENANT_FIELD,
@@ -235,13 +237,13 @@ PRIORITIES, TENANTS = f"{TRITON_LB}:priorities", f"{TRITON_LB}:tenants"
 CONTESTANTS: Mapping[str, Contestant] = {
     each.name: each
     for each in (
-        Contestant(TRITON_LB, TRITON_LB),
+        Contestant(TRITON_LB, TRITON_LB, sections=_scheduling()),
         Contestant(UNQUEUED, TRITON_LB, sections=_scheduling(concurrency="off")),
         Contestant(ADAPTIVE, TRITON_LB, sections=_scheduling(concurrency="adaptive")),
         *map(_unqueued, ("round_robin", "power_of_two", "random")),
         Contestant(PRIORITIES, TRITON_LB, sections=_scheduling(reserved=0.25)),
         Contestant(TENANTS, TRITON_LB, sections=_scheduling(tenants="header")),
-        Contestant(ONE_BACKEND, TRITON_LB, backends=1),
+        Contestant(ONE_BACKEND, TRITON_LB, backends=1, sections=_scheduling()),
         Contestant(ENVOY_ROUND, ENVOY, policy="ROUND_ROBIN"),
         Contestant(ENVOY_LEAST, ENVOY, policy="LEAST_REQUEST"),
         Contestant(ENVOY_WEIGHTED, ENVOY, policy="LEAST_REQUEST", weights=1.0),

@@ -23,7 +23,8 @@ and queueing requests makes of latency and throughput, and nothing of GPUs. All 
 processors of one machine, over loopback.
 
 Every contestant gets the same arrivals, in turns; latency counts from when a request was due. The
-figures are medians of the runs. triton-lb has no weights set; `-weighted` peers know the speed of
+figures are medians of the runs. triton-lb has no weights and no limits set
+(`scheduling.concurrency: auto`); `-weighted` peers know the speed of
 each Triton, `haproxy-limits` has a queue before as many requests as execute at once, and
 `haproxy-tuned` weights and limits found by trying. `perfect (simulated)` knows all times and costs
 none: each request goes, in the order of arrival, to the Triton that ends it first, with the times

@@ -227,6 +227,7 @@ def draw(levels: Levels, path: Path) -> bool:
         style = {"color": shades((count - 1) / 7), "label": f"{count}"}
         rates.plot(list(own), [each.rate for each in own.values()], **style)
         latencies.plot(list(own), [each.p90 for each in own.values()], **style)
+    rates.set_ylim(0, 500)
     rates.set_title("throughput, requests a second")
     latencies.set_title("p90, milliseconds")
     latencies.set_ylim(0, 400)
@@ -237,7 +238,7 @@ def draw(levels: Levels, path: Path) -> bool:
     for axes in (rates, latencies, least):
         axes.set_xlabel("requests at once")
         axes.spines[["top", "right"]].set_visible(False)
-    rates.legend(title="Tritons", frameon=False, fontsize=8)
+    rates.legend(title="Tritons", frameon=False, fontsize=8, loc="upper right", ncols=4)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     pyplot.close(figure)
     return True
