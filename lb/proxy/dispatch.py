@@ -105,6 +105,8 @@ class Dispatcher:
         """The sequences of both protocols; to be replaced before the first request."""
         self.reruns = Reruns(ref, clock)
         """Requests that may have run and go again; to be replaced before the first request."""
+        self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
+        """Requests that wait for their turn, or for a backend."""
         self.open_exchanges = 0
         """Gauge: exchanges begun and not finished."""
         self.misplaced: Callable[[Backend, bytes, bytes], None] = _nobody_cares
@@ -115,8 +117,6 @@ class Dispatcher:
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 
     def announce_exit(self) -> None:
-        self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
-        """Requests that wait for their turn, or for a backend."""
         """Answer from now on that we are not ready; requests are still taken."""
         self.exiting = True
         self.pool.announce()
@@ -149,6 +149,9 @@ class Dispatcher:
             exchange: to be placed.
             now: the time, where the caller has it.
 
+        Returns:
+            None when it waits: its `go_on` or `refuse` is called then, unless it is over before.
+
         Raises:
             RequestRefused: no backend is eligible, all are full, memory is short, or it is a step
                 of a sequence that cannot go on.
@@ -159,9 +162,6 @@ class Dispatcher:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         if exchange.particulars is None and not exchange.tried:
             picker = self.pool.current.placements[exchange.protocol].picker
-        Returns:
-            None when it waits: its `go_on` or `refuse` is called then, unless it is over before.
-
             if picker is None:
                 self._hold(exchange, now)
                 return None
@@ -170,6 +170,8 @@ class Dispatcher:
                 raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         else:
             backend = self._choose(exchange, now)
+            if backend is None:
+                return None
         port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
         backend.in_flight += 1
         port.in_flight += 1
@@ -180,8 +182,6 @@ class Dispatcher:
         if now is None:
             now = self.clock()
         exchange.attempt_at = now
-            if backend is None:
-                return None
         if not exchange.placed_at:
             exchange.placed_at = now
         return backend
@@ -237,16 +237,6 @@ class Dispatcher:
             return kept
         route = self.pool.current.routes.get(exchange.model)
         placement = self.placement(exchange)
-        particulars = exchange.particulars
-        if particulars is not None and particulars.step is not None:
-            route = self.pool.current.routes.get(exchange.model)
-            facts = None if route is None else route.facts
-            now = self.clock() if now is None else now
-            home = self.steps.place(exchange, placement, facts, now)
-            if home is not None:
-                return home
-        picker = placement.picker
-        if exchange.tried:
         if route is None or route.plan is None or placement.picker is None:
             queued.ticket = None
             return None
@@ -259,12 +249,22 @@ class Dispatcher:
 
     def _choose(self, exchange: Exchange, now: float | None) -> Backend | None:
         """As `place` for what needs a second look."""
-            rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+        particulars = exchange.particulars
         if particulars is not None and particulars.queued is not None:
             chosen = self._take_turn(exchange, particulars.queued, now)
             if chosen is not None or particulars.queued.ticket is not None:
                 return chosen
         placement = self.placement(exchange)
+        if particulars is not None and particulars.step is not None:
+            route = self.pool.current.routes.get(exchange.model)
+            facts = None if route is None else route.facts
+            now = self.clock() if now is None else now
+            home = self.steps.place(exchange, placement, facts, now)
+            if home is not None:
+                return home
+        picker = placement.picker
+        if exchange.tried:
+            rest = tuple(b for b in placement.eligible if b not in exchange.tried)
             if not rest:
                 # `may_retry` let it through: the same backend will do on a fresh connection.
                 rest = placement.eligible
@@ -293,6 +293,7 @@ class Dispatcher:
         port = exchange.port
         backend = exchange.backend
         if port is None or backend is None:
+            self.queue.leave(exchange)
             return
         exchange.port = None
         backend.in_flight -= 1
@@ -303,7 +304,9 @@ class Dispatcher:
             now = self.clock()
         if exchange.particulars is not None:
             self.steps.ended(exchange.particulars, outcome, now)
-            self.queue.leave(exchange)
+            queued = exchange.particulars.queued
+            if queued is not None and queued.is_under_way:
+                self.queue.ended(exchange, queued, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -314,9 +317,6 @@ class Dispatcher:
             if backend.reports_due:
                 self._tell_of_answer(exchange, backend, code, now)
             return
-            queued = exchange.particulars.queued
-            if queued is not None and queued.is_under_way:
-                self.queue.ended(exchange, queued, outcome, code, now)
         label = OUTCOME_REASONS[outcome].value
         port.failures[label] = port.failures.get(label, 0) + 1
         exchange.tried = (*exchange.tried, backend)

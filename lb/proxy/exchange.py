@@ -69,10 +69,10 @@ class Exchange(RequestRecord):
         "attempt_at", "erred", "finished", "losses", "particulars", "permit", "port", "tried",
     )  # fmt: skip
 
-    def __init__(
     may_wait: ClassVar[bool] = False
     """Whether it can wait for its turn, or for a backend: then `go_on` and `refuse` are there."""
 
+    def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
     ) -> None:
         self.protocol = protocol
@@ -113,6 +113,49 @@ class Exchange(RequestRecord):
         """The id of the sequence that it is a step of."""
         particulars = self.particulars
         return particulars.step.key.id if particulars and particulars.step else None
+
+    @property
+    def _ticket(self) -> Ticket | None:
+        queued = self.particulars.queued if self.particulars else None
+        return queued.ticket if queued is not None else None
+
+    @property
+    def queue_position(self) -> int | None:
+        """How many waited before it when it joined a queue; None where it did not wait."""
+        ticket = self._ticket
+        return ticket.position if ticket is not None and ticket.wait.value else None
+
+    @property
+    def queue_why(self) -> str:
+        """Why it had to wait; empty where it had not."""
+        ticket = self._ticket
+        return ticket.wait.value if ticket is not None else ""
+
+    @property
+    def due(self) -> float:
+        """When its answer is due, in monotonic seconds."""
+        return inf
+
+    def hint(self, _name: bytes) -> bytes:
+        """What a header says that the queue goes by, its name in lower case; empty without it."""
+        return b""
+
+    def go_on(self) -> None:
+        """Its waiting is over: have it placed."""
+        raise NotImplementedError
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """Its waiting is over: answer so."""
+        raise NotImplementedError
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all of the request has come, and nothing of an answer has gone to the client."""
+        return False
+
+    def attempt_late(self) -> None:
+        """The answer does not begin in time: go elsewhere, if that is allowed and there is
+        somebody."""
 
     def __repr__(self) -> str:
         backend = self.backend.name if self.backend else "-"

@@ -41,10 +41,10 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.CONTROL_REFUSED: (403, GrpcStatus.PERMISSION_DENIED),
     Reason.RATE_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.CONCURRENCY_LIMITED: (429, GrpcStatus.RESOURCE_EXHAUSTED),
-    Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
     Reason.QUEUE_FULL: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.QUEUE_SHED: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.QUEUE_TIMEOUT: (503, GrpcStatus.RESOURCE_EXHAUSTED),
+    Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
     Reason.BACKENDS_DIFFER: (409, GrpcStatus.FAILED_PRECONDITION),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),
 }
