@@ -31,6 +31,8 @@ class Outcome(Enum):
     """The backend broke HTTP framing."""
     STALLED = "stalled"
     """The backend stopped taking the request."""
+    LATE = "late"
+    """The answer did not begin in the time for one attempt."""
     DEADLINE = "deadline"
     """The client's deadline passed."""
     CANCELLED = "cancelled"
@@ -54,6 +56,8 @@ class Reason(Enum):
     UPSTREAM_PROTOCOL = "upstream_protocol"
     UPSTREAM_STALLED = "upstream_stalled"
     UPSTREAM_BROKEN = "upstream_broken"
+    UPSTREAM_LATE = "upstream_late"
+    """It did not answer in the time for one attempt."""
     DEADLINE = "deadline"
     CLIENT_GONE = "client_gone"
     BAD_REQUEST = "bad_request"
@@ -110,6 +114,7 @@ OUTCOME_REASONS = {
     Outcome.RESET: Reason.UPSTREAM_RESET,
     Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
     Outcome.STALLED: Reason.UPSTREAM_STALLED,
+    Outcome.LATE: Reason.UPSTREAM_LATE,
     Outcome.DEADLINE: Reason.DEADLINE,
     Outcome.CANCELLED: Reason.CLIENT_GONE,
 }

@@ -57,6 +57,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     Outcome.RESET: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
+    Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
 }

@@ -56,7 +56,7 @@ _FAULTS: Final = {
     Outcome.RESET: Fault.ERROR,
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
-_ABANDONED: Final = frozenset({Outcome.DEADLINE, Outcome.CANCELLED})
+_ABANDONED: Final = frozenset({Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED})
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:

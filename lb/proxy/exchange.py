@@ -66,7 +66,8 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt_at", "erred", "finished", "losses", "particulars", "permit", "port", "tried",
+        "attempt_at", "erred", "finished", "late_attempt", "losses", "particulars", "permit",
+        "port", "sent_after", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -85,6 +86,11 @@ class Exchange(RequestRecord):
         """The port of the attempt under way; None between attempts."""
         self.attempts = 0
         self.attempt_at = 0.0
+        self.late_attempt: int
+        """The last one that was found to be late; it and `sent_after` belong to `Patience`, and are
+        set where they are needed."""
+        self.sent_after: float
+        """A time at which the client still sent the request."""
         self.erred: int
         """The attempt of which those who judge backends know that it failed though it was answered;
         set with the first."""
@@ -147,6 +153,15 @@ class Exchange(RequestRecord):
     def refuse(self, refusal: RequestRefused) -> None:
         """Its waiting is over: answer so."""
         raise NotImplementedError
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether all of the request has come, and nothing of an answer has gone to the client."""
+        return False
+
+    def attempt_late(self) -> None:
+        """The answer does not begin in time: go elsewhere, if that is allowed and there is
+        somebody."""
 
     @property
     def is_sent(self) -> bool:

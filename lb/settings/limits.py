@@ -34,6 +34,11 @@ class TimeoutSettings(Section):
     """From a request's head to the end of its answer, then 504 or DEADLINE_EXCEEDED; 0 is no
     limit, and only the client's own `grpc-timeout` rules. Model loads, language models and
     streams run long."""
+    attempt: Duration = 0.0
+    """How long an answer of one backend may take to begin, from the end of the request. Then
+    another backend is tried, if the request may run twice (see `retry`) and there is one, else it
+    goes on; 0 is no limit. To be well above what inferences take, since one that was only slow is
+    computed twice."""
     handshake: PositiveDuration = 10.0
     """A TLS handshake, with clients and with backends."""
 

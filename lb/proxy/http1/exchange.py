@@ -272,9 +272,21 @@ class Http1Exchange(Download):
 
     def backend_hung(self) -> None:
         """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
-        if self.server is not None and not self.response_begun and self._may_retry(Outcome.STALLED):
-            self._end_attempt(Outcome.STALLED)
-            self._go_again(Outcome.STALLED)
+        self._leave_backend(Outcome.STALLED)
+
+    def attempt_late(self) -> None:
+        """See `Exchange`."""
+        self._leave_backend(Outcome.LATE)
+
+    def _leave_backend(self, outcome: Outcome) -> None:
+        if self.server is not None and not self.response_begun and self._may_retry(outcome):
+            self._end_attempt(outcome)
+            self._go_again(outcome)
+
+    @property
+    def is_sent(self) -> bool:
+        """See `Exchange`."""
+        return self.request_ended and not self.response_begun and self.server is not None
 
     # Ends before the answer is complete
 

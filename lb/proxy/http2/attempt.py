@@ -66,10 +66,23 @@ class AttemptedCall(JoinedStreams):
 
     def backend_hung(self) -> None:
         """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        self._leave_backend(Outcome.STALLED)
+
+    @property
+    def is_sent(self) -> bool:
+        """See `Exchange`."""
+        return self.request.ended and not (self.begun or self.finished)
+
+    def attempt_late(self) -> None:
+        """See `Exchange`."""
+        self._leave_backend(Outcome.LATE)
+
+    def _leave_backend(self, outcome: Outcome) -> None:
         if self.begun or self.finished or self.port is None:
             return
         is_unsent = self.request.sink is None
-        outcome = Outcome.CONNECT_TIMEOUT if is_unsent else Outcome.STALLED
+        if is_unsent:
+            outcome = Outcome.CONNECT_TIMEOUT
         if self._may_retry(outcome, is_unsent=is_unsent):
             self._detach(ErrorCode.CANCEL)
             self._leave_attempt(outcome)

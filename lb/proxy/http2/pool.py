@@ -250,12 +250,17 @@ class UpstreamPool:
 
     def leave_hung(self) -> None:
         """The backend is silent: let calls go elsewhere that may."""
-        calls = [
+        for call in self.calls():
+            if call.port is self.port:  # else the end of another one took it along
+                call.backend_hung()
+
+    def calls(self) -> list[UpstreamCall]:
+        """Those that are under way here, or wait for a connection."""
+        owners = [
             pipe.owner for link in (*self.links, *self._others) for pipe in link.streams.values()
         ]
-        for call in (*calls, *self.waiting):
-            if call is not None and call.port is self.port:
-                call.backend_hung()
+        calls = [call for call in (*owners, *self.waiting) if call is not None]
+        return [call for call in calls if call.port is self.port]
 
     def close(self) -> None:
         """Close everything now, and take nothing any more."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lb.runtime.options import fan_out_options, http1_options, http2_options, run_once
+from lb.runtime.options import (
+    attempt_times,
+    fan_out_options,
+    http1_options,
+    http2_options,
+    run_once,
+)
 from lb.settings.model import Settings
 
 
@@ -41,6 +47,16 @@ def test_forwarding_modes_are_told_apart() -> None:
 def test_models_that_must_not_run_twice_are_known_by_their_names_on_the_wire() -> None:
     given = settings(models={"grüße": {"retry": "never"}, "b": {"retry": "auto"}, "c": {}})
     assert run_once(given) == {"grüße".encode()}
+
+
+def test_each_model_has_its_time_for_an_attempt() -> None:
+    given = settings(
+        timeouts={"attempt": "5s"},
+        models={"a": {"attempt_timeout": "1s"}, "b": {"attempt_timeout": 0}, "c": {}},
+    )
+    times = attempt_times(given)
+    assert [times.of(name) for name in (b"a", b"b", b"c", b"d")] == [1.0, 0.0, 5.0, 5.0]
+    assert times.shortest == 1.0
 
 
 def test_equal_settings_make_equal_options() -> None:

@@ -30,6 +30,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "client_idle": 620.0,
         "upstream_idle": 30.0,
         "request": 0.0,
+        "attempt": 0.0,
         "handshake": 10.0,
     },
     "limits": {

@@ -325,3 +325,37 @@ async def test_request_at_a_hung_backend_waits_where_there_is_nobody_else() -> N
     connection.data_received(_OK)
     assert client.take() == _OK
     assert _clean(sides)
+
+
+async def test_an_attempt_that_is_late_is_left_for_another_backend() -> None:
+    sides = Sides(backends=2)
+    _, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST[:-2])
+    (exchange,) = sides.relay.under_way()
+    assert not exchange.is_sent
+    server.data_received(_POST[-2:])
+    assert exchange.is_sent
+    exchange.attempt_late()
+    assert first.ended, "Triton cannot be told otherwise"
+    sides.waits.advance(0.1)
+    assert len(sides.tasks) == 1
+    assert sides.outcomes.seen == [("b0", Outcome.LATE)]
+    port = sides.backends[0].ports[0]
+    assert port is not None
+    assert port.failures == {"upstream_late": 1}
+    await sides.tasks.aclose()
+    client.lose()
+    assert _clean(sides)
+
+
+async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> None:
+    sides = Sides()
+    connection, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    sides.relay.under_way()[0].attempt_late()
+    assert not first.ended
+    connection.data_received(_OK)
+    assert client.take() == _OK
+    assert sides.relay.under_way() == []

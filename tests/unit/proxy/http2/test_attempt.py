@@ -11,6 +11,7 @@ from tests.fakes.frames import (
     INTERNAL_ERROR,
     OK_TRAILERS,
     RESPONSE_FIELDS,
+    RST_STREAM,
     answer,
     call,
     data,
@@ -105,3 +106,37 @@ async def test_what_has_begun_or_has_nowhere_to_go_waits_for_a_hung_backend() ->
         assert client.gets()
         assert relay.finished.records[0].attempts == 1
         assert relay.is_clean()
+
+
+async def test_an_attempt_that_is_late_is_left_for_another_backend() -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.gets()
+    (one,) = relay.relay.under_way()
+    assert one.is_sent
+    one.attempt_late()
+    relay.relay.flush()
+    assert [frame.kind for frame in first.gets()] == [RST_STREAM]
+    relay.loop.advance(0.1)
+    relay.relay.flush()
+    assert second.gets()[0].kind == HEADERS
+    second.sends(answer(1))
+    assert relay.outcomes.seen == [("b0", Outcome.LATE)]
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert relay.is_clean()
+
+
+async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> None:
+    relay = PaperRelay()
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(1))
+    backend.gets()
+    relay.relay.under_way()[0].attempt_late()
+    relay.relay.flush()
+    assert backend.gets() == []
+    backend.sends(answer(1))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 1)
+    assert relay.relay.under_way() == []
