@@ -59,6 +59,16 @@ _FAULTS: Final = {
 _ABANDONED: Final = frozenset({Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED})
 
 
+def _has_turn(exchange: Exchange) -> bool:
+    """Whether it waits no more: what it holds is given back soonest when it goes on."""
+    particulars = exchange.particulars
+    return (
+        particulars is not None
+        and particulars.queued is not None
+        and particulars.queued.turn is not None
+    )
+
+
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
     """There is no table of models."""
 

@@ -163,15 +163,6 @@ class Exchange(RequestRecord):
         """The answer does not begin in time: go elsewhere, if that is allowed and there is
         somebody."""
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether all of the request has come, and nothing of an answer has gone to the client."""
-        return False
-
-    def attempt_late(self) -> None:
-        """The answer does not begin in time: go elsewhere, if that is allowed and there is
-        somebody."""
-
     def __repr__(self) -> str:
         backend = self.backend.name if self.backend else "-"
         return f"<{type(self).__name__} {self.operation.name} backend={backend}>"

@@ -152,7 +152,6 @@ def _apply_limits(product: Product) -> None:
     product.dispatcher.max_attempts = settings.retry.attempts
     product.dispatcher.reruns.never = run_once(settings)
     product.patience.use(attempt_times(settings))
-    product.patience.use(attempt_times(settings))
     budget = product.dispatcher.reruns.budget
     budget.share, budget.floor = settings.retry.budget, settings.retry.floor
     table = product.dispatcher.steps.table

@@ -11,7 +11,6 @@ from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http2.relay import Http2Options
 from lb.proxy.patience import AttemptTimes
-from lb.proxy.patience import AttemptTimes
 from lb.runtime.access import credential_fields
 from lb.runtime.scheduling import header, queue_options
 from lb.runtime.security import private_fields
@@ -81,15 +80,6 @@ def run_once(settings: Settings) -> frozenset[bytes]:
     """Models whose requests must not run twice."""
     return frozenset(
         name.encode() for name, own in settings.models.items() if own.retry is RetryMode.NEVER
-    )
-
-
-def attempt_times(settings: Settings) -> AttemptTimes:
-    """How long answers may take to begin."""
-    own = {name.encode(): each.attempt_timeout for name, each in settings.models.items()}
-    return AttemptTimes(
-        common=settings.timeouts.attempt,
-        models={name: seconds for name, seconds in own.items() if seconds is not None},
     )
 
 

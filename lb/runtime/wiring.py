@@ -41,7 +41,6 @@ from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.patience import Patience
-from lb.proxy.patience import Patience
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
@@ -179,10 +178,6 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
-    patience = Patience(
-        timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way())
-    )
-    patience.use(attempt_times(settings))
     patience = Patience(
         timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way())
     )

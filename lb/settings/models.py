@@ -7,7 +7,6 @@ from enum import StrEnum
 from lb.settings.scheduling import Concurrency, Priority
 from lb.settings.section import Section
 from lb.settings.units import Duration
-from lb.settings.units import Duration
 from lb.settings.values import Count
 
 
@@ -25,8 +24,6 @@ class ModelSettings(Section):
     """`never`: its inferences change something, so one that may have run is never sent again, not
     even where a connection is lost that was used before. What surely did not run still goes to
     another backend. `auto`: as the section `retry` says."""
-    attempt_timeout: Duration | None = None
-    """As `timeouts.attempt`, for this model; left out, that is it."""
     attempt_timeout: Duration | None = None
     """As `timeouts.attempt`, for this model; left out, that is it."""
     concurrency: Concurrency | None = None

@@ -51,7 +51,6 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "budget": (product.dispatcher.reruns.budget.share, product.dispatcher.reruns.budget.floor),
         "never": product.dispatcher.reruns.never,
         "patience": product.patience.times,
-        "patience": product.patience.times,
         "plans": product.directory.planner.rules,
         "queue": product.dispatcher.queue.options,
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),

@@ -14,7 +14,6 @@ from lb.net.timers import TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
-from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.options import Http1Options
@@ -102,11 +101,6 @@ class Http1Relay:
     def upstream_connections(self) -> int:
         """Open connections to backends."""
         return len(self.upstreams.open)
-
-    def under_way(self) -> list[Exchange]:
-        """Attempts that have a connection."""
-        exchanges = (connection.exchange for connection in self.upstreams.open)
-        return [exchange for exchange in exchanges if exchange is not None]
 
     def under_way(self) -> list[Exchange]:
         """Attempts that have a connection."""

@@ -17,7 +17,6 @@ from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
-from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
@@ -270,10 +269,6 @@ class Http2Relay:
                     pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
-
-    def under_way(self) -> list[Exchange]:
-        """Attempts that have not ended."""
-        return [call for pool in self.pools.values() for call in pool.calls()]
 
     def under_way(self) -> list[Exchange]:
         """Attempts that have not ended."""
