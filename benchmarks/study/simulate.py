@@ -151,10 +151,24 @@ class World:
     """The simulated time, and everything in it."""
 
     def __init__(
-        self, gpus: Sequence[Gpu], seed: int = 1, turnaround_s: float = TURNAROUND_S
+        self,
+        gpus: Sequence[Gpu],
+        seed: int = 1,
+        turnaround_s: float = TURNAROUND_S,
+        late_s: float = 0.0,
     ) -> None:
+        """Begin at 0 seconds.
+
+        Args:
+            gpus: what the backends are.
+            seed: of everything that is random here.
+            turnaround_s: both ways between balancer and backend together.
+            late_s: what each way takes longer on average, exponentially distributed.
+        """
         self.now = 0.0
         rng = Random(seed)
+        self._late = rng.expovariate if late_s else None
+        self._per_late_s = 1.0 / late_s if late_s else 0.0
         self.servers = [Server(gpu, number, rng) for number, gpu in enumerate(gpus)]
         self.done: list[Request] = []
         """Requests that were answered or refused."""
@@ -180,7 +194,7 @@ class World:
         request.backend = number
         server = self.servers[number]
         server.backend.in_flight += 1
-        self.at(self.now + self._way_s, lambda: self._reached(server, request))
+        self.at(self.now + self._one_way_s(), lambda: self._reached(server, request))
 
     def refuse(self, request: Request) -> None:
         """A request is answered with an error."""
@@ -206,6 +220,10 @@ class World:
                     return
                 what()
             self._sleep()
+
+    def _one_way_s(self) -> float:
+        late_s = self._late(self._per_late_s) if self._late is not None else 0.0
+        return self._way_s + late_s
 
     def _sleep(self) -> None:
         wake_at = self._balancer.wake_at()
@@ -236,7 +254,7 @@ class World:
         server.running -= 1
         if server.queue:
             self._execute(server)
-        self.at(self.now + self._way_s, lambda: self._answered(server, batch))
+        self.at(self.now + self._one_way_s(), lambda: self._answered(server, batch))
 
     def _answered(self, server: Server, batch: list[Request]) -> None:
         for request in batch:

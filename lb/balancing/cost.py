@@ -14,6 +14,10 @@ WINDOW: Final = 20
 _STALE_S: Final = 10.0
 _STALE_COUNT: Final = 2
 """An estimate older than that many seconds counts as that many samples."""
+_UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
+"""By how many mean deviations two estimates of the same may differ, by the samples that count: two
+standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
+nearly twice as many plain ones."""
 _SURPRISES: Final = 3
 _FLOOR_S: Final = 1e-5
 _CLIP_DEVIATIONS: Final = 4.0
@@ -28,7 +32,7 @@ class Cost:
 
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_row_cov", "_row_mean", "_row_var", "_surprises",
-        "_weight", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s",
+        "_weight", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s", "unsure_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +44,8 @@ class Cost:
         """Of an execution as they come."""
         self.deviation_s = 0.0
         """Mean of how far the estimate was off."""
+        self.unsure_s = 0.0
+        """By how much the estimate may be off: about two standard errors of the weighted mean."""
         self.base_s = 0.0
         self.row_s = 0.0
         self.byte_s = 0.0
@@ -82,6 +88,7 @@ class Cost:
             self._weight += 1
         part = 1.0 / self._weight
         self.deviation_s += part * (abs(off) - self.deviation_s)
+        self.unsure_s = self.deviation_s * _UNSURE[self._weight]
         self._regress(expected + off, rows, size, part)
 
     def _begin(self, took_s: float, rows: float, size: float, now: float) -> None:
@@ -89,6 +96,7 @@ class Cost:
         self.at = now
         self.mean_s = self.base_s = took_s
         self.deviation_s = took_s / 4
+        self.unsure_s = 2 * self.deviation_s
         self._row_mean = rows
         self._byte_mean = size
 

@@ -6,6 +6,7 @@ instances as it has.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Final
 
 from lb.balancing.cost import Cost
@@ -15,10 +16,12 @@ from lb.domain.schedule import Ending, LaneLimit, Ticket
 LEAD_S: Final = 0.025
 """A request that has to wait for an execution goes there when that ends within so much: early
 enough to lose no time, and late enough to be bound to the right backend."""
-TURNAROUND_S: Final = 0.001
-"""About what passes between the end of an execution and the arrival of the next request."""
+MARGIN_S: Final = 0.015
+"""Execution time that is under way to a backend beyond what it executes: several times what passes
+between the end of an execution and the arrival of the next request, because both wait for event
+loops that are busy at times."""
 NO_LIMIT: Final = 1 << 30
-_MAX_MARGIN: Final = 8
+_MAX_MARGIN: Final = 32
 _ENDS: Final = 64
 """Last ends that are remembered."""
 _UNKNOWN_S: Final = 0.01
@@ -28,6 +31,9 @@ _PENALTY_HALF_LIFE_S: Final = 2.0
 _EXPLORE_S: Final = 5.0
 _MAX_EXPLORE_S: Final = 60.0
 _AS_BEFORE: Final = 1.5
+_SIDE_BY_SIDE: Final = 0.2
+"""How much longer an execution is taken to need beside those of all other instances: they often
+share a device."""
 _ELSEWHERE_HALF_LIFE_S: Final = 1.0
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
@@ -126,8 +132,8 @@ class Lane:
     def adjust(self) -> None:
         """Find the limit that goes with the cost, where it is ours to find."""
         if self.plan.is_auto:
-            extra = TURNAROUND_S * self.instances / self.cost.mean_s if self.cost.count else 0.0
-            self.limit = self.instances + min(1 + int(extra), _MAX_MARGIN)
+            extra = MARGIN_S * self.instances / self.cost.mean_s if self.cost.count else 1.0
+            self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
 
     def forget(self) -> None:
         """Nothing learnt holds."""
@@ -169,6 +175,8 @@ class Lane:
         if count < self.instances:
             begins = now
             self.is_open = count < self.limit
+            if count:
+                took += took * _SIDE_BY_SIDE * count / self.instances
         else:
             begins = self.free_at(now)
             # What nothing is known of gets no more than it executes.
@@ -181,6 +189,12 @@ class Lane:
             begins += self._elsewhere_s(now)
         self.begins_at = begins
         return begins + took
+
+    def is_before(self, other: Lane) -> bool:
+        """Whether it has the turn among lanes that are as good."""
+        load = self.in_flight * other.instances
+        others = other.in_flight * self.instances
+        return load < others or (load == others and self.last_pick < other.last_pick)
 
     def usual_s(self, now: float) -> float:
         """Seconds that an execution takes as they come."""

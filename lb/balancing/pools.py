@@ -15,8 +15,8 @@ from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules
 
 _ALIKE: Final = 0.05
-"""Ends that differ by less than that part of the time until then are the same: then whoever was
-picked least recently is it."""
+"""Ends that differ by less than that part of the time until then, and by less than is known, are
+the same: then it is the lane with less to do, or whichever was picked least recently."""
 _RATE_FOR_S: Final = 0.05
 _EXPLORE_EVERY: Final = 200
 """One of so many requests may try a lane that is not used because it was slow once."""
@@ -61,17 +61,18 @@ class Pool:
         best_end = NO_DEADLINE
         chosen: Lane | None = None
         chosen_end = NO_DEADLINE
+        alike = 0.0
         for lane in lanes:
             end = lane.look(rows, size, now)
             if end < best_end:
                 best = lane
                 best_end = end
             if lane.is_open:
-                alike = _ALIKE * (end - now)
+                alike = _ALIKE * (end - now) + lane.cost.unsure_s
                 if chosen is None or end < chosen_end - alike:
                     chosen = lane
                     chosen_end = end
-                elif end <= chosen_end + alike and lane.last_pick < chosen.last_pick:
+                elif end <= chosen_end + alike and lane.is_before(chosen):
                     chosen = lane
                     chosen_end = min(chosen_end, end)
         self.best = best
@@ -81,7 +82,9 @@ class Pool:
 
     def is_best(self, now: float) -> bool:
         """Whether the lane that `choose` gave is the best one, or as good."""
-        return self.open_end - self.best_end <= _ALIKE * (self.open_end - now)
+        best = self.best
+        unsure = 0.0 if best is None else best.cost.unsure_s
+        return self.open_end - self.best_end <= _ALIKE * (self.open_end - now) + unsure
 
     def explored(self, now: float) -> Lane | None:
         """A lane that has not been used for long, if it is time to try one."""

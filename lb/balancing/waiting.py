@@ -25,6 +25,9 @@ remembered, so that it is found after a while."""
 _SPARE: Final = 16
 """Empty queues among the turns that are not worth clearing away."""
 _COMPACT: Final = 64
+_PATIENCE: Final = 10.0
+"""A request without a deadline may be passed by shorter ones that come no later than so many times
+its execution time after it: what one waits should be in proportion to what one asks for."""
 _LAST_NUMBER: Final = 1 << 62
 
 
@@ -296,7 +299,8 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """When a ticket counts as due."""
-        return min(ticket.deadline, ticket.came_at + self._rules.max_starve_s)
+        patience_s = _PATIENCE * ticket.work_s
+        return min(ticket.deadline, ticket.came_at + self._rules.max_starve_s + patience_s)
 
     def _weight(self, number: int) -> float:
         return self._rules.weights.get(number, 0.5**number)

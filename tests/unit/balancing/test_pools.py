@@ -20,7 +20,7 @@ def pool_of(*takes_s: float, limit: int = 2) -> Pool:
     lanes = []
     for number, took_s in enumerate(takes_s):
         lane = Lane(Site(make_backend(f"b{number}")), LaneLimit(limit), tally)
-        if took_s:
+        for _ in range(20 if took_s else 0):
             lane.learn(took_s, 1, 0, 99.0)
         lanes.append(lane)
     return Pool(tuple(lanes), QueueRules(), tally)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from lb.balancing.schedule import QueueScheduler
@@ -22,13 +24,21 @@ from tests.fakes.backends import make_backend
 class Desk:
     """A scheduler, backends, and whoever counts what is under way."""
 
-    def __init__(self, *takes_s: float, limit: int = 2, rules: QueueRules | None = None) -> None:
+    def __init__(
+        self,
+        *takes_s: float,
+        limit: int = 2,
+        instances: int = 1,
+        rules: QueueRules | None = None,
+    ) -> None:
         self.scheduler = QueueScheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
-        self.plan = Plan(limits={}, default=LaneLimit(limit), rules=rules or QueueRules())
+        self.plan = Plan(
+            limits={}, default=LaneLimit(limit, instances=instances), rules=rules or QueueRules()
+        )
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
-            for _ in range(4):
+            for _ in range(4 if took_s else 0):
                 ticket = self.ticket(backend)
                 assert self.offer(ticket) is backend
                 self.now += took_s
@@ -119,6 +129,19 @@ def test_stalled_backend_is_not_waited_for() -> None:
             break
     assert tickets[2].backend is desk.backends[1]
     assert desk.now < tickets[2].came_at + 0.1
+
+
+def test_equal_backends_share_equally_whatever_was_learnt_of_varying_requests() -> None:
+    for seed in range(20):
+        rng = Random(seed)
+        desk = Desk(0.0, 0.0, 0.0, limit=6, instances=4)
+        for number in range(rng.randrange(3, 60)):
+            ticket = desk.ticket(desk.backends[number % 3])
+            desk.offer(ticket)
+            desk.now += rng.uniform(0.001, 1.0)
+            desk.over(ticket)
+        begun = [ticket.backend for ticket in desk.fill(12)]
+        assert max(begun.count(backend) for backend in desk.backends) <= 6, (seed, begun)
 
 
 def test_dropped_request_never_begins() -> None:

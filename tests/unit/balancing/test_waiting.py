@@ -58,9 +58,15 @@ def test_earliest_deadline_goes_first() -> None:
 
 def test_one_without_a_deadline_is_not_passed_for_ever() -> None:
     rules = QueueRules(max_starve_s=5.0)
-    patient = ticket(1, came_at=0.0)
+    patient = ticket(1, came_at=0.0, work_s=0.01)
     hurried = ticket(2, came_at=4.0, deadline=5.5)
     assert served(queue_of([hurried, patient], rules)) == [patient, hurried]
+
+
+def test_short_one_passes_long_ones_that_came_a_little_earlier() -> None:
+    long, other = ticket(1, came_at=0.0, work_s=0.1), ticket(2, came_at=0.5, work_s=0.1)
+    soon, late = ticket(3, came_at=0.8, work_s=0.001), ticket(4, came_at=1.2, work_s=0.001)
+    assert served(queue_of([long, other, soon, late])) == [soon, long, late, other]
 
 
 def test_higher_priority_goes_first() -> None:
