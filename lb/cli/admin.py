@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from lb.domain.backend import parse_address
@@ -29,6 +29,16 @@ _HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99
 _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
 _NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99"})
 """Columns that are aligned to the right."""
+
+
+class Writer(Protocol):
+    """What `print` needs of a stream."""
+
+    def write(self, text: str, /) -> object:
+        """Take text."""
+
+    def flush(self) -> None:
+        """Let go of it."""
 
 
 class AdminError(Exception):
@@ -58,6 +68,10 @@ class AdminTarget:
     token: str = field(default="", repr=False)
     timeout_s: float = _TIMEOUT_S
     """For connecting, and for each pause in its answer."""
+    out: Writer | None = field(default=None, repr=False)
+    """Where to print; None is standard output."""
+    err: Writer | None = field(default=None, repr=False)
+    """Where to complain; None is standard error."""
 
 
 def find_token(path: str | None, env: Mapping[str, str]) -> str:
@@ -98,11 +112,34 @@ def list_backends(admin: AdminTarget) -> int:
         answer = _call(admin, "GET", "/api/v1/backends")
         lines = _table([_row(backend) for backend in answer["backends"]], _HEADINGS)
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError):
-        return _fail(_foreign(admin))
-    print(*lines, sep="\n")
+        return _fail(admin, _foreign(admin))
+    print(*lines, sep="\n", file=admin.out)
     return 0
+
+
+def show_status(admin: AdminTarget) -> int:
+    """Print in one line how a process does.
+
+    Returns:
+        The exit code: 0 while a backend is up, else 1.
+    """
+    try:
+        backends = _call(admin, "GET", "/api/v1/backends")["backends"]
+        states = {backend["name"]: str(backend["state"]) for backend in backends}
+        up = sum(state == _UP for state in states.values())
+        others = [f"{_printable(name)} {state}" for name, state in states.items() if state != _UP]
+        in_flight = sum(int(backend["in_flight"]) for backend in backends)
+        served = sum(int(backend["served"]) for backend in backends)
+    except AdminError as error:
+        return _fail(admin, error)
+    except (LookupError, TypeError, ValueError):
+        return _fail(admin, _foreign(admin))
+    rest = f" ({', '.join(others)})" if others else ""
+    text = f"{up} of {len(states)} backends up{rest}, {in_flight} in flight, {served} served"
+    print(text, file=admin.out)
+    return 0 if up else 1
 
 
 def list_models(admin: AdminTarget, name: str) -> int:
@@ -121,16 +158,16 @@ def list_models(admin: AdminTarget, name: str) -> int:
         reconfigured = ", ".join(map(_printable, drift["configurations"]))
         differing = ", ".join(drift["settings"])
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError):
-        return _fail(_foreign(admin))
+        return _fail(admin, _foreign(admin))
     if lacking:
         lines.append(f"not ready here, but on another backend: {lacking}")
     if reconfigured:
         lines.append(f"not configured as on most backends: {reconfigured}")
     if differing:
         lines.append(f"settings that differ from most backends: {differing}")
-    print(*lines, sep="\n")
+    print(*lines, sep="\n", file=admin.out)
     return 0
 
 
@@ -168,13 +205,13 @@ def change_backend(
             backend = _call(admin, "DELETE", f"{path}{query}")
         else:
             backend = _call(admin, "POST", f"{path}/{action}{query}")
-        print(_change_line(backend), flush=True)
+        print(_change_line(backend), file=admin.out, flush=True)
         if wait and not backend["empty"]:
-            print(_wait_until_empty(admin, backend["name"]))
+            print(_wait_until_empty(admin, backend["name"]), file=admin.out)
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError):
-        return _fail(_foreign(admin))
+        return _fail(admin, _foreign(admin))
     return 0
 
 
@@ -195,13 +232,13 @@ def add_backend(
     """
     try:
         backend = _added(admin, name, settings)
-        print(_change_line(backend), flush=True)
+        print(_change_line(backend), file=admin.out, flush=True)
         if wait_s is not None and backend["state"] != _UP:
-            print(_wait_until_up(admin, backend["name"], wait_s))
+            print(_wait_until_up(admin, backend["name"], wait_s), file=admin.out)
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError):
-        return _fail(_foreign(admin))
+        return _fail(admin, _foreign(admin))
     return 0
 
 
@@ -267,10 +304,11 @@ def reload_configuration(admin: AdminTarget) -> int:
         answer = _call(replace(admin, timeout_s=_RELOAD_S), "POST", "/api/v1/reload")
         changed = [str(each) for each in answer["changed"]]
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError):
-        return _fail(_foreign(admin))
-    print("\n".join(["applied:", *(f"  {each}" for each in changed)]) if changed else "unchanged")
+        return _fail(admin, _foreign(admin))
+    text = "\n".join(["applied:", *(f"  {each}" for each in changed)]) if changed else "unchanged"
+    print(text, file=admin.out)
     return 0
 
 
@@ -284,10 +322,10 @@ def upgrade_process(admin: AdminTarget) -> int:
         answer = _call(replace(admin, timeout_s=_UPGRADE_S), "POST", "/api/v1/upgrade")
         pid = int(answer["pid"])
     except AdminError as error:
-        return _fail(error)
+        return _fail(admin, error)
     except (LookupError, TypeError, ValueError):
-        return _fail(_foreign(admin))
-    print(f"process {pid} serves now; the one before finishes what it has")
+        return _fail(admin, _foreign(admin))
+    print(f"process {pid} serves now; the one before finishes what it has", file=admin.out)
     return 0
 
 
@@ -366,8 +404,8 @@ def _foreign(admin: AdminTarget) -> AdminError:
     return AdminError(f"what answers at {admin.address} is not the admin API of triton-lb")
 
 
-def _fail(error: AdminError) -> int:
-    print(f"triton-lb: {error}", file=sys.stderr)
+def _fail(admin: AdminTarget, error: AdminError) -> int:
+    print(f"triton-lb: {error}", file=admin.err or sys.stderr)
     return 1
 
 

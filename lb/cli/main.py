@@ -89,7 +89,10 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands that talk to a running process."""
+    """Add the commands that talk to running processes."""
+    command = commands.add_parser("status", help="say in a line how running processes do")
+    _add_admin_address(command)
+    command.set_defaults(handler=_status)
     command = commands.add_parser("backends", help="list the backends of a running process")
     _add_admin_address(command)
     command.set_defaults(handler=_backends)
@@ -149,9 +152,14 @@ def _add_add(command: argparse.ArgumentParser) -> None:
 def _add_admin_address(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--admin",
-        default=DEFAULT_ADMIN,
+        action="append",
         metavar="URL",
-        help=f"admin API of the process (default {DEFAULT_ADMIN})",
+        help=f"admin API of the process (default {DEFAULT_ADMIN}); of several, given repeatedly",
+    )
+    command.add_argument(
+        "--all",
+        action="store_true",
+        help="all addresses of the host names in --admin, as of a headless service",
     )
     command.add_argument(
         "--token-file",
@@ -202,6 +210,12 @@ def _generate(arguments: argparse.Namespace) -> int:
     return generate(options_of(arguments))
 
 
+def _status(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import show_status
+
+    return _ask_admin(arguments, show_status)
+
+
 def _backends(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import list_backends
 
@@ -250,13 +264,15 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int]) -> int:
     from lb.cli.admin import AdminError, AdminTarget, find_token
+    from lb.cli.replicas import addresses_of, ask_each
 
     try:
         token = find_token(arguments.token_file, os.environ)
+        addresses = addresses_of(arguments.admin or [DEFAULT_ADMIN], every=arguments.all)
     except AdminError as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
-    return ask(AdminTarget(arguments.admin, token))
+    return ask_each([AdminTarget(address, token) for address in addresses], ask)
 
 
 def _version(_arguments: argparse.Namespace) -> int:

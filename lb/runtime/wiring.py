@@ -178,14 +178,9 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
-    patience = Patience(
-        timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way())
-    )
-    patience.use(attempt_times(settings))
     fan_out.news = models
     discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out, security)
     discovery.configure(settings)
-    loop_lag = LoopLag()
     reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
     product = Product(
         settings=settings,
@@ -201,13 +196,13 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         fan_out=fan_out,
         http1=http1,
         http2=http2,
-        patience=patience,
+        patience=_patience(settings, timers, http1, http2),
         timers=timers,
         tasks=tasks,
         ledger=ledger,
         askers=askers,
         meter=meter,
-        loop_lag=loop_lag,
+        loop_lag=LoopLag(),
         security=security,
         access=access,
         reloads=reloads,
@@ -215,6 +210,14 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
     return product
+
+
+def _patience(
+    settings: Settings, timers: TimerWheel, http1: Http1Relay, http2: Http2Relay
+) -> Patience:
+    patience = Patience(timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way()))
+    patience.use(attempt_times(settings))
+    return patience
 
 
 def _scaling(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.cli.main import DEFAULT_ADMIN, build_parser, main
+from lb.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,10 +24,17 @@ ROOT = Path(__file__).parents[3]
         (["check", "a.yaml"], {"file": "a.yaml"}),
         (["demo"], {"backends": 3, "once": False}),
         (["demo", "--backends", "5", "--once"], {"backends": 5, "once": True}),
-        (["backends"], {"admin": DEFAULT_ADMIN}),
-        (["drain", "gpu-0"], {"name": "gpu-0", "action": "drain", "admin": DEFAULT_ADMIN}),
-        (["models", "gpu-0"], {"name": "gpu-0", "admin": DEFAULT_ADMIN}),
-        (["enable", "gpu-0", "--admin", "http://a:1"], {"action": "enable", "admin": "http://a:1"}),
+        (["backends"], {"admin": None, "all": False}),
+        (["drain", "gpu-0"], {"name": "gpu-0", "action": "drain", "admin": None}),
+        (
+            ["status", "--all", "--admin", "a:1", "--admin", "b:1"],
+            {"admin": ["a:1", "b:1"], "all": True},
+        ),
+        (["models", "gpu-0"], {"name": "gpu-0", "admin": None}),
+        (
+            ["enable", "gpu-0", "--admin", "http://a:1"],
+            {"action": "enable", "admin": ["http://a:1"]},
+        ),
         (["disable", "gpu-0"], {"name": "gpu-0", "action": "disable"}),
     ],
 )
