@@ -23,18 +23,18 @@ and queueing requests makes of latency and throughput, and nothing of GPUs. All 
 processors of one machine, over loopback.
 
 Every contestant gets the same arrivals, in turns; latency counts from when a request was due. The
-figures are medians of the runs. triton-lb has no weights and no limits set
-(`scheduling.concurrency: auto`); `-weighted` peers know the speed of
-each Triton, `haproxy-limits` has a queue before as many requests as execute at once, and
-`haproxy-tuned` weights and limits found by trying. `perfect (simulated)` knows all times and costs
-none: each request goes, in the order of arrival, to the Triton that ends it first, with the times
-that these Tritons take when they are asked directly.
+figures are medians of the runs. triton-lb has neither weights nor limits set
+(`scheduling.concurrency: auto`); `-weighted` peers know the speed of each Triton, `haproxy-limits`
+has a queue before as many requests as execute at once, and `haproxy-tuned` weights and limits found
+by trying. `perfect (simulated)` knows all times and costs none: each request goes, in the order of
+arrival, to the Triton that ends it first, with the times that these Tritons take when they are
+asked directly.
 """
 _READING = """\
-`rate`: good answers a second while requests came; `in budget`: requests that were due, a second,
-which had a good answer within the budget; `failed`: share without a good answer; `batch`: rows per
-execution; `busy`: share of time that the instances of each Triton computed. Milliseconds. `p50` to
-`p99` are of good answers only."""
+`rate`: good answers a second while requests came; `in N ms`: those within so much of when the
+request was due (goodput); `failed`: share without a good answer; `batch`: rows per execution;
+`busy`: share of time that the instances of each Triton computed. Milliseconds. `p50` to `p99` are
+of good answers only."""
 
 
 @dataclass

@@ -70,11 +70,13 @@ def test_requests_that_wait_are_batched_and_counted(fleet: Fleet, protocol: str)
 def test_latency_counts_from_when_a_request_was_due(fleet: Fleet, protocol: str) -> None:
     (address,) = fleet.addresses
     port = address.http if protocol == HTTP else address.grpc
-    job = Job(protocol, port, (Kind(deadline_ms=10.0),), seconds=0.3, seed=1, rate=50.0)
+    job = Job(protocol, port, (Kind(deadline_ms=10.0),), seconds=0.3, seed=1, rate=80.0)
     outcomes = generate(job, CORE)
-    # A server may say so itself, as it comes to know of it.
+    # A server may say so itself, and a moment earlier.
     assert {each.what for each in outcomes} <= {LATE, "grpc 4"}
-    assert all(each.due <= each.sent < each.ended >= each.due + 0.01 for each in outcomes)
+    late = [each for each in outcomes if each.what == LATE]
+    assert late
+    assert all(each.due <= each.sent < each.ended >= each.due + 0.01 for each in late)
 
 
 def test_a_triton_can_be_slowed_down_for_a_while(fleet: Fleet) -> None:
