@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
+from lb.balancing.adaptive import AdaptiveLimit
 from lb.balancing.cost import Cost
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, LaneLimit, Ticket
@@ -78,7 +79,8 @@ class Tally:
         self.in_flight = 0
         """Tickets under way."""
         self.usual = Cost()
-        """Of an execution wherever it runs: the measure of work that waits."""
+        """What a request costs wherever it runs, of an execution that it shares its part: the
+        measure of work that waits."""
         self.best_s = _UNKNOWN_S
         """What an execution takes on the fastest lane: assumed of those that are not known, so
         that they are tried."""
@@ -90,9 +92,9 @@ class Lane:
     """One line at one backend, which runs each request by itself."""
 
     __slots__ = (
-        "_ends", "_ends_at", "anchor", "backend", "begins_at", "cost", "elsewhere", "elsewhere_at",
-        "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick", "limit",
-        "plan", "site", "stamp", "tally", "work_s",
+        "_ends", "_ends_at", "adaptive", "anchor", "backend", "begins_at", "cost", "elsewhere",
+        "elsewhere_at", "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick",
+        "limit", "plan", "site", "stamp", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -120,10 +122,16 @@ class Lane:
         """Of its entry in the `LaneIndex`."""
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
+        self.adaptive: AdaptiveLimit | None = None
+        self.plan = plan
         self.apply(plan)
 
     def apply(self, plan: LaneLimit) -> None:
         """Take over another limit."""
+        if not plan.is_adaptive:
+            self.adaptive = None
+        elif self.adaptive is None or plan.concurrency != self.plan.concurrency:
+            self.adaptive = AdaptiveLimit(plan.concurrency or max(1, plan.instances))
         self.plan = plan
         self.instances = max(1, plan.instances)
         self.limit = plan.concurrency or NO_LIMIT
@@ -131,9 +139,12 @@ class Lane:
 
     def adjust(self) -> None:
         """Find the limit that goes with the cost, where it is ours to find."""
-        if self.plan.is_auto:
-            extra = MARGIN_S * self.instances / self.cost.mean_s if self.cost.count else 1.0
-            self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
+        if self.adaptive is not None:
+            self.instances = self.adaptive.limit
+        elif not self.plan.is_auto:
+            return
+        extra = MARGIN_S * self.instances / self.cost.mean_s if self.cost.count else 1.0
+        self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
 
     def forget(self) -> None:
         """Nothing learnt holds."""
@@ -236,6 +247,7 @@ class Lane:
         """An attempt is over."""
         self._ends += 1
         self._ends_at[self._ends % _ENDS] = now
+        self.adapt(now)
         self.in_flight -= 1
         self.work_s = self.work_s - ticket.work_s if self.in_flight else 0.0
         self.site.own -= 1
@@ -246,8 +258,17 @@ class Lane:
             if self._ends - _ENDS < waited_for < self._ends:
                 began = max(began, self._ends_at[waited_for % _ENDS])
             self.learn(now - began, ticket.rows, ticket.size, now)
+            usual = self.tally.usual
+            if usual.count < self.cost.count or not self._ends & _USUAL_EVERY:
+                usual.learn(now - began, ticket.rows, ticket.size, now)
         elif ending is Ending.FAILED:
             self.site.failed(now)
+
+    def adapt(self, now: float) -> None:
+        """A request ends: see whether another limit is better, where that is to be found."""
+        adaptive = self.adaptive
+        if adaptive is not None and adaptive.ended(now, is_full=self.in_flight >= adaptive.limit):
+            self.adjust()
 
     def learn(self, took_s: float, rows: int, size: int, now: float) -> None:
         """An execution of so many rows and bytes took so long."""
@@ -259,14 +280,11 @@ class Lane:
             # Where the fastest has become slower, the next answer of a faster one mends it.
             tally.best = self
             tally.best_s = cost.mean_s
-        if tally.usual.count < cost.count or not self._ends & _USUAL_EVERY:
-            tally.usual.learn(took_s, rows, size, now)
         if now >= self.explore_at - self.explore_s / 2:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
         self.explore_at = now + self.explore_s
-        if self.plan.is_auto:
-            self.adjust()
+        self.adjust()
 
     def _elsewhere_s(self, now: float) -> float:
         """How long the requests of others keep it busy, as far as it was said."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Plan, Ticket
+from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
 
 _MAX_ALIASES: Final = 64
 _POLL_S: Final = 0.01
@@ -58,7 +59,8 @@ class Line:
         self.waiting.clear()
         self._aliases.clear()
         for backend, lane in tuple(self.lanes.items()):
-            if not lane.in_flight and not lane.cost.count:
+            is_other_kind = isinstance(lane, BatchLane) is not _batches(self.plan.limit(backend))
+            if not lane.in_flight and (is_other_kind or not lane.cost.count):
                 del self.lanes[backend]
         self._slots = 0
 
@@ -107,7 +109,9 @@ class Line:
             site = self.sites.get(backend)
             if site is None:
                 site = self.sites[backend] = Site(backend)
-            lane = self.lanes[backend] = Lane(site, self.plan.limit(backend), self.tally)
+            limit = self.plan.limit(backend)
+            kind = BatchLane if _batches(limit) else Lane
+            lane = self.lanes[backend] = kind(site, limit, self.tally)
             self._slots = 0
         return lane
 
@@ -164,3 +168,8 @@ class Line:
             pool.wake_at = now + _POLL_S
         elif best.in_flight < best.limit:
             pool.wake_at = max(now + _RECHECK_S, best.begins_at - LEAD_S)
+
+
+def _batches(limit: LaneLimit) -> bool:
+    """Whether a backend puts several requests into one execution."""
+    return limit.max_batch > 1

@@ -1,0 +1,111 @@
+"""Finds how many requests a backend does at once: as long as more of them bring more per second.
+
+The gradient of throughput over concurrency is measured between two limits, in windows in which the
+limit was what held requests back. Throughput, not latency: a batch that fills up takes longer too,
+and is what is wanted. A trial sends a third less at most, so that batches do not starve.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import ceil
+from typing import Final
+
+_WINDOW: Final = 100
+"""Ends in one measurement."""
+_WINDOW_S: Final = 0.25
+_PRESSING: Final = 0.8
+"""Part of the ends at which the limit must have been reached."""
+_STEP: Final = 1.5
+_WORTH_IT: Final = 0.2
+"""Part of a step in concurrency that has to come back as throughput."""
+_HOLD: Final = 10
+"""Windows that pass before the next trial, once a limit is found."""
+_MAX: Final = 4096
+
+
+class Trial(Enum):
+    """What the limit of a window is."""
+
+    FOUND = "found"
+    """The one that is thought to be right."""
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class AdaptiveLimit:
+    """The limit of one lane."""
+
+    __slots__ = (
+        "_began", "_ends", "_found", "_found_rate", "_full", "_hold", "_next", "_now", "limit",
+    )  # fmt: skip
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(1, limit)
+        """To be kept from now on."""
+        self._found = self.limit
+        self._found_rate = 0.0
+        self._now = Trial.FOUND
+        self._next = Trial.HIGHER
+        self._hold = 0
+        self._began = 0.0
+        self._ends = 0
+        self._full = 0
+
+    def ended(self, now: float, *, is_full: bool) -> bool:
+        """A request ended; whether the limit is another one now.
+
+        Args:
+            now: the time.
+            is_full: as many were under way as the limit allows.
+        """
+        if not self._ends:
+            self._began = now
+        self._ends += 1
+        self._full += is_full
+        took = now - self._began
+        if self._ends <= _WINDOW or took < _WINDOW_S:
+            return False
+        rate = (self._ends - 1) / took
+        is_pressing = self._full >= _PRESSING * self._ends
+        self._ends = self._full = 0
+        if not is_pressing:
+            return self._settle(self._next)
+        before = self.limit
+        self._judge(rate)
+        return self.limit != before
+
+    def _judge(self, rate: float) -> None:
+        """A window is over in which the limit mattered."""
+        if self._now is Trial.FOUND:
+            self._found_rate = rate
+            if self._hold:
+                self._hold -= 1
+            else:
+                self._try(self._next)
+            return
+        step = self.limit / self._found - 1.0
+        gain = (rate / self._found_rate - 1.0) / step
+        if (gain >= _WORTH_IT) is (self._now is Trial.HIGHER):
+            self._found = self.limit
+            self._found_rate = rate
+            self._try(self._now)
+            return
+        self._hold = _HOLD
+        self._settle(Trial.LOWER if self._now is Trial.HIGHER else Trial.HIGHER)
+
+    def _try(self, trial: Trial) -> None:
+        limit = self._found * _STEP if trial is Trial.HIGHER else self._found / _STEP
+        self.limit = min(_MAX, max(1, ceil(limit) if trial is Trial.HIGHER else int(limit)))
+        if self.limit == self._found:
+            self._settle(Trial.HIGHER)
+        else:
+            self._now = trial
+
+    def _settle(self, following: Trial) -> bool:
+        """Go back to the limit that was found."""
+        is_other = self.limit != self._found
+        self.limit = self._found
+        self._now = Trial.FOUND
+        self._next = following
+        return is_other

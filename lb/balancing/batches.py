@@ -1,0 +1,185 @@
+"""A lane at a backend that puts what waits into one execution (Triton's dynamic batching).
+
+An execution takes a base time and some for each row, so that one more request costs little where
+others wait already. Executions are recognised by their ends: the answers of one come at once. While
+one runs the next one fills, up to a whole batch per instance; more than that waits with us.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from lb.balancing.cost import Cost
+from lb.balancing.lanes import NO_LIMIT, Lane, Site, Tally
+from lb.domain.schedule import Ending, LaneLimit, Ticket
+
+_AT_ONCE_S: Final = 0.002
+"""Answers of one execution come so close together, or closer than that part of it."""
+_AT_ONCE_SHARE: Final = 0.25
+_KEEP: Final = 0.9
+
+
+class BatchLane(Lane):
+    """One line at one backend, which runs requests in batches."""
+
+    __slots__ = (
+        "_batch_began", "_batch_count", "_batch_ended", "_batch_good", "_batch_rows", "_batch_size",
+        "_batch_took", "_ends_at_s", "_request_rows", "_running", "batch", "rows", "waiting_rows",
+    )  # fmt: skip
+
+    def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
+        self.batch = max(2, plan.max_batch)
+        """Rows of one execution at most."""
+        self.rows = 0
+        """Of all that is under way."""
+        self.waiting_rows = 0
+        """Of those that wait at the backend, as far as can be told."""
+        self._running: deque[tuple[float, int]] = deque()
+        """When executions began that probably run, and their rows."""
+        self._request_rows = 1.0
+        """Of a request on average."""
+        self._ends_at_s = 0.0
+        # The execution whose answers came last.
+        self._batch_took = 0.0
+        self._batch_ended = -1.0
+        self._batch_rows = 0
+        self._batch_size = 0
+        self._batch_count = 0
+        self._batch_good = False
+        super().__init__(site, plan, tally)
+
+    def apply(self, plan: LaneLimit) -> None:
+        """Take over another limit."""
+        self.batch = max(2, plan.max_batch)
+        super().apply(plan)
+
+    def adjust(self) -> None:
+        """Admit one batch that executes and one that fills, per instance."""
+        if self.adaptive is not None:
+            self.limit = self.adaptive.limit
+        elif self.plan.is_auto:
+            self.limit = 2 * self.instances * self.batch
+
+    @property
+    def rate(self) -> float:
+        """Requests per second that it can do, 0 where it is not known."""
+        if not self.cost.count:
+            return 0.0
+        per_batch = max(1.0, self.batch / self._request_rows)
+        took = self._execution_s(int(per_batch * self._request_rows), 0)
+        return self.instances * per_batch / took
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that may be under way."""
+        return NO_LIMIT if self.adaptive is not None else 2 * self.instances * self.batch
+
+    def look(self, rows: int, size: int, now: float) -> float:
+        """When a request would end here; sets `begins_at` and `is_open`."""
+        count = self.in_flight
+        room = self.rows < self.most_rows if self.cost.count else not count
+        self.is_open = count < self.limit and (room or not count) and not self.is_shut()
+        begins = now
+        filled = rows
+        if len(self._running) >= self.instances:
+            full, ahead = divmod(self.waiting_rows, self.batch)
+            begins = self._next_at(now)
+            if full:
+                begins += full * self._execution_s(self.batch, 0) / self.instances
+            filled = min(self.batch, ahead + rows)
+        took = self._execution_s(filled, size)
+        if self.backend.share != 1.0 or self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now) / self.backend.share
+        if self.elsewhere:
+            begins += self._elsewhere_s(now)
+        self.begins_at = begins
+        self._ends_at_s = begins + took
+        return self._ends_at_s
+
+    def free_at(self, now: float) -> float:
+        """When the execution begins that one more request would be in."""
+        self.look(1, 0, now)
+        return self.begins_at
+
+    def could_end(self, within_s: float) -> int:
+        """How many more requests it ends within a time in which it has nothing else to do."""
+        return int(within_s * self.rate)
+
+    def begin(self, ticket: Ticket, now: float) -> None:
+        """A ticket begins; `look` was asked about it."""
+        ticket.expected_s = max(0.0, self._ends_at_s - now)
+        self._request_rows = _KEEP * self._request_rows + (1.0 - _KEEP) * ticket.rows
+        if len(self._running) < self.instances:
+            self._running.append((now, ticket.rows))
+        else:
+            self.waiting_rows += ticket.rows
+        self.in_flight += 1
+        self.rows += ticket.rows
+        self.site.own += 1
+
+    def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """An attempt is over."""
+        self.adapt(now)
+        self.in_flight -= 1
+        self.rows -= ticket.rows
+        self.site.own -= 1
+        if ending is Ending.FAILED:
+            self.site.failed(now)
+        if not self._is_of_last_batch(ticket, now):
+            self._learn_batch()
+            self._begin_batch(ticket, now)
+        self._batch_rows += ticket.rows
+        self._batch_size += ticket.size
+        self._batch_count += 1
+        self._batch_good = self._batch_good and ending is Ending.GOOD
+        if not self.in_flight:
+            self._learn_batch()
+            self._running.clear()
+            self.waiting_rows = 0
+
+    def _is_of_last_batch(self, ticket: Ticket, now: float) -> bool:
+        if not self._batch_count or self._batch_rows + ticket.rows > self.batch:
+            return False
+        took = self._batch_took
+        return now - self._batch_ended <= min(_AT_ONCE_S, _AT_ONCE_SHARE * took)
+
+    def _begin_batch(self, ticket: Ticket, now: float) -> None:
+        """The first answer of an execution came: another one runs in its place."""
+        began = ticket.began_at
+        if self._running:
+            # Never before its request was there.
+            began = max(began, self._running.popleft()[0])
+        self._batch_took = now - began
+        self._batch_ended = now
+        self._batch_rows = self._batch_size = self._batch_count = 0
+        self._batch_good = True
+        if self.waiting_rows:
+            rows = min(self.batch, self.waiting_rows)
+            self.waiting_rows -= rows
+            self._running.append((now, rows))
+
+    def _learn_batch(self) -> None:
+        """The last execution is known whole."""
+        count = self._batch_count
+        if count and self._batch_good:
+            self._batches(count)
+        self._batch_count = 0
+
+    def _batches(self, count: int) -> None:
+        took, now = self._batch_took, self._batch_ended
+        self.learn(took, self._batch_rows, self._batch_size, now)
+        usual: Cost = self.tally.usual
+        usual.learn(took / count, self._batch_rows / count, self._batch_size / count, now)
+
+    def _execution_s(self, rows: int, size: int) -> float:
+        cost = self.cost
+        if not cost.count:
+            return self.tally.best_s
+        return cost.base_s + cost.row_s * rows + cost.byte_s * size
+
+    def _next_at(self, now: float) -> float:
+        """When the first of the executions that run ends."""
+        began, rows = self._running[0]
+        ends = began + self._execution_s(rows, 0)
+        return ends if ends > now else now + (now - ends)
