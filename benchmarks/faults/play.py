@@ -98,11 +98,15 @@ async def perform(
     """
     if not contestant.keeps_sequences:
         mix = replace(mix, steps=0.0)
+    if scenario.rogue:
+        mix = replace(mix, streams=0.0)
     await site.make_well()
     site.ledgers.news()
     async with AsyncExitStack() as stack:
         if scenario.disturbed:
             await stack.enter_async_context(site.disturbed(seed))
+        if scenario.rogue:
+            await stack.enter_async_context(site.joined_by_rogue(seed))
         stack.callback(contestant.stop)
         await contestant.start(site.ways, folder)
         load = Load(contestant.target, mix, seed=seed)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from benchmarks.faults import steps
 from benchmarks.faults.between import NO_FAULT, Fault
 from benchmarks.faults.contestants import TUNED
+from benchmarks.faults.rogue import BREAKS, CHURNS
 from benchmarks.faults.rules import (
     Rule,
     answered_within,
@@ -41,6 +42,8 @@ class Scenario:
     rules: tuple[Rule, ...]
     disturbed: bool = False
     """Whether something stands between the balancer and the Tritons that can disturb."""
+    rogue: bool = False
+    """Whether a scripted backend stands beside the Tritons. It has one model, and no streams."""
     only: tuple[str, ...] = field(default=())
     """Who can take part, if not everybody."""
 
@@ -250,6 +253,46 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
             ),
             (failed(),),
             disturbed=True,
+        ),
+        Scenario(
+            "rate",
+            "2 MB a second and connection to and from one for 10 s",
+            (
+                *(steps.rest(3.0), steps.disturb(1, Fault(bytes_per_s=2e6)), steps.rest(10.0)),
+                *(steps.disturb(1, NO_FAULT), steps.rest(3.0)),
+            ),
+            (failed(),),
+            disturbed=True,
+        ),
+        Scenario(
+            "corrupt",
+            "open connections to one are reset, answers on new ones corrupt for 10 s",
+            (
+                *(steps.rest(3.0), steps.disturb(1, Fault(corrupt_after=1)), steps.reset_open(1)),
+                *(steps.rest(10.0), steps.disturb(1, NO_FAULT), steps.rest(3.0)),
+            ),
+            (failed(),),
+            disturbed=True,
+        ),
+        Scenario(
+            "breaks",
+            "a scripted one breaks HTTP and HTTP/2 on a third of its requests for 10 s",
+            (
+                *(steps.rest(3.0), steps.misbehave(BREAKS), steps.rest(10.0)),
+                *(steps.misbehave(""), steps.rest(3.0)),
+            ),
+            (failed(),),
+            rogue=True,
+        ),
+        Scenario(
+            "churns",
+            "a scripted one ends its connections all the time for 10 s, as it may",
+            (
+                *(steps.rest(3.0), steps.misbehave(CHURNS), steps.rest(10.0)),
+                *(steps.misbehave(""), steps.rest(3.0)),
+            ),
+            (failed(),),
+            rogue=True,
         ),
         Scenario(
             "late",

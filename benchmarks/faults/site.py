@@ -12,6 +12,7 @@ from random import Random
 
 from benchmarks.faults.between import Between
 from benchmarks.faults.ledger import BackendLedgers
+from benchmarks.faults.rogue import Rogue
 from benchmarks.load.processes import BenchError
 from tests.triton.server import RealTriton
 from tests.triton.target import Target
@@ -42,6 +43,7 @@ class Site:
         self.tritons = tuple(tritons)
         self.ledgers = BackendLedgers(records)
         self.between: list[Between] = []
+        self.rogue: Rogue | None = None
         self._records = records
 
     @classmethod
@@ -106,7 +108,19 @@ class Site:
                 http, grpc = self.between[2 * number : 2 * number + 2]
                 target = Target(f"127.0.0.1:{http.port}", f"127.0.0.1:{grpc.port}")
             ways.append(Way(triton.name, target, triton.metrics_port))
+        if self.rogue is not None:
+            ways.append(Way(self.rogue.name, self.rogue.target, self.rogue.metrics_port))
         return ways
+
+    @asynccontextmanager
+    async def joined_by_rogue(self, seed: int) -> AsyncIterator[None]:
+        """Put a scripted backend beside the Tritons."""
+        async with Rogue(self._records, Random(seed)).running() as rogue:
+            self.rogue = rogue
+            try:
+                yield
+            finally:
+                self.rogue = None
 
     @asynccontextmanager
     async def disturbed(self, seed: int) -> AsyncIterator[None]:

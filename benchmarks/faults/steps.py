@@ -218,6 +218,16 @@ def resets(share: float, seconds: float) -> Step:
     return step
 
 
+def reset_open(number: int) -> Step:
+    """Reset all that is open to one Triton, each in the midst of what it sends next."""
+
+    async def step(stage: Stage) -> None:
+        for between in stage.site.between[2 * number : 2 * number + 2]:
+            between.reset_share(1.0)
+
+    return step
+
+
 def disturb(number: int, fault: Fault) -> Step:
     """Set the fault of both ports of one Triton; marks `disturb`."""
 
@@ -225,6 +235,17 @@ def disturb(number: int, fault: Fault) -> Step:
         stage.mark("disturb")
         for between in stage.site.between[2 * number : 2 * number + 2]:
             between.set(fault)
+
+    return step
+
+
+def misbehave(conduct: str) -> Step:
+    """Tell the scripted backend what to do; marks `disturb`."""
+
+    async def step(stage: Stage) -> None:
+        stage.mark("disturb")
+        if stage.site.rogue is not None:
+            stage.site.rogue.conduct = conduct
 
     return step
 
