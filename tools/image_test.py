@@ -1,0 +1,251 @@
+"""Builds the container image and starts it, as far as that can be done without a container engine.
+
+    make image-test
+
+Debian's debootstrap makes a base with Python, buildah builds the Dockerfile on it (isolation by
+chroot), and the image's own start command runs in a clean root: namespaces of its own, a read-only
+root file system, a user without any capability. Packages come from a folder that is filled before,
+so that the build itself asks nobody. Says of each step whether it was done; needs root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "image"
+WHEELS, BASE = FOLDER / "wheels", FOLDER / "base"
+PACKAGES = "python3,python3-venv,ca-certificates"
+RELEASE = "bookworm"
+BASE_IMAGE, IMAGE = "localhost/triton-lb-base", "localhost/triton-lb"
+UID = 10001
+LIMIT_S = 900
+BUILDAH = (
+    "buildah",
+    "--storage-driver=vfs",
+    f"--root={FOLDER / 'storage'}",
+    f"--runroot={FOLDER / 'run'}",
+)
+CLEAN_ROOT = """
+set -e
+root="$1" user="$2"
+shift 2
+ip link set lo up
+mount --bind "$root" "$root"
+mount -o remount,bind,ro "$root"
+mount --bind /dev "$root/dev"
+mount -t proc proc "$root/proc"
+exec chroot "$root" /usr/bin/setpriv --reuid "$user" --regid "$user" --clear-groups \\
+  --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
+"""
+
+
+class NotPossible(Exception):
+    """A step cannot be done on this machine."""
+
+
+def run(*command: str, **options: Any) -> str:
+    """Run a command to its end; returns what it says."""
+    done = subprocess.run(
+        command, check=False, text=True, capture_output=True, timeout=LIMIT_S, **options
+    )
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise RuntimeError(f"{' '.join(command[:8])} ... ended with {done.returncode}:\n{said}")
+    return str(done.stdout)
+
+
+def need(*programs: str) -> None:
+    """Raise NotPossible unless we are root and have these programs."""
+    if os.geteuid() != 0:
+        raise NotPossible("root is needed")
+    for each in programs:
+        if shutil.which(each) is None:
+            raise NotPossible(f"there is no {each}")
+
+
+# Steps
+
+
+def get_wheels() -> str:
+    """What pip will ask for, at the versions of constraints.txt."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["build-system"]["requires"], "wheel", *project["project"]["dependencies"]]
+    pip = (sys.executable, "-m", "pip", "download", "-q", "-c", "constraints.txt")
+    run(*pip, "--only-binary=:all:", "-d", str(WHEELS), *wanted, cwd=ROOT)
+    return f"{len(list(WHEELS.iterdir()))} packages"
+
+
+def make_base() -> str:
+    """A small Debian with Python, in place of the official image."""
+    need("debootstrap", "buildah")
+    if not (BASE / ".ready").exists():
+        shutil.rmtree(BASE, ignore_errors=True)
+        run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", RELEASE, str(BASE))
+        (BASE / "etc" / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /wheels\n")
+        (BASE / ".ready").touch()
+    if BASE_IMAGE in run(*BUILDAH, "images", "--format", "{{.Name}}"):
+        return "made before"
+    container = run(*BUILDAH, "from", "scratch").strip()
+    run(*BUILDAH, "copy", "-q", container, str(BASE), "/")
+    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    run(*BUILDAH, "config", "--env", path, container)
+    run(*BUILDAH, "commit", "-q", "--rm", container, BASE_IMAGE)
+    return f"Debian {RELEASE}"
+
+
+def build(name: str, *options: str) -> str:
+    """The Dockerfile, step by step. Returns the image."""
+    need("buildah")
+    image = f"{IMAGE}:{name}"
+    run(
+        *(*BUILDAH, "build", "--isolation=chroot", "--format=docker"),
+        *("--build-arg", f"BASE={BASE_IMAGE}", "--volume", f"{WHEELS}:/wheels:ro"),
+        *(*options, "-t", image, "."),
+        cwd=ROOT,
+    )
+    return image
+
+
+def check_configuration() -> str:
+    """What an engine would be told."""
+    found = config_of("test")
+    expected = {
+        "User": f"{UID}:{UID}",
+        "Entrypoint": ["triton-lb"],
+        "Cmd": ["serve", "--config", "/etc/triton-lb/triton-lb.yaml"],
+        "StopSignal": "SIGTERM",
+        "ExposedPorts": {f"{port}/tcp": {} for port in (8000, 8001, 8002)},
+    }
+    for key, value in expected.items():
+        if found[key] != value:
+            raise RuntimeError(f"{key} is {found[key]}, not {value}")
+    build("root", "--build-arg", "UID=0")
+    if config_of("root")["User"] != "0:0":
+        raise RuntimeError("the build argument UID does nothing")
+    return f"user {found['User']}, and 0:0 with UID=0"
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """How an image wants to be run."""
+    told = json.loads(run(*BUILDAH, "inspect", "--type", "image", f"{IMAGE}:{name}"))
+    found: dict[str, Any] = told["Docker"]["config"]
+    return found
+
+
+def compare_builds() -> str:
+    """The same sources give the same files."""
+    build("again", "--no-cache")
+    first, second = digests(root_of("test")), digests(root_of("again"))
+    differing = sorted(path for path in {*first, *second} if first.get(path) != second.get(path))
+    if differing:
+        raise RuntimeError(f"{len(differing)} files differ, such as {differing[:5]}")
+    return f"{len(first)} files are the same in a second build"
+
+
+def check_content() -> str:
+    """Nothing that builds, nothing that was only needed to build."""
+    root = root_of("test")
+    installed = {path.name for path in (root / "opt/triton-lb/lib").rglob("site-packages/*")}
+    surplus = installed & {"pip", "setuptools", "wheel"}
+    surplus |= {name for name in ("gcc", "cc", "make", "git") if (root / "usr/bin" / name).exists()}
+    if surplus or (root / "src").exists():
+        raise RuntimeError(f"left over: {sorted(surplus) or 'the sources'}")
+    return run("du", "-sh", str(root / "opt/triton-lb")).split()[0] + " beside the base"
+
+
+def start() -> str:
+    """The image's own command, and a simulated Triton, in a clean root."""
+    need("unshare", "setpriv", "ip", "chroot")
+    config = config_of("test")
+    plan = {
+        "uid": UID,
+        "command": [*config["Entrypoint"], *config["Cmd"]],
+        "health": config["Healthcheck"]["Test"][1:],
+    }
+    environment = dict(each.split("=", 1) for each in config["Env"])
+    space = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child")
+    clean = ("sh", "-c", CLEAN_ROOT, "clean-root", str(root_of("test")), str(UID))
+    said = run(
+        *(*space, *clean, "python3", "-", json.dumps(plan)),
+        input=(ROOT / "tools" / "image_probe.py").read_text(),
+        # Of the host, that finds `unshare`; the image's own goes before.
+        env={**environment, "PATH": f"{environment['PATH']}:{os.environ['PATH']}"},
+    )
+    return said.strip()
+
+
+def digests(root: Path) -> dict[str, str]:
+    """What is in the files of the product."""
+    paths = [*(root / "opt/triton-lb").rglob("*"), *(root / "etc/triton-lb").rglob("*")]
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in paths
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def root_of(name: str) -> Path:
+    """The root file system of an image."""
+    container = f"triton-lb-{name}"
+    known = run(*BUILDAH, "containers", "--format", "{{.ContainerName}}").split()
+    if container not in known:
+        run(*BUILDAH, "from", "--name", container, f"{IMAGE}:{name}")
+    return Path(run(*BUILDAH, "mount", container).strip())
+
+
+def clear() -> None:
+    """Remove the containers of before."""
+    if shutil.which("buildah") and os.geteuid() == 0 and (FOLDER / "storage").exists():
+        run(*BUILDAH, "rm", "--all")
+
+
+STEPS = (
+    ("packages are fetched", get_wheels),
+    ("a base image is made with debootstrap", make_base),
+    ("the Dockerfile is built with buildah", lambda: build("test")),
+    ("the configuration is what engines are to be told", check_configuration),
+    ("nothing is left over from the build", check_content),
+    ("it starts, serves and ends in a clean root", start),
+    ("a second build gives the same", compare_builds),
+)
+NEVER = (
+    ("the official base image (python:3.11-slim-bookworm)", "a registry would be needed"),
+    ("an engine's own start (docker run, containerd)", "there is none here"),
+    ("hadolint", "no package has it; tests/deploy/test_image.py has rules of its own"),
+)
+
+
+def main(steps: Sequence[tuple[str, Any]] = STEPS) -> int:
+    """Do all steps; the first that cannot be done, or fails, ends it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    WHEELS.mkdir(exist_ok=True)
+    clear()
+    code = 0
+    for number, (what, step) in enumerate(steps):
+        try:
+            print(f"ran      {what}: {step()}", flush=True)
+        except (NotPossible, RuntimeError, subprocess.TimeoutExpired) as error:
+            word = "not run" if isinstance(error, NotPossible) else "FAILED"
+            code = 0 if isinstance(error, NotPossible) else 1
+            print(f"{word:8} {what}: {error}")
+            for later, _ in steps[number + 1 :]:
+                print(f"not run  {later}")
+            break
+    clear()
+    for what, why in NEVER:
+        print(f"not run  {what}: {why}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
