@@ -54,7 +54,7 @@ def _kills(count: int) -> tuple[Step, ...]:
         victim = at % 3
         script += [
             *(steps.kill(victim), steps.rest(_DOWN_S)),
-            *(steps.restart(victim), steps.back(victim), steps.rest(2.0)),
+            *(steps.restart(victim), steps.back(victim), steps.rest(1.0)),
         ]
     return tuple(script)
 
@@ -151,7 +151,7 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
             "slow",
             "one becomes 20 times slower",
             (
-                *(steps.rest(8.0), steps.tell(1, "slow", "20"), steps.rest(20.0)),
+                *(steps.rest(8.0), steps.tell(1, "slow", "20"), steps.rest(15.0)),
                 *(steps.heal(1), steps.rest(2.0)),
             ),
             (failed(), p99_factor("tell", 5.0, "heal", 3.0)),
@@ -159,7 +159,7 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
         Scenario(
             "resets",
             "every second 5 % of the upstream connections are reset in mid-request",
-            (steps.rest(2.0), steps.resets(0.05, 20.0), steps.rest(2.0)),
+            (steps.rest(2.0), steps.resets(0.05, 15.0), steps.rest(2.0)),
             (failed(),),
             disturbed=True,
         ),
@@ -296,9 +296,9 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
         ),
         Scenario(
             "late",
-            "everything to and from one comes 300 ms late for 15 s",
+            "everything to and from one comes 300 ms late for 10 s",
             (
-                *(steps.rest(8.0), steps.disturb(1, Fault(latency_s=0.3)), steps.rest(15.0)),
+                *(steps.rest(8.0), steps.disturb(1, Fault(latency_s=0.3)), steps.rest(10.0)),
                 *(steps.disturb(1, NO_FAULT), steps.mark("heal"), steps.rest(2.0)),
             ),
             (failed(), p99_factor("disturb", 5.0, "heal", 3.0)),
