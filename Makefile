@@ -89,7 +89,7 @@ peers: $(VENV)/.test triton debian
 floods: $(VENV)/.test
 	$(BIN)/python -m tests.floods $(FLOODS)
 
-# Every fault before three real Tritons, side by side with Envoy, about 25 minutes (CHAOS=--quick: 15);
+# Every fault before three real Tritons, side by side with Envoy, about half an hour (CHAOS=--quick: 20);
 # CHAOS="kill-one freeze" plays those, CHAOS=--keep writes benchmarks/RESULTS-faults.md.
 chaos: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
@@ -111,6 +111,8 @@ study: $(VENV)/.test triton
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
+	$(BIN)/triton-lb generate compose --gpus 2 --force --output deploy/compose/gpus >/dev/null
+	$(BIN)/triton-lb generate systemd --gpus 2 --force --output deploy/systemd >/dev/null
 
 # The container image: built with buildah on a base of debootstrap, and started in a clean root; about 3
 # minutes, as root. Says what could not be done.
