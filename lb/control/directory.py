@@ -455,6 +455,7 @@ class BackendDirectory:
         now = self.ref.current
         if (
             routing.placements != now.placements
+            or self._parting != now.parting
             or routing.routes is not now.routes
             or routing.regions != now.regions
             or routing.partial != now.partial
@@ -472,8 +473,15 @@ class BackendDirectory:
                 regions=routing.regions,
                 partial=routing.partial,
                 knows_all=routing.knows_all,
+                parting=self._parting,
             )
         )
+
+    @property
+    def _parting(self) -> frozenset[Backend]:
+        """Backends that are to become empty."""
+        records = self._records.values()
+        return frozenset(each.backend for each in records if each.admin is not AdminState.ENABLED)
 
     def _route(self) -> Routing:
         # Backends that list the same have the same set: it is looked at once.

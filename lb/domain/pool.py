@@ -102,6 +102,8 @@ class PoolSnapshot:
     ready. They stand in `routes`, and in `placements` when there is nothing better."""
     knows_all: bool = False
     """Every backend that may get requests has listed its models."""
+    parting: frozenset[Backend] = frozenset()
+    """Backends that are to become empty: nobody wants them any more, or the operator says so."""
 
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""

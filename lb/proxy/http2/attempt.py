@@ -88,6 +88,10 @@ class AttemptedCall(JoinedStreams):
             self._leave_attempt(outcome)
             self._go_again(outcome, is_unsent=is_unsent)
 
+    def leave_parting(self) -> None:
+        """Its backend is to become empty: a stream asks nothing of it any more, where it may ask
+        another one."""
+
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
         self._detach(ErrorCode.CANCEL)

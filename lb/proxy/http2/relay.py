@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _SHORT_S: Final = 30.0
 """How long memory may be short without a break before the largest holders give way; as for the
 progress of HTTP/1.1 bodies."""
+_PARTING_S: Final = 1.0
+"""Between two looks at streams with sequences on a backend that is to become empty."""
 _CLOSING_TURNS: Final = 100
 """Turns of the event loop that aborted connections may take to be gone; two do."""
 
@@ -143,6 +145,7 @@ class Http2Relay:
         """Connections to close after the next flush."""
         self.draining = False
         self._memory_timer: Timer | None = None
+        self._parting_timer: Timer | None = None
         self.no_pipe: Pipe[Any] = Pipe(None, ledger, 0, 0)
         """Stands for the other direction of a call that is over."""
         self._set(options)
@@ -269,6 +272,19 @@ class Http2Relay:
                     pool.leave_hung()
             if backend not in present and pool.is_empty:
                 del self.pools[backend]
+        if snapshot.parting and self._parting_timer is None:
+            self._leave_parting()
+
+    def _leave_parting(self) -> None:
+        """Have streams leave backends that are to become empty; look again while there are any."""
+        self._parting_timer = None
+        self.now = self.clock()
+        pools = [self.pools.get(backend) for backend in self.dispatcher.pool.current.parting]
+        calls = [call for pool in pools if pool is not None for call in pool.calls()]
+        for call in calls:
+            call.leave_parting()
+        if calls:
+            self._parting_timer = self.timers.after(_PARTING_S, self._leave_parting)
 
     def under_way(self) -> list[Exchange]:
         """Attempts that have not ended."""

@@ -42,8 +42,8 @@ class Branch(Exchange):
     """
 
     __slots__ = (
-        "begun", "cutter", "debts", "early_heads", "head", "is_movable", "merge", "opened_at",
-        "relay", "request", "response", "runs_once", "server", "upstream",
+        "begun", "cutter", "debts", "early_heads", "has_steps", "head", "is_leaving", "is_movable",
+        "merge", "opened_at", "relay", "request", "response", "runs_once", "server", "upstream",
     )  # fmt: skip
 
     def __init__(self, merge: StreamMerge) -> None:
@@ -64,6 +64,10 @@ class Branch(Exchange):
         no sequence."""
         self.runs_once = False
         """Some of them must not run twice."""
+        self.has_steps = False
+        """Some belong to sequences."""
+        self.is_leaving = False
+        """Its backend is to become empty, so nothing more is asked of it."""
         self.debts = Debts(call, call.relay.ledger)
         self.cutter = MessageCutter()
         """At the first byte that waits in `response`."""
@@ -89,6 +93,7 @@ class Branch(Exchange):
         call.port = None
         self.begun, self.opened_at = call.begun, call.opened_at
         self.is_movable, self.runs_once = call.is_stateless, call.runs_once
+        self.has_steps = call.has_steps
         self.tried, self.losses = call.tried, getattr(call, "losses", 0)
         self.upstream, call.upstream = call.upstream, None
         whole, request = call.request, self.request
@@ -120,6 +125,7 @@ class Branch(Exchange):
         is_bound = message.step is not None or message.version or message.regions
         self.is_movable &= message.model == self.model and not is_bound
         self.runs_once |= message.model in self.relay.dispatcher.reruns.never
+        self.has_steps |= message.step is not None
 
     @property
     def may_run_twice(self) -> bool:
@@ -141,8 +147,10 @@ class Branch(Exchange):
         return not self.merge.call.finished
 
     def half_close(self, trailers: bytes) -> None:
-        """The client has sent all."""
+        """Nothing more is asked here."""
         request = self.request
+        if request.ended:
+            return
         request.trailers = trailers
         request.ended = True
         if request.sink is not None:
@@ -277,6 +285,16 @@ class Branch(Exchange):
         self.merge.branch_lost(
             self, outcome, f"{text}: {detail}" if detail else text, OUTCOME_REASONS[outcome]
         )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it may end however it does: all is answered, and nothing more is asked."""
+        debts = self.debts
+        return self.is_leaving and not (debts.counted or debts.is_unknown or debts.sequences)
+
+    def leave_parting(self) -> None:
+        """See `Call`."""
+        self.merge.call.leave_parting()
 
     # Another attempt
 

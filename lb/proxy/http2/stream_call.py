@@ -350,6 +350,8 @@ class StreamCall(AnsweredStream):
             for piece in pieces:
                 self._send(piece)
             return
+        if self._pool.current.parting:
+            merge.leave_parting(but=backend)
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
@@ -427,6 +429,21 @@ class StreamCall(AnsweredStream):
         self._snapshot = None
         self.request.taker = self.response.taker = None
         return StreamMerge(self)
+
+    def leave_parting(self) -> None:
+        """See `AttemptedCall`. What is under way there is answered; only then that ends."""
+        backend = self.backend
+        parting = self._pool.current.parting
+        if self.finished or self.request.ended or not self._between:
+            return
+        if self.merge is None:
+            if self.upstream is None or backend is None or backend not in parting:
+                return
+            others = self.relay.dispatcher.placement(self).eligible
+            if (self.has_steps and backend.open_sequences) or not set(others) - parting:
+                return
+        merge = self.merge or self._fan_out()
+        merge.leave_parting()
 
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
         """See `Call`."""

@@ -57,8 +57,8 @@ class StreamMerge:
     """The branches of one call."""
 
     __slots__ = (
-        "_aside", "_is_pumping", "_is_scheduled", "_local", "_order", "_sources", "_speaker",
-        "_status", "_trailers", "call", "inbound", "is_closing", "live", "outlet",
+        "_aside", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_order", "_sources",
+        "_speaker", "_status", "_trailers", "call", "inbound", "is_closing", "live", "outlet",
     )  # fmt: skip
 
     def __init__(self, call: RoutedStream) -> None:
@@ -66,8 +66,10 @@ class StreamMerge:
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
         self._aside: list[Branch] = []
-        """Those that get no new requests: they are between two attempts, or were placed where
-        there is one already."""
+        """Those that get no new requests: they are between two attempts, were placed where there is
+        one already, or leave."""
+        self._has_left = False
+        """A backend was left since it is to become empty: without any branch the stream goes on."""
         self._sources: list[Branch] = []
         """Branches that may have something to say; those that ended, too, until all is said."""
         self._order: deque[Branch] = deque()
@@ -173,14 +175,25 @@ class StreamMerge:
         return (*self.live.values(), *self._aside)
 
     def set_aside(self, branch: Branch) -> None:
-        """A branch has lost its backend, and will be placed at another one."""
+        """A branch gets no new requests, as long as it has no other backend."""
         self._close(branch)
         self._aside.append(branch)
+
+    def leave_parting(self, but: Backend | None = None) -> None:
+        """Ask nothing more of backends that are to become empty, but of one. Their streams end when
+        all is answered that they were asked; sequences go on where they are."""
+        parting = self.call.relay.dispatcher.pool.current.parting
+        for backend, branch in tuple(self.live.items()):
+            is_bound = branch.has_steps and backend.open_sequences
+            if backend in parting and backend is not but and not is_bound:
+                self.set_aside(branch)
+                branch.is_leaving = self._has_left = True
+                branch.half_close(b"")
 
     def placed(self, branch: Branch, backend: Backend) -> None:
         """It has another backend. Its answers keep their turns, so it stays a branch of its own
         where that has one already."""
-        if backend not in self.live:
+        if backend not in self.live and not branch.is_leaving:
             self._aside.remove(branch)
             self.live[backend] = branch
 
@@ -275,8 +288,8 @@ class StreamMerge:
             text = f"backend {branch.name} (grpc) ended the stream within a message"
             self.branch_lost(branch, outcome, text, OUTCOME_REASONS[outcome])
             return
-        if status == GrpcStatus.OK:
-            if head is not None and not head.status:
+        if status == GrpcStatus.OK or branch.is_done:
+            if head is not None and not (head.status or branch.is_leaving):
                 self._trailers = head.block
             self._forgive(branch)
             self._go_on()
@@ -305,6 +318,9 @@ class StreamMerge:
         if self._speaker is branch and not self._has_whole(branch):
             self.call.fail(reason, text, outcome, status=status)
             return
+        if branch.is_done:
+            self._go_on()
+            return
         self.call.forget_starts(branch.debts, branch.backend, outcome)
         self._lose(branch, grpc_status(reason) if status is None else status, text, reason)
         self._go_on()
@@ -325,7 +341,7 @@ class StreamMerge:
             self._aside.remove(branch)
 
     def _go_on(self) -> None:
-        if not self._open:
+        if not self._open and (self._status is not None or not self._has_left):
             self.is_closing = True
         self.pump()
 

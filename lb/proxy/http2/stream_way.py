@@ -32,7 +32,7 @@ _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 class RoutedStream(Call):
     """A stream of inferences: what it knows of its backends, and which of them gets a message."""
 
-    __slots__ = ("_first", "debts", "mask", "may_move", "merge", "runs_once")
+    __slots__ = ("_first", "debts", "has_steps", "mask", "may_move", "merge", "runs_once")
 
     may_wait: ClassVar[bool] = False
 
@@ -52,6 +52,8 @@ class RoutedStream(Call):
         steps of one sequence that the first one was to begin, or may run twice."""
         self.runs_once = False
         """Some request belongs to a sequence, or to a model whose requests must not run twice."""
+        self.has_steps = False
+        """Some request belongs to a sequence."""
 
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """See `Call`: all of it is looked at."""
@@ -74,7 +76,14 @@ class RoutedStream(Call):
         step = message.step
         snapshot = dispatcher.pool.current
         route = snapshot.routes.get(message.model)
-        if step is None and home is not None and not message.regions and _is_everywhere(route):
+        may_stay = home not in snapshot.parting
+        if (
+            step is None
+            and home is not None
+            and may_stay
+            and not message.regions
+            and _is_everywhere(route)
+        ):
             return home
         asked = Exchange(_GRPC, self.operation, self.client, self.relay.now)
         asked.model = message.model
@@ -87,8 +96,10 @@ class RoutedStream(Call):
                 return backend
         if home is None and self.merge is None:
             return None
-        # Where no new streams go, this one goes on.
-        if home in placement.eligible or (home and home not in snapshot.usable(_GRPC)):
+        # Where no new streams go, this one goes on, unless that is for good.
+        if home in placement.eligible or (
+            home and may_stay and home not in snapshot.usable(_GRPC)
+        ):
             return home
         for other in self.merge.live if self.merge is not None else ():
             if other in placement.eligible:
@@ -141,6 +152,7 @@ class RoutedStream(Call):
         step = message.step
         is_once = step is not None or message.model in self.relay.dispatcher.reruns.never
         self.runs_once |= is_once
+        self.has_steps |= step is not None
         first = self._first
         if first is None:
             self._first = message
@@ -157,7 +169,7 @@ class RoutedStream(Call):
         """Another attempt begins."""
         self._first = None
         self.may_move = True
-        self.runs_once = False
+        self.runs_once = self.has_steps = False
 
     @property
     def is_stateless(self) -> bool:

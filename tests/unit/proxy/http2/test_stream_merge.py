@@ -27,8 +27,10 @@ from tests.fakes.frames import (
     window_update,
 )
 from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.relay import snapshot_of
 
 BAD_TRAILERS = ((b"grpc-status", b"13"), (b"grpc-message", b"broken"))
+STOPPED = ((b"grpc-status", b"14"), (b"grpc-message", b"Server exiting"))
 
 
 async def test_the_head_of_the_first_backend_is_the_clients() -> None:
@@ -389,3 +391,149 @@ async def test_errors_that_wait_for_their_turn_are_on_the_ledger() -> None:
     assert 100 < sent < 2**17 // 400
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
     assert paper.bench.is_clean()
+
+
+# Backends that are to become empty
+
+
+def drain(paper: PaperStreams, *numbers: int) -> None:
+    """The operator has some backends drained."""
+    parting = frozenset(paper.bench.backends[number] for number in numbers)
+    rest = [each for each in paper.bench.backends if each not in parting]
+    now = paper.bench.ref.current
+    placements = snapshot_of(rest).placements
+    paper.bench.ref.publish(replace(now, placements=placements, parting=parting))
+    paper.bench.relay.flush()
+
+
+async def test_an_idle_stream_leaves_a_backend_that_is_drained_and_goes_on_elsewhere() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
+    paper.backends[0].gets()
+    drain(paper, 0)
+    (end,) = paper.backends[0].gets()
+    assert end.ends_stream
+    paper.end(0)
+    assert [backend.in_flight for backend in paper.bench.backends] == [0, 0]
+    assert (paper.status(), paper.resets()) == (None, [])
+    paper.send(request("plain", name="2"))
+    assert paper.requests(1) == ["2"]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "2")))
+    assert paper.ids() == ["2"]
+    paper.send(end=True)
+    paper.end(1)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_what_is_under_way_on_a_drained_backend_is_answered_in_its_turn(begun: bool) -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    if begun:
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+        await paper.turn()
+    drain(paper, 0)
+    paper.send(request("plain", name="2"))
+    assert paper.requests(1) == ["2"]
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "2")))
+    assert paper.ids() == []
+    if not begun:
+        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.backends[0].sends(data(1, result("plain", "1")))
+    assert paper.ids() == ["1", "2"]
+    paper.send(end=True)
+    paper.end(0, 1)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+async def test_a_client_that_ends_without_another_request_ends_well() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    drain(paper, 0)
+    paper.end(0)
+    paper.send(end=True)
+    assert paper.status() == 0
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("end", [headers(1, STOPPED, end=True), rst(1, 8), None])
+async def test_how_a_backend_ends_that_owes_nothing_does_not_matter(end: bytes | None) -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    drain(paper, 0)
+    if end is None:
+        paper.backends[0].goes()
+    else:
+        paper.backends[0].sends(end)
+    assert (paper.status(), paper.resets()) == (None, [])
+    paper.send(request("plain", name="2"))
+    assert paper.requests(1) == ["2"]
+
+
+async def test_a_drained_backend_that_is_lost_with_requests_ends_the_stream() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    await paper.turn()
+    drain(paper, 0)
+    paper.backends[0].goes()
+    (answer,) = paper.answers()
+    assert (answer.infer_response.id, bool(answer.error_message)) == ("1", True)
+    assert paper.status() == 14
+    assert paper.bench.is_clean()
+
+
+async def test_sequences_go_on_where_they_are_until_they_end() -> None:
+    paper = PaperStreams()
+    paper.send(request("seq", 1, "1", start=True), request("plain", name="2"))
+    paper.backends[0].sends(
+        headers(1, RESPONSE_FIELDS), data(1, result("seq", "1")), data(1, result("plain", "2"))
+    )
+    assert paper.requests(0) == ["1", "2"]
+    drain(paper, 0)
+    paper.send(request("seq", 1, "3"), request("plain", name="4"))
+    assert (paper.requests(0), paper.requests(1)) == (["3"], ["4"])
+    paper.backends[0].sends(data(1, result("seq", "3")))
+    paper.send(request("seq", 1, "5", end=True))
+    assert paper.requests(0) == ["5"]
+    paper.backends[0].sends(data(1, result("seq", "5")))
+    paper.bench.loop.advance(1.1)
+    paper.bench.relay.flush()
+    assert [frame.ends_stream for frame in paper.backends[0].gets()] == [True]
+    paper.end(0)
+    assert paper.bench.backends[0].in_flight == 0
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "4")))
+    assert paper.ids() == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("numbers", [(0,), (0, 1)])
+async def test_a_stream_stays_where_nobody_else_can_serve_it(numbers: tuple[int, ...]) -> None:
+    paper = PaperStreams(backends=len(numbers))
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    drain(paper, *numbers)
+    paper.send(request("plain", name="2"))
+    assert paper.requests(0) == ["1", "2"]
+    paper.client.goes()
+    paper.bench.loop.advance(2.0)
+    assert paper.bench.is_clean()
+
+
+async def test_a_message_under_way_goes_on_where_it_began() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    large = request("plain", name="2", tensor=bytes(5000))
+    paper.client.sends(data(1, large[:3000]))
+    paper.backends[0].gets()
+    drain(paper, 0)
+    paper.client.sends(data(1, large[3000:]))
+    paper.send(request("plain", name="3"))
+    assert sum(len(frame.payload) for frame in paper.backends[0].gets()) == 2000 + len(large) - 5000
+    assert paper.requests(1) == ["3"]
