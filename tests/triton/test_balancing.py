@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import tritonclient.grpc as grpcclient
 
 from tests.fakes.process import wait_until
 from tests.triton.balancer import RunningBalancer
 from tests.triton.load import Load
 from tests.triton.server import RealTriton
+from tests.triton.target import WAIT_S
+from tests.triton.tensors import milliseconds
 
 
 @pytest.fixture
@@ -55,6 +60,47 @@ async def test_drained_triton_finishes_what_it_has_and_gets_nothing_new(
     served = Counter(sample.server for sample in load.samples)
     assert served[drained.name] == 2
     assert set(served) == {triton.name for triton in tritons}
+
+
+def test_idle_streams_leave_a_drained_triton_and_go_on_elsewhere(
+    balancer: RunningBalancer, drained: RealTriton, tritons: tuple[RealTriton, ...]
+) -> None:
+    def ask(client: grpcclient.InferenceServerClient, ms: int = 1) -> None:
+        client.async_stream_infer("sleeper", milliseconds(grpcclient, ms))
+
+    def server() -> str:
+        result, error = answers.get(timeout=WAIT_S)
+        assert error is None
+        name: str = result.as_numpy("SERVER").item().decode()
+        return name
+
+    answers: queue.Queue[Any] = queue.Queue()
+    clients = [
+        grpcclient.InferenceServerClient(
+            balancer.target.grpc, channel_args=[("lb.connection", number)]
+        )
+        for number in range(len(tritons))
+    ]
+    try:
+        for client in clients:
+            client.start_stream(lambda result, error: answers.put((result, error)))
+            ask(client)
+        assert {server() for _ in clients} == {triton.name for triton in tritons}
+        balancer.command(drained.name, "drain")
+        wait_until(
+            lambda: balancer.backends()[drained.name].empty,
+            timeout_s=10.0,
+            what="the drained Triton is empty",
+        )
+        for client in clients:
+            ask(client)
+        assert drained.name not in {server() for _ in clients}
+        for client in clients:
+            client.stop_stream()
+        assert answers.empty()
+    finally:
+        for client in clients:
+            client.close()
 
 
 async def test_metrics_show_every_triton_and_the_balancer_itself(

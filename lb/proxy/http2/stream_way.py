@@ -97,9 +97,7 @@ class RoutedStream(Call):
         if home is None and self.merge is None:
             return None
         # Where no new streams go, this one goes on, unless that is for good.
-        if home in placement.eligible or (
-            home and may_stay and home not in snapshot.usable(_GRPC)
-        ):
+        if home in placement.eligible or (home and may_stay and home not in snapshot.usable(_GRPC)):
             return home
         for other in self.merge.live if self.merge is not None else ():
             if other in placement.eligible:

@@ -357,7 +357,7 @@ def test_other_failures_take_nothing_out_and_only_doubtful_ones_wake_the_probe(
     assert eligible(directory, HTTP) == ["a", "b"]
     doubtful = {
         Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST, Outcome.PROTOCOL_ERROR,
-        Outcome.STALLED,
+        Outcome.STALLED, Outcome.LATE,
     }  # fmt: skip
     assert bool(woken) == (outcome in doubtful)
     assert (port.health.next_probe_at(Random(1)) == 101.1) == (outcome in doubtful)
