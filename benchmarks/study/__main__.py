@@ -51,19 +51,29 @@ def main() -> int:
         wanted = [each for each in given.parts if each != scaling.NAME]
         todo = chosen(wanted, everything=given.all) if wanted or not given.parts else []
         _tell_time(todo, given.runs, is_scaled)
+    except (BenchError, ValueError) as error:
+        parser.error(str(error))
+    failed = False
+    try:
         for part in todo:
             part = limited_to(part, names)
-            played.append(play(part, journal, runs=given.runs, commit=commit, scale=given.scale))
-            one = report.chapter(played[-1], journal, commit=commit, scale=given.scale)
+            try:
+                done = play(part, journal, runs=given.runs, commit=commit, scale=given.scale)
+            except BenchError as error:  # the others are still worth it
+                say(f"error: {part.name}: {error}")
+                failed = True
+                continue
+            played.append(done)
+            one = report.chapter(done, journal, commit=commit, scale=given.scale)
             say(report.text([one]))
         if is_scaled:
             scaling.play(journal, commit=commit, short=given.short)
-    except (BenchError, ValueError) as error:
+    except BenchError as error:
         say(f"error: {error}")
-        return 2
+        failed = True
     except KeyboardInterrupt:
         return 130
-    return _publish(given, journal, played, commit)
+    return max(_publish(given, journal, played, commit), 2 * failed)
 
 
 def _publish(

@@ -14,6 +14,7 @@ from benchmarks.study.figures import Run, middle
 from benchmarks.study.goals import Goal, judge
 from benchmarks.study.gpus import Models
 from benchmarks.study.journal import Journal
+from benchmarks.study.predicted import SIMULATED, is_predictable, predict
 from benchmarks.study.session import Played, capacity, fingerprint, seed_of
 
 _INTRO = """\
@@ -28,7 +29,8 @@ figures are medians of the runs. triton-lb has neither weights nor limits set
 has a queue before as many requests as execute at once, and `haproxy-tuned` weights and limits found
 by trying. `perfect (simulated)` knows all times and costs none: each request goes, in the order of
 arrival, to the Triton that ends it first, with the times that these Tritons take when they are
-asked directly.
+asked directly. `triton-lb (simulated)` is what the simulation of the same scheduler says of the
+same arrivals.
 """
 _READING = """\
 `rate`: good answers a second while requests came; `in N ms`: those within so much of when the
@@ -65,15 +67,14 @@ def chapter(played: Played, journal: Journal, *, commit: str, scale: float) -> C
             if runs := journal.runs(part.name, step.name, name, mark):
                 row[name] = middle(runs)
                 most = max(most, len(runs))
-        if row and is_apt(step.kinds, played.measured, rate, most_rate):
-            row[PERFECT] = bound(
-                rate,
-                step.seconds * scale,
-                step.kinds,
-                played.measured,
-                seeds=[seed_of(each) for each in range(most)],
-                budget_ms=part.budget_ms,
+        seeds = [seed_of(each) for each in range(most)]
+        asked = (rate, step.seconds * scale, step.kinds, played.measured)
+        if TRITON_LB in row and rate and is_predictable(step.kinds, played.measured):
+            row[SIMULATED] = predict(
+                *asked, capacity=most_rate, seeds=seeds, budget_ms=part.budget_ms
             )
+        if row and is_apt(step.kinds, played.measured, rate, most_rate):
+            row[PERFECT] = bound(*asked, seeds=seeds, budget_ms=part.budget_ms)
     return Chapter(played, medians, most, capacities)
 
 

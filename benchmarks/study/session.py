@@ -21,11 +21,12 @@ from benchmarks.study.generator import HTTP, Job, Outcome
 from benchmarks.study.gpus import Gpu, Models
 from benchmarks.study.journal import Journal, Key, Times
 from benchmarks.study.parts import Part, Step
+from benchmarks.study.predicted import WARM_UP_S, WARM_UP_SHARE
 from benchmarks.study.trace import Kind, mean_rows
 from benchmarks.study.wires import GOOD
 
 _CALIBRATION_S, _CALIBRATION_CLIENTS, _CALIBRATION_TRIES = 0.8, 2, 4
-_WARM_UP_S = 1.5
+_CALIBRATION_EXECUTIONS = 10
 _START_S = 20.0
 """Of the load generator, beyond its load."""
 _SETTLE_S, _LOOK_S = 20.0, 0.25
@@ -164,9 +165,9 @@ def _start(
 
 def _warm_up(running: Running, played: Played, core: int, scale: float) -> None:
     """Half of what they can carry: connections are made, and times are learnt."""
-    step = replace(played.part.steps[0], rate=0.0, share=0.5, clients=0)
+    step = replace(played.part.steps[0], rate=0.0, share=WARM_UP_SHARE, clients=0)
     step = replace(step, kinds=tuple(replace(each, deadline_ms=0.0) for each in step.kinds))
-    job = _job(running, step, played, seed=99, seconds=scale * _WARM_UP_S)
+    job = _job(running, step, played, seed=99, seconds=scale * WARM_UP_S)
     generate(job, core)
 
 
@@ -198,6 +199,7 @@ def calibrate(fleet: Fleet, core: int, scale: float = 1.0) -> list[Models]:
 def _overhead_ms(port: int, model: str, gpu: Gpu, core: int, seconds: float) -> float:
     clients = _CALIBRATION_CLIENTS * gpu.slots()
     kinds = (Kind(model=model),)
+    seconds = max(seconds, _CALIBRATION_EXECUTIONS * gpu.slots() / gpu.rate())
     job = Job(HTTP, port, kinds, seconds=seconds, seed=1, clients=clients)
     ends: list[float] = []
     for _ in range(_CALIBRATION_TRIES):  # the first request of all may take a second
