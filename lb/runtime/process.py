@@ -319,6 +319,8 @@ class Process:
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
         product.dispatcher.announce_exit()
         if shutdown.settle:
+            # Clients that send requests meanwhile lose none on a connection that is just closed.
+            product.http1.begin_drain(gently=True)
             await self._until(lambda: False, shutdown.settle)
         doors.stop()
         product.http1.begin_drain()
