@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Final
 
 from lb.domain.backend import Backend
@@ -91,9 +90,14 @@ class Planner:
                 return facts.is_decoupled is False
 
     def _make(self, rule: LineRule, facts: ModelFacts) -> Plan:
-        instances, max_batch = max(facts.instances, 1), facts.max_batch
-        limit = partial(LaneLimit, instances=instances, max_batch=max_batch)
-        executing = instances * max(max_batch, 1) if facts.instances else 0
+        max_batch = facts.max_batch
+        executing = facts.instances * max(max_batch, 1)
+
+        def limit(concurrency: int, **more: bool) -> LaneLimit:
+            # Where nothing is known of instances, as many run side by side as are let in.
+            instances = facts.instances or max(concurrency, 1)
+            return LaneLimit(concurrency, instances=instances, max_batch=max_batch, **more)
+
         match rule.by:
             case LimitBy.NUMBER:
                 usual = limit(rule.concurrency)

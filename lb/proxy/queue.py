@@ -138,6 +138,11 @@ class Queue:
         """Exchanges that wait."""
         return len(self._waiting) + len(self._homeless)
 
+    def has(self, exchange: Exchange) -> bool:
+        """Whether an exchange waits."""
+        queued = _queued(exchange)
+        return exchange in self._homeless or (queued is not None and queued.ticket in self._waiting)
+
     # What the dispatcher asks
 
     def offer(

@@ -41,6 +41,8 @@ _HEAD: Final = State.HEAD
 _BODY: Final = State.BODY
 _BUSY: Final = State.BUSY
 _LINGER: Final = State.LINGER
+_AT_ONCE_S: Final = 0.1
+"""After the end of a request: the end of the connection is part of it."""
 
 
 class ServerConnection(Downstream):
@@ -157,12 +159,26 @@ class ServerConnection(Downstream):
     def _look_at_eof(self) -> None:
         """Nothing more comes: what is incomplete stays so."""
         if self._pending or self.state is _BUSY:
+            self._look_at_patience()
             return
         if self.state is _BODY:
             self._refuse(MessageError(400, "request ended before its body was complete"))
         elif self.state is _HEAD:
             self._refuse(MessageError(400, "request ended before its head was complete"))
         else:
+            self.close()
+
+    def _look_at_patience(self) -> None:
+        """End a request that waits for its turn when its client closes: who only says that nothing
+        more comes says so at once, and who says it later has given up."""
+        exchange = self.exchange
+        if (
+            exchange is not None
+            and self.relay.dispatcher.queue.has(exchange)
+            and self.relay.clock() > max(self.since, exchange.started_at) + _AT_ONCE_S
+        ):
+            self.exchange = None
+            exchange.client_gone(Reason.CLIENT_GONE)
             self.close()
 
     def _read_head(self) -> bool:

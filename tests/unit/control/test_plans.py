@@ -38,14 +38,14 @@ def test_auto_schedules_what_runs_one_by_one() -> None:
 def test_a_number_holds_for_all_models_but_those_of_sequences() -> None:
     planner = Planner(PlanRules(usual=LineRule(by=LimitBy.NUMBER, concurrency=5)))
     for facts in (NO_FACTS, STATELESS, DECOUPLED):
-        assert usual(planner, facts) == LaneLimit(5)
+        assert usual(planner, facts) == LaneLimit(5, instances=5)
     assert planner.plan(b"m", STATEFUL) is None
 
 
 def test_measuring_begins_with_what_the_configuration_says() -> None:
     planner = Planner(PlanRules(usual=LineRule(by=LimitBy.MEASUREMENT)))
     assert usual(planner, BATCHING) == LaneLimit(16, is_adaptive=True, instances=2, max_batch=8)
-    assert usual(planner, STATELESS) == LaneLimit(8, is_adaptive=True)
+    assert usual(planner, STATELESS) == LaneLimit(8, is_adaptive=True, instances=8)
     assert planner.plan(b"m", DECOUPLED) is None
 
 

@@ -1,0 +1,238 @@
+"""Requests that wait for their turn, over real sockets and in both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lb.domain.outcome import Reason
+from lb.proxy.queue import QueueOptions
+from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
+from tests.fakes.http1_backend import raw_client
+
+SIDES = {"grpc": grpc_side, "http": http_side}
+
+
+@pytest.fixture(params=SIDES)
+async def one(request: pytest.FixtureRequest) -> AsyncIterator[Side]:
+    """One backend that takes one request at a time."""
+    async with asyncio.timeout(60), SIDES[request.param](1) as side:
+        side.schedule()
+        yield side
+
+
+@pytest.fixture(params=SIDES)
+async def two(request: pytest.FixtureRequest) -> AsyncIterator[Side]:
+    """Two of them."""
+    async with asyncio.timeout(60), SIDES[request.param](2) as side:
+        side.schedule()
+        yield side
+
+
+async def test_requests_begin_one_after_the_other_in_their_order(one: Side) -> None:
+    names = ["a", "b", "c", "d"]
+    tasks = [await one.asked(name) for name in names]
+    for count, name in enumerate(names, start=1):
+        await until(lambda name=name: name in one.gates[0].running, name)  # type: ignore[misc]
+        assert one.seen == names[:count]
+        assert one.relay.backends[0].in_flight == 1
+        one.gates[0].release()
+    assert [(await task).code for task in tasks] == [one.ok] * 4
+    records = {record.queue_position for record in one.records}
+    assert records == {None, 0, 1, 2}
+    assert all(record.placed_at > record.started_at for record in one.records[1:])
+
+
+async def test_what_waits_goes_to_whichever_backend_has_room(two: Side) -> None:
+    tasks = [await two.asked(name) for name in ("a", "b", "c")]
+    assert sorted(two.seen) == ["a", "b"]
+    gate = next(gate for gate in two.gates if "b" in gate.running)
+    gate.release()
+    await until(lambda: "c" in gate.running, "c runs where b ran")
+    for each in two.gates:
+        each.release()
+    assert [(await task).code for task in tasks] == [two.ok] * 3
+
+
+async def test_a_client_that_leaves_while_it_waits_costs_nothing(one: Side) -> None:
+    first = await one.asked("a")
+    gone, last = await one.asked("b"), await one.asked("c")
+    await asyncio.sleep(0.15)  # who ends a connection at once may wait for the answer
+    gone.cancel()
+    await until(lambda: len(one.queue) == 1, "b has left")
+    one.gates[0].release()
+    await until(lambda: "c" in one.gates[0].running, "c runs")
+    one.gates[0].release()
+    assert [(await first).code, (await last).code] == [one.ok] * 2
+    assert one.seen == ["a", "c"]
+    left = next(record for record in one.records if record.reason is Reason.CLIENT_GONE)
+    assert left.attempts == 0
+    assert left.backend is None
+
+
+async def test_a_deadline_that_passes_while_waiting_ends_it(one: Side) -> None:
+    first = await one.asked("a")
+    late = await one.asked("b", timeout_s=0.15)
+    assert (await late).code == one.late
+    one.gates[0].release()
+    assert (await first).code == one.ok
+    assert one.seen == ["a"]
+    record = next(record for record in one.records if record.reason is not None)
+    assert record.reason in (Reason.DEADLINE, Reason.CLIENT_GONE)
+
+
+async def test_more_than_may_wait_are_refused_and_told_when_to_come_again(one: Side) -> None:
+    one.schedule(max_waiting=1)
+    first, second = await one.asked("a"), await one.asked("b")
+    refused = await one.ask("c")
+    assert refused.code == one.overloaded
+    assert refused.retry_after_s is not None
+    assert refused.retry_after_s > 0
+    one.gates[0].open = True
+    one.gates[0].release()
+    assert [(await first).code, (await second).code] == [one.ok] * 2
+    assert one.seen == ["a", "b"]
+    assert [record.reason for record in one.records if record.reason] == [Reason.QUEUE_FULL]
+
+
+async def test_a_higher_priority_goes_first_and_takes_the_place_of_a_lower_one(one: Side) -> None:
+    one.schedule(max_waiting=2)
+    first = await one.asked("a")
+    bulk, other = await one.asked("bulk", priority=3), await one.asked("other", priority=3)
+    urgent = one.ask("urgent", priority=1)
+    refused = await other
+    assert refused.code == one.overloaded
+    one.gates[0].release()
+    await until(lambda: "urgent" in one.gates[0].running, "the urgent one runs")
+    one.gates[0].open = True
+    one.gates[0].release()
+    assert [(await task).code for task in (first, bulk, urgent)] == [one.ok] * 3
+    assert one.seen == ["a", "urgent", "bulk"]
+
+
+async def test_a_long_body_waits_within_its_bounds_and_arrives_whole(one: Side) -> None:
+    first = await one.asked("a")
+    size = 6 * 2**20
+    long = one.ask("long", size=size)
+    await until(lambda: len(one.queue) == 1, "it waits")
+    await until(lambda: one.relay.ledger.held > 0, "some of it is there")
+    assert one.relay.ledger.held <= 2 * 2**20
+    one.gates[0].open = True
+    one.gates[0].release()
+    assert [(await task).code for task in (first, long)] == [one.ok] * 2
+    record = one.records[-1]
+    assert record.bytes_in > size
+
+
+async def test_rows_are_read_from_the_first_bytes(one: Side) -> None:
+    first = await one.asked("a")
+    many = await one.asked("b", rows=32, size=100_000)
+    (ticket,) = one.queue.waiting()
+    assert (ticket.rows, ticket.model, ticket.eligible) == (32, b"m", tuple(one.relay.backends))
+    assert ticket.size > 100_000
+    one.gates[0].open = True
+    one.gates[0].release()
+    assert [(await task).code for task in (first, many)] == [one.ok] * 2
+
+
+async def test_waiting_requests_survive_the_death_of_a_backend(two: Side) -> None:
+    tasks = [await two.asked(name) for name in ("a", "b", "c", "d")]
+    alive = two.relay.backends[1]
+    two.publish(alive)
+    two.gates[1].open = True
+    two.gates[1].release()
+    await asyncio.gather(*tasks[2:])
+    assert {"c", "d"} <= set(two.gates[1].seen)
+    assert not {"c", "d"} & set(two.gates[0].seen)
+    two.gates[0].release()
+    assert [(await task).code for task in tasks] == [two.ok] * 4
+
+
+async def test_waiting_requests_are_refused_when_the_last_backend_goes(one: Side) -> None:
+    first, second = await one.asked("a"), await one.asked("b")
+    one.publish()
+    assert (await second).code == one.unavailable
+    one.gates[0].release()
+    assert (await first).code == one.ok
+    assert one.seen == ["a"]
+
+
+async def test_requests_can_wait_until_there_is_a_backend(one: Side) -> None:
+    one.queue.options = QueueOptions(wait_for_backend_s=30.0)
+    one.publish()
+    tasks = [await one.asked(name) for name in ("a", "b")]
+    gone = await one.asked("gone")
+    await asyncio.sleep(0.15)
+    gone.cancel()
+    await until(lambda: len(one.queue) == 2, "one has left")
+    one.gates[0].open = True
+    one.publish(*one.relay.backends)
+    assert [(await task).code for task in tasks] == [one.ok] * 2
+    assert sorted(one.seen) == ["a", "b"]
+
+
+async def test_waiting_for_a_backend_ends_at_the_limit(one: Side) -> None:
+    one.queue.options = QueueOptions(wait_for_backend_s=0.05)
+    one.publish()
+    assert (await one.ask("a")).code == one.unavailable
+    assert one.seen == []
+
+
+async def test_a_model_that_is_scheduled_no_more_lets_all_go(one: Side) -> None:
+    tasks = [await one.asked(name) for name in ("a", "b", "c")]
+    one.relay.pool.publish(one.snapshot(None, *one.relay.backends))
+    await until(lambda: len(one.gates[0].running) == 3, "all run")
+    one.gates[0].release()
+    assert [(await task).code for task in tasks] == [one.ok] * 3
+
+
+async def test_a_limit_that_grows_lets_more_go(one: Side) -> None:
+    tasks = [await one.asked(name) for name in ("a", "b", "c")]
+    one.schedule(concurrency=2)
+    await until(lambda: len(one.gates[0].running) == 2, "two run")
+    one.gates[0].open = True
+    one.gates[0].release()
+    assert [(await task).code for task in tasks] == [one.ok] * 3
+
+
+async def test_an_end_of_the_relay_ends_all_that_wait(one: Side) -> None:
+    tasks = [await one.asked(name) for name in ("a", "b", "c")]
+    await one.relay.relay.aclose()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert one.seen == ["a"]
+    assert len(one.queue) == 0
+
+
+async def test_a_client_that_says_at_once_that_nothing_more_comes_gets_its_answer() -> None:
+    async with asyncio.timeout(60), http_side(1) as side:
+        assert isinstance(side, HttpSide)
+        side.schedule()
+        first = await side.asked("a")
+        async with raw_client(side.relay.port) as client:
+            await client.send(side.request("b"))
+            client.half_close()
+            await until(lambda: len(side.queue) == 1, "it waits")
+            side.gates[0].open = True
+            side.gates[0].release()
+            assert (await client.answer("POST")).status == 200
+        assert (await first).code == side.ok
+
+
+async def test_a_body_that_comes_late_does_not_hold_its_turn_back_for_others() -> None:
+    async with asyncio.timeout(60), http_side(1) as side:
+        assert isinstance(side, HttpSide)
+        side.schedule()
+        first = await side.asked("a")
+        whole = side.request("slow", size=300_000)
+        async with raw_client(side.relay.port) as client:
+            await client.send(whole[:2000])
+            await until(lambda: len(side.queue) == 1, "it waits")
+            side.gates[0].open = True
+            side.gates[0].release()
+            await until(lambda: not len(side.queue), "it has its turn")
+            await client.send(whole[2000:])
+            assert (await client.answer("POST")).status == 200
+        assert (await first).code == side.ok
+        assert side.seen == ["a", "slow"]
