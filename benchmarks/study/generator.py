@@ -38,6 +38,8 @@ _HTTP_WIRES = 32
 """Connections opened before the clock starts; more when that many requests are under way."""
 _MOST = 6000
 """Requests under way at once; what is due beyond them is not sent."""
+_KINDS = 2000
+"""Requests of a closed loop after which the same kinds come again."""
 DEADLINE_FIELD = "x-triton-lb-timeout"
 """Says over HTTP/1.1 what `grpc-timeout` says over gRPC."""
 
@@ -106,9 +108,8 @@ class Generator:
     def play(self) -> list[Outcome]:
         """Send everything, and wait for the answers."""
         job = self._job
-        due: Sequence[Arrival] = ()
-        if job.rate:
-            due = arrivals(job.rate, job.seconds, job.kinds, job.seed)
+        # A closed loop takes the kinds of an open one, in turn.
+        due = arrivals(job.rate or _KINDS / job.seconds, job.seconds, job.kinds, job.seed)
         self._open()
         gc.collect()
         gc.disable()
@@ -116,7 +117,7 @@ class Generator:
         if job.rate:
             self._play_open(due)
         else:
-            self._play_closed()
+            self._play_closed([each.kind for each in due] or [0])
         for number in list(self._under_way):
             self._end(number, NEVER)
         return self._outcomes
@@ -145,10 +146,7 @@ class Generator:
                 return
             self._turn(due[place].at if place < count else latest)
 
-    def _play_closed(self) -> None:
-        kinds = [each.kind for each in arrivals(1000.0, 20.0, self._job.kinds, self._job.seed)] or [
-            0
-        ]
+    def _play_closed(self, kinds: Sequence[int]) -> None:
         seconds = self._job.seconds
         self._again = [0] * self._job.clients
         place = 0

@@ -208,7 +208,10 @@ def _overhead_ms(port: int, model: str, gpu: Gpu, core: int, seconds: float) -> 
         if len(ends) >= 2 * gpu.slots() + 2:
             break
     else:
-        raise BenchError(f"a Triton answered {len(ends)} requests when it was asked directly")
+        raise BenchError(
+            f"a Triton answered {len(ends)} requests when it was asked directly;"
+            f" others ended with {failures(outcomes)}"
+        )
     # The first batch may be small, and executions end at once: count from the second end on.
     first = ends[gpu.slots()]
     rate = sum(end > first for end in ends) / (ends[-1] - first)
