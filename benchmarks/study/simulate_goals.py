@@ -201,6 +201,8 @@ def equal(seconds: float) -> None:
         print("   ".join(cells))
 
 
+URGENT = 0.03
+"""Part of the capacity that the urgent ones of goal 7 need."""
 ROWS = (Gpu(0.002, 0.0005), Gpu(0.002, 0.0005), Gpu(0.004, 0.001))
 
 
@@ -263,7 +265,7 @@ def priorities(seconds: float) -> None:
     print("\n7. Few urgent requests, others at twice the capacity: p99 of urgent ones in ms")
     rules = QueueRules(max_waiting=200, reserved=0.34)
     for gpus, label in ((EQUAL, "10/10/10 ms"), (UNEQUAL, "5/10/40 ms")):
-        high = 0.05 * capacity(gpus)
+        high = URGENT * capacity(gpus)
         alone = play(gpus, ours(rules), with_priorities(0.001, high, seconds), seconds)
         among = play(gpus, ours(rules), with_priorities(2 * capacity(gpus), high, seconds), seconds)
         low = sum(each.kind == "low" and each.ended_at >= 0 for each in among.world.done)

@@ -17,6 +17,8 @@ from lb.domain.schedule import Ending, LaneLimit, Ticket
 LEAD_S: Final = 0.025
 """A request that has to wait for an execution goes there when that ends within so much: early
 enough to lose no time, and late enough to be bound to the right backend."""
+YIELDING_LEAD_S: Final = 0.003
+"""The same for requests that should not be in the way of more urgent ones."""
 MARGIN_S: Final = 0.015
 """Execution time that is under way to a backend beyond what it executes: several times what passes
 between the end of an execution and the arrival of the next request, because both wait for event
@@ -94,7 +96,7 @@ class Lane:
     __slots__ = (
         "_ends", "_ends_at", "adaptive", "anchor", "backend", "begins_at", "cost", "elsewhere",
         "elsewhere_at", "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick",
-        "limit", "plan", "site", "stamp", "tally", "work_s",
+        "limit", "low", "plan", "site", "slots", "stamp", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -107,6 +109,8 @@ class Lane:
         """Execution time of those in flight."""
         self.anchor = 0.0
         """When the instances began with what they execute, as far as is known."""
+        self.low = 0
+        """Of those, tickets that are not of the highest priority."""
         self.last_pick = 0
         self.begins_at = 0.0
         """Set by `look`: when the request would begin to execute."""
@@ -134,6 +138,8 @@ class Lane:
             self.adaptive = AdaptiveLimit(plan.concurrency or max(1, plan.instances))
         self.plan = plan
         self.instances = max(1, plan.instances)
+        self.slots = self.instances * max(1, plan.max_batch)
+        """Requests that it executes at once, as its plan says."""
         self.limit = plan.concurrency or NO_LIMIT
         self.adjust()
 
@@ -156,11 +162,6 @@ class Lane:
     def shown_limit(self) -> int:
         """The limit; 0 where there is none."""
         return 0 if self.limit == NO_LIMIT else self.limit
-
-    @property
-    def slots(self) -> int:
-        """Requests that it executes at once."""
-        return self.instances * max(1, self.plan.max_batch)
 
     @property
     def rate(self) -> float:

@@ -6,13 +6,14 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
+from lb.balancing.lanes import LEAD_S, YIELDING_LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
 
 _MAX_ALIASES: Final = 64
 _POLL_S: Final = 0.01
+_ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
 
@@ -21,7 +22,7 @@ class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_slots", "index", "lanes", "low_in_flight", "model", "plan", "pools",
+        "_aliases", "_busy", "_low", "_slots", "index", "lanes", "model", "plan", "pools",
         "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
@@ -37,13 +38,16 @@ class Line:
         self.pools: dict[tuple[Backend, ...], Pool] = {}
         self.index: LaneIndex | None = None
         """Of all lanes, where they are many."""
-        self.low_in_flight = 0
+        self._low = 0
         """Tickets under way that are not of the highest priority."""
+        self._busy = 0
+        """Slots that are in use."""
         self.waiting: dict[Pool, None] = {}
         """Pools with tickets that wait."""
         self._aliases: dict[int, tuple[tuple[Backend, ...], Pool]] = {}
         """Pools by the identity of tuples that were met, which are held for that."""
         self._slots = 0
+        """All slots; 0 where these, and those in use, are to be counted anew."""
 
     def apply(self, plan: Plan) -> None:
         """Take over another plan."""
@@ -115,14 +119,48 @@ class Line:
             self._slots = 0
         return lane
 
-    def reserves(self, priority: int) -> bool:
-        """Whether what is free is kept for a higher priority than this one."""
-        if priority <= 0 or not self.plan.rules.reserved:
+    def yields(self, priority: int) -> bool:
+        """Whether requests of a priority have to leave room for more urgent ones."""
+        return priority > 0 and self.plan.rules.reserved > 0.0
+
+    def is_kept(self, priority: int) -> bool:
+        """Whether slots that are free are kept for a higher priority than this one.
+
+        So many stay free beyond those that the highest one uses already.
+        """
+        if not self.yields(priority):
+            return False
+        if not self._low:
             return False
         if not self._slots:
-            self._slots = sum([lane.slots for lane in self.lanes.values()])
-        allowed = int(self._slots * (1.0 - self.plan.rules.reserved))
-        return self.low_in_flight >= max(1, allowed)
+            lanes = self.lanes.values()
+            self._slots = sum([lane.slots for lane in lanes])
+            self._busy = sum([min(lane.in_flight, lane.slots) for lane in lanes])
+        kept = max(1, round(self._slots * self.plan.rules.reserved))
+        return self._busy >= self._slots - kept
+
+    def began(self, ticket: Ticket, lane: Lane, now: float) -> None:
+        """A ticket has begun in a lane."""
+        self.tally.begun += 1
+        self.tally.in_flight += 1
+        if self.index is not None:
+            self.index.changed(lane, now)
+        if lane.in_flight <= lane.slots:
+            self._busy += 1
+        if ticket.priority > 0:
+            self._low += 1
+            lane.low += 1
+
+    def ended(self, ticket: Ticket, lane: Lane, now: float) -> None:
+        """A ticket has ended in a lane."""
+        self.tally.in_flight -= 1
+        if self.index is not None:
+            self.index.changed(lane, now)
+        if lane.in_flight < lane.slots:
+            self._busy -= 1
+        if ticket.priority > 0:
+            self._low -= 1
+            lane.low -= 1
 
     def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
         """The next step of a pool in which some ticket waits.
@@ -136,24 +174,29 @@ class Line:
         queue = pool.queue
         head = queue.level(now).turn().at(0)
         pool.wake_at = NO_DEADLINE
-        if self.reserves(head.priority):
-            return None
-        lane = pool.choose(head.rows, head.size, now)
+        is_kept = self.is_kept(head.priority)
+        yields = self.yields(head.priority)
+        lane = pool.choose(head.rows, head.size, now, yields=yields, is_kept=is_kept)
+        if is_kept and lane is None and (urgent := queue.most_urgent()) is not None:
+            # It is another one's turn, but only these may use what is free.
+            head = urgent
+            is_kept = yields = False
+            lane = pool.choose(head.rows, head.size, now)
+        pool.is_closed = lane is None and not is_kept
         best = pool.best
         if best is None:
             return None
         if pool.best_end + best.cost.deviation_s > head.deadline:
             return head, None
-        pool.is_closed = lane is None
         if lane is None:
-            self._wake(pool, best, now)
+            self._wake(pool, best, now, YIELDING_LEAD_S if yields else LEAD_S)
             return None
         if pool.is_best(now):
             return head, lane
         place = pool.before(pool.open_end, lane, now)
         if place < queue.count:
             ticket = queue.nth(place, now)
-            if not self.reserves(ticket.priority):
+            if not self.is_kept(ticket.priority) or lane.low >= lane.slots:
                 end = lane.look(ticket.rows, ticket.size, now)
                 if end < ticket.deadline and pool.before(end, lane, now) <= place:
                     return ticket, lane
@@ -161,13 +204,13 @@ class Line:
         return None
 
     @staticmethod
-    def _wake(pool: Pool, best: Lane, now: float) -> None:
+    def _wake(pool: Pool, best: Lane, now: float, lead_s: float) -> None:
         """Say when a full pool is to be looked at although nothing ended."""
         if best.backend.max_in_flight:
             # Requests that are not ours may end there, and nobody says so.
             pool.wake_at = now + _POLL_S
         elif best.in_flight < best.limit:
-            pool.wake_at = max(now + _RECHECK_S, best.begins_at - LEAD_S)
+            pool.wake_at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
 
 
 def _batches(limit: LaneLimit) -> bool:

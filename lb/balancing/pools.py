@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import Lane, Tally
+from lb.balancing.lanes import YIELDING_LEAD_S, Lane, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules
 
@@ -50,13 +50,26 @@ class Pool:
         self._rate = 0.0
         self._rate_at = -NO_DEADLINE
 
-    def choose(self, rows: int, size: int, now: float) -> Lane | None:
-        """The lane where a request would end first, of those that have room; None: none has."""
+    def choose(
+        self, rows: int, size: int, now: float, *, yields: bool = False, is_kept: bool = False
+    ) -> Lane | None:
+        """The lane where a request would end first, of those that have room; None: none has.
+
+        Args:
+            rows: of the request.
+            size: of the request, in bytes.
+            now: the time.
+            yields: it leaves room for more urgent ones, and goes ahead as late as possible.
+            is_kept: slots that are free are kept from it; it may only go ahead to a lane that is
+                busy with such as it is.
+        """
         lanes: Sequence[Lane] = self.lanes
         if self.index is not None:
             found = self.index.candidates(now, self._among)
             if found:
                 lanes = found
+        if is_kept:
+            lanes = [lane for lane in lanes if lane.low >= lane.slots]
         best: Lane | None = None
         best_end = NO_DEADLINE
         chosen: Lane | None = None
@@ -67,7 +80,7 @@ class Pool:
             if end < best_end:
                 best = lane
                 best_end = end
-            if lane.is_open:
+            if lane.is_open and not (yields and lane.begins_at - now > YIELDING_LEAD_S):
                 alike = _ALIKE * (end - now) + lane.cost.unsure_s
                 if chosen is None or end < chosen_end - alike:
                     chosen = lane

@@ -84,18 +84,19 @@ class QueueScheduler:
         pool = line.pool(ticket, now)
         if pool.queue.count:
             return self._join(ticket, line, pool, now)
-        lane = pool.explored(now) if line.tally.begun >= pool.next_explored else None
+        yields = line.yields(ticket.priority)
+        is_kept = yields and line.is_kept(ticket.priority)
+        lane = None
+        if line.tally.begun >= pool.next_explored and not is_kept:
+            lane = pool.explored(now)
         if lane is None:
-            lane = pool.choose(ticket.rows, ticket.size, now)
+            lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
             best = pool.best
             if best is not None and pool.best_end + best.cost.deviation_s > ticket.deadline:
                 raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
             if lane is None or (lane is not best and not pool.is_best(now)):
-                ticket.wait = Wait.LIMIT if lane is None else Wait.FASTER
+                ticket.wait = _why(lane, is_kept=is_kept)
                 return self._join(ticket, line, pool, now)
-        if ticket.priority > 0 and line.reserves(ticket.priority):
-            ticket.wait = Wait.RESERVED
-            return self._join(ticket, line, pool, now)
         ticket.position = 0
         self._begin(ticket, line, lane, now)
         return lane.backend
@@ -107,11 +108,7 @@ class QueueScheduler:
         assert backend is not None
         lane = line.lanes[backend]
         lane.end(ticket, now, ending)
-        if line.index is not None:
-            line.index.changed(lane, now)
-        line.tally.in_flight -= 1
-        if ticket.priority > 0:
-            line.low_in_flight -= 1
+        line.ended(ticket, lane, now)
         ticket.backend = None
         if self._waiting:
             if backend.max_in_flight:
@@ -234,12 +231,7 @@ class QueueScheduler:
         ticket.began_at = now
         lane.last_pick = ticket.number
         lane.begin(ticket, now)
-        if line.index is not None:
-            line.index.changed(lane, now)
-        line.tally.begun += 1
-        line.tally.in_flight += 1
-        if ticket.priority > 0:
-            line.low_in_flight += 1
+        line.began(ticket, lane, now)
 
     def _refuse(self, ticket: Ticket, line: Line, refusal: Refusal, now: float) -> None:
         pool = line.pool(ticket, now)
@@ -372,3 +364,10 @@ def _waits(entry: tuple[float, int, Ticket]) -> bool:
     """Whether a ticket in the heap of expiries still waits, and for the same."""
     ticket = entry[2]
     return ticket.is_waiting and ticket.number == entry[1]
+
+
+def _why(lane: Lane | None, *, is_kept: bool) -> Wait:
+    """Why a ticket waits that was offered while nobody waited."""
+    if lane is not None:
+        return Wait.FASTER
+    return Wait.RESERVED if is_kept else Wait.LIMIT

@@ -326,6 +326,11 @@ class WaitingQueue:
         assert first is not None
         return first
 
+    def most_urgent(self) -> Ticket | None:
+        """The next ticket of the highest priority that there is; None where none waits."""
+        level = self._levels.get(0)
+        return level.turn().at(0) if level is not None and level.count else None
+
     def nth(self, place: int, now: float) -> Ticket:
         """About the ticket with so many before it; the last one where there are fewer."""
         if self._rules.order is Order.STRICT:

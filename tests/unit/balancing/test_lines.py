@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lb.balancing.lanes import Lane
 from lb.balancing.lines import Line
 from lb.domain.backend import Backend
-from lb.domain.schedule import LaneLimit, Plan, QueueRules, Ticket
+from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Ticket
 from tests.fakes.backends import make_backend, make_backends
 
 
@@ -53,19 +54,63 @@ def test_many_different_tuples_are_not_all_remembered() -> None:
     assert len(line._aliases) <= 64
 
 
+def low(line: Line) -> Ticket:
+    made = ticket(line)
+    made.priority = 1
+    return made
+
+
+def begin(line: Line, lane: Lane, made: Ticket) -> None:
+    lane.begin(made, 0.0)
+    line.began(made, lane, 0.0)
+
+
+def end(line: Line, lane: Lane, made: Ticket) -> None:
+    lane.end(made, 0.0, Ending.NEITHER)
+    line.ended(made, lane, 0.0)
+
+
 def test_part_is_kept_for_the_highest_priority() -> None:
     line = line_of(reserved=0.25, instances=2)
-    line.pool(ticket(line, make_backend("one"), make_backend("two")), 0.0)
-    assert not line.reserves(1)
-    line.low_in_flight = 3
-    assert line.reserves(1)
-    assert not line.reserves(0)
+    one, two = make_backend("one"), make_backend("two")
+    first, second = line.pool(ticket(line, one, two), 0.0).lanes
+    for lane in (first, first, second):
+        assert not line.is_kept(1)
+        begin(line, lane, low(line))
+    assert line.is_kept(1)
+    assert not line.is_kept(0)
+    end(line, second, low(line))
+    assert not line.is_kept(1)
+
+
+def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
+    line = line_of(reserved=0.25, instances=2)
+    one, two = make_backend("one"), make_backend("two")
+    first, second = line.pool(ticket(line, one, two), 0.0).lanes
+    begin(line, first, low(line))
+    begin(line, first, ticket(line))
+    assert not line.is_kept(1)
+    begin(line, second, ticket(line))
+    assert line.is_kept(1)
+
+
+def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
+    line = line_of(reserved=0.3)
+    lanes = line.pool(ticket(line, *(make_backend(name) for name in "abc")), 0.0).lanes
+    begin(line, lanes[0], low(line))
+    begin(line, lanes[0], low(line))
+    assert not line.is_kept(1)
+    begin(line, lanes[1], low(line))
+    end(line, lanes[0], low(line))
+    assert line.is_kept(1)
+    end(line, lanes[0], low(line))
+    assert not line.is_kept(1)
 
 
 def test_lower_priorities_are_never_shut_out() -> None:
     line = line_of(reserved=0.9)
     line.pool(ticket(line, make_backend("one")), 0.0)
-    assert not line.reserves(5)
+    assert not line.is_kept(5)
 
 
 def test_another_plan_changes_the_limits() -> None:

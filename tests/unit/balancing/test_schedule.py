@@ -200,10 +200,34 @@ def test_nobody_waits_longer_than_the_plan_allows() -> None:
 
 def test_part_is_kept_for_the_highest_priority() -> None:
     desk = Desk(0.005, 0.005, 0.005, rules=QueueRules(reserved=0.3))
-    low = desk.fill(5, priority=1)
-    assert sum(ticket.backend is not None for ticket in low) == 2
-    assert low[4].wait in (Wait.RESERVED, Wait.LIMIT)
-    assert desk.offer(desk.ticket()) is not None
+    low = desk.fill(6, priority=1)
+    assert len({ticket.backend for ticket in low} - {None}) == 2
+    assert low[2].wait is Wait.RESERVED
+    urgent = desk.ticket()
+    assert desk.offer(urgent) not in {ticket.backend for ticket in low} - {None}
+    assert urgent.expected_s == pytest.approx(0.005, rel=0.1)
+
+
+def test_what_yields_goes_ahead_as_late_as_possible() -> None:
+    desk = Desk(0.01, rules=QueueRules(reserved=0.3))
+    first, second = desk.fill(2, priority=1)
+    assert first.backend is not None
+    began = desk.now
+    assert second.is_waiting
+    desk.now = desk.scheduler.wake_at
+    assert began + 0.005 < desk.now < began + 0.01
+    assert desk.due() == [second]
+
+
+def test_starving_low_priority_does_not_block_what_is_kept_from_it() -> None:
+    desk = Desk(0.005, 0.005, rules=QueueRules(reserved=0.5, max_starve_s=1.0))
+    low = desk.fill(4, priority=1)
+    urgent = desk.fill(5)
+    assert urgent[4].is_waiting
+    desk.now += 2.0
+    desk.over(urgent[0])
+    assert {ticket.priority for ticket in desk.due()} == {0}
+    assert low[3].is_waiting
 
 
 def test_ticket_may_be_offered_again_and_keeps_its_place_in_time() -> None:
