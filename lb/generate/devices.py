@@ -85,7 +85,8 @@ class _Gpu:
     device: Device
     is_divided: bool = False
     """Its MIG mode is on."""
-    parts: list[Device] = field(default_factory=list)
+    parts: dict[str, Device] = field(default_factory=dict)
+    """By index."""
 
 
 def parse_listing(text: str) -> Listing:
@@ -106,15 +107,10 @@ def parse_listing(text: str) -> Listing:
             latest = _gpu_of(gpus, Device(match[1], match[2], match[3]))
             latest.is_divided = match[4] == "Enabled"
         elif latest is not None and (match := _MIG.fullmatch(line)):
-            whole = latest.device
-            latest.parts.append(
-                replace(
-                    whole,
-                    index=f"{whole.index}:{match[2]}",
-                    identifier=match[3],
-                    profile=_checked(match[1], number),
-                )
-            )
+            profile = _checked(match[1], number)
+            index = f"{latest.device.index}:{match[2]}"
+            part = replace(latest.device, index=index, identifier=match[3], profile=profile)
+            latest.parts[index] = part
         elif line and not (_HEADING.fullmatch(line) or _NOTHING.fullmatch(line)):
             raise GenerateError(f"line {number}: this is no line of `nvidia-smi -L`: {raw[:80]!r}")
     return _listing(sorted(gpus.values(), key=lambda gpu: int(gpu.device.index)))
@@ -137,7 +133,7 @@ def _listing(gpus: Iterable[_Gpu]) -> Listing:
     empty = []
     for gpu in gpus:
         if gpu.parts:
-            devices += gpu.parts
+            devices += gpu.parts.values()
         elif gpu.is_divided:
             empty.append(gpu.device.index)
         else:

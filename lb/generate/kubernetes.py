@@ -1,38 +1,35 @@
-"""A stack as manifests for Kubernetes: an overlay over the base of `deploy/kubernetes`.
+"""A stack as manifests for Kubernetes, in the layout of `deploy/kubernetes`.
 
 There a device is no address but a resource that the scheduler gives out, so servers come in groups:
 one Deployment and one headless Service for each kind of device, whose pods triton-lb finds through
-the API. The base is copied along, so that the folder stands alone.
+the API. They are made from the manifests in `deploy/kubernetes/tritons`; the base of triton-lb is
+copied along, so that the folder stands alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
 from lb.generate.assets import asset_files
-from lb.generate.balancer import FILE, SERVER_STOP_S, checked, told
+from lb.generate.balancer import FILE, checked, told
 from lb.generate.devices import Device
 from lb.generate.document import document
 from lb.generate.files import GeneratedFile
 from lb.generate.servers import Place, server_command
-from lb.generate.stack import Stack
+from lb.generate.stack import BALANCER_IMAGE, Stack
 
-CLAIM: Final = "triton-models"
-"""PersistentVolumeClaim with the models, unless a folder of the nodes has them."""
-_MODELS: Final = "/models"
-_PORTS: Final = {"http": 8000, "grpc": 8001, "metrics": 8002}
 _BASE: Final = "base"
-_NAME: Final = "app.kubernetes.io/name"
+_COMMON: Final = "tritons"
 _COMPONENT: Final = "app.kubernetes.io/component"
-_USER: Final = 1000
-"""`triton-server` of the image."""
-_SETTLE_S: Final = 5
-"""How long a pod that is told to end goes on as before: until triton-lb has heard of it."""
+"""Label that tells a group; all have the one of the base's rules, too."""
+_KUSTOMIZATION: Final = "kustomization.yaml"
+_OWN: Final = ("deployment.yaml", "service.yaml")
+"""Manifests of servers that each group has of its own; the others are for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +52,23 @@ def kubernetes_files(stack: Stack) -> list[GeneratedFile]:
     """
     groups = list(_groups(stack))
     base = dict(asset_files("kubernetes", ".yaml"))
-    files = [
-        GeneratedFile("kustomization.yaml", _kustomization(stack, groups)),
-        GeneratedFile(FILE, _configuration(base[FILE], stack, groups)),
+    tritons = dict(asset_files("tritons", ".yaml"))
+    common = sorted(tritons.keys() - {*_OWN, _KUSTOMIZATION})
+    resources = [
+        _BASE,
+        *(f"{group.name}.yaml" for group in groups),
+        *(f"{_COMMON}/{name}" for name in common),
     ]
-    files += [GeneratedFile(f"{group.name}.yaml", _manifests(group, stack)) for group in groups]
-    files += [GeneratedFile(f"{_BASE}/{name}", text) for name, text in base.items()]
-    return files
+    return [
+        GeneratedFile(_KUSTOMIZATION, _kustomization(stack, resources)),
+        GeneratedFile(FILE, _configuration(base[FILE], stack, groups)),
+        *(
+            GeneratedFile(f"{group.name}.yaml", _manifests(group, stack, tritons))
+            for group in groups
+        ),
+        *(GeneratedFile(f"{_COMMON}/{name}", tritons[name]) for name in common),
+        *(GeneratedFile(f"{_BASE}/{name}", text) for name, text in base.items()),
+    ]
 
 
 def _groups(stack: Stack) -> Iterator[Group]:
@@ -90,28 +97,38 @@ def resource_of(device: Device | None) -> str:
     return "nvidia.com/mig-" + device.profile.replace("+", ".")
 
 
-def _kustomization(stack: Stack, groups: list[Group]) -> str:
-    name, _, tag = stack.options.balancer_image.rpartition(":")
+def _kustomization(stack: Stack, resources: list[str]) -> str:
     content: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [_BASE, *(f"{group.name}.yaml" for group in groups)],
+        "resources": resources,
         "configMapGenerator": [{"name": "triton-lb", "behavior": "replace", "files": [FILE]}],
-        "images": [{"name": "triton-lb", "newName": name, "newTag": tag}],
+        "generatorOptions": {"disableNameSuffixHash": True},
     }
+    if stack.options.balancer_image != BALANCER_IMAGE:
+        content["images"] = [{"name": "triton-lb", **image_parts(stack.options.balancer_image)}]
     return document(content, f"{told(stack)}, and triton-lb before them: kubectl apply -k .")
+
+
+def image_parts(image: str) -> dict[str, str]:
+    """The name of an image and its tag or digest, as kustomize has them."""
+    name, at, digest = image.partition("@")
+    if at:
+        return {"newName": name, "digest": digest}
+    folder, slash, last = image.rpartition("/")
+    last, colon, tag = last.partition(":")
+    parts = {"newName": f"{folder}{slash}{last}"}
+    return {**parts, "newTag": tag} if colon else parts
 
 
 def _configuration(base: str, stack: Stack, groups: list[Group]) -> str:
     """The configuration of the base, with one source for each group."""
     content = yaml.safe_load(base)
+    (source,) = content["discovery"]["kubernetes"]
+    if not stack.is_triton:
+        del source["metrics_port"]
     content["discovery"]["kubernetes"] = [
-        {
-            "service": group.name,
-            **{f"{name}_port": name for name in _ports(stack)},
-            "backend": _backend(group, stack),
-        }
-        for group in groups
+        {**source, "service": group.name, "backend": _backend(group, stack)} for group in groups
     ]
     text = document(content, "triton-lb before " + told(stack) + ".", "Weights: compute slices.")
     return checked(text)
@@ -125,109 +142,66 @@ def _backend(group: Group, stack: Stack) -> dict[str, Any]:
     return backend
 
 
-def _ports(stack: Stack) -> Mapping[str, int]:
-    return _PORTS if stack.is_triton else {"http": 8000, "grpc": 8001}
-
-
-def _manifests(group: Group, stack: Stack) -> str:
-    labels = {_NAME: "triton", _COMPONENT: group.name.removeprefix("triton-")}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": group.name, "labels": labels},
-        "spec": {
-            "clusterIP": "None",
-            "selector": labels,
-            "ports": [
-                {"name": name, "port": port, "targetPort": name}
-                for name, port in _ports(stack).items()
-            ],
-        },
-    }
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": group.name, "labels": labels},
-        "spec": {
-            "replicas": group.replicas,
-            "selector": {"matchLabels": labels},
-            # There is no device left for one more.
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
-            },
-            "template": {"metadata": {"labels": labels}, "spec": _pod(group, stack)},
-        },
-    }
+def _manifests(group: Group, stack: Stack, tritons: dict[str, str]) -> str:
+    deployment, service = (yaml.safe_load(tritons[name]) for name in _OWN)
+    own = {_COMPONENT: group.name.removeprefix("triton-")}
+    for manifest in (deployment, service):
+        manifest["metadata"]["name"] = group.name
+        manifest["metadata"]["labels"].update(own)
+    service["spec"]["selector"].update(own)
+    spec = deployment["spec"]
+    spec["replicas"] = group.replicas
+    spec["selector"]["matchLabels"].update(own)
+    spec["template"]["metadata"]["labels"].update(own)
+    _adapt(spec["template"]["spec"], group, stack)
+    if not stack.is_triton:
+        service["spec"]["ports"] = [
+            port for port in service["spec"]["ports"] if port["name"] != "metrics"
+        ]
     first = document(service, "Servers on " + (group.resource or "the CPU") + ".")
     return first + "---\n" + document(deployment).partition("\n\n")[2]
 
 
-def _pod(group: Group, stack: Stack) -> dict[str, Any]:
-    return {
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": SERVER_STOP_S + _SETTLE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_container(group, stack)],
-        "volumes": [
-            {"name": "models", **_models(stack)},
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-        ],
-    }
+def _adapt(pod: dict[str, Any], group: Group, stack: Stack) -> None:
+    """Make the pod of an example one of a group."""
+    (container,) = pod["containers"]
+    container["image"] = stack.image
+    limits = container["resources"]["limits"]
+    del limits["nvidia.com/gpu"]
+    if group.resource:
+        limits[group.resource] = "1"
+    if stack.is_triton:
+        if not group.has_gpu_metrics:
+            container["args"].append("--allow-gpu-metrics=false")
+        container["args"] += stack.options.server_args
+    else:
+        _adapt_to_tf_serving(container, stack)
+    if stack.options.models:
+        (volume,) = (each for each in pod["volumes"] if each["name"] == "models")
+        volume.clear()
+        volume.update({"name": "models", **_models(stack.options.models)})
 
 
-def _models(stack: Stack) -> dict[str, Any]:
-    models = stack.options.models
+def _models(models: str) -> dict[str, Any]:
     if models.startswith("/"):
         return {"hostPath": {"path": models, "type": "Directory"}}
-    return {"persistentVolumeClaim": {"claimName": models or CLAIM, "readOnly": True}}
+    return {"persistentVolumeClaim": {"claimName": models, "readOnly": True}}
 
 
-def _container(group: Group, stack: Stack) -> dict[str, Any]:
+def _adapt_to_tf_serving(container: dict[str, Any], stack: Stack) -> None:
+    ports = {port["name"]: port for port in container["ports"]}
     place = Place(
-        name=group.name,
-        models=_MODELS,
-        host="0.0.0.0",
-        http=str(_PORTS["http"]),
-        grpc=str(_PORTS["grpc"]),
-        metrics=str(_PORTS["metrics"]),
-        gpu_metrics="true" if group.has_gpu_metrics else "false",
+        name=container["name"],
+        models=container["volumeMounts"][0]["mountPath"],
+        http=str(ports["http"]["containerPort"]),
+        grpc=str(ports["grpc"]["containerPort"]),
+        metrics="0",
     )
-    container: dict[str, Any] = {
-        "name": "server",
-        "image": stack.image,
-        "command": list(server_command(stack.options, place)),
-        "ports": [{"name": name, "containerPort": port} for name, port in _ports(stack).items()],
-        **_probes(stack),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_SETTLE_S)]}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "models", "mountPath": _MODELS, "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},
-        ],
-    }
-    if group.resource:
-        container["resources"] = {"limits": {group.resource: "1"}}
-    return container
-
-
-def _probes(stack: Stack) -> dict[str, Any]:
-    ready: dict[str, Any] = {"httpGet": {"path": "/v2/health/ready", "port": "http"}}
-    live: dict[str, Any] = {"httpGet": {"path": "/v2/health/live", "port": "http"}}
-    if not stack.is_triton:
-        ready = {"httpGet": {"path": f"/v1/models/{stack.options.model}", "port": "http"}}
-        live = {"tcpSocket": {"port": "http"}}
-    return {
-        # Large models take minutes to load.
-        "startupProbe": {**ready, "periodSeconds": 5, "failureThreshold": 120},
-        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-    }
+    program, *arguments = server_command(stack.options, place)
+    container["command"], container["args"] = [program], arguments
+    container["ports"] = [ports["http"], ports["grpc"]]
+    loaded = {"path": f"/v1/models/{stack.options.model}", "port": "http"}
+    for probe in ("startupProbe", "readinessProbe"):
+        container[probe]["httpGet"] = loaded
+    del container["livenessProbe"]["httpGet"]
+    container["livenessProbe"]["tcpSocket"] = {"port": "http"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+import yaml
 
 from lb.generate.assets import asset_files
 from lb.generate.document import document
@@ -11,8 +14,7 @@ from lb.generate.stack import PROMETHEUS_PORT
 
 PROMETHEUS_IMAGE: Final = "prom/prometheus:v3.1.0"
 GRAFANA_IMAGE: Final = "grafana/grafana:11.4.0"
-JOB: Final = "triton-lb"
-"""By which the rules and the dashboard find us."""
+_CONFIGURATION: Final = "prometheus.yml"
 
 
 def monitoring_files(target: str, *, grafana: bool) -> list[GeneratedFile]:
@@ -22,10 +24,12 @@ def monitoring_files(target: str, *, grafana: bool) -> list[GeneratedFile]:
         target: `HOST:PORT` of the metrics of triton-lb; those of the servers are among them.
         grafana: whether there is one.
     """
-    files = [GeneratedFile("prometheus/prometheus.yml", _prometheus(target))]
+    assets = dict(asset_files("prometheus", ".yml"))
+    files = [GeneratedFile(f"prometheus/{_CONFIGURATION}", _prometheus(assets, target))]
     files += [
         GeneratedFile(f"prometheus/{name}", text)
-        for name, text in asset_files("prometheus", ".rules.yaml")
+        for name, text in assets.items()
+        if name != _CONFIGURATION
     ]
     if grafana:
         files += [
@@ -39,21 +43,11 @@ def monitoring_files(target: str, *, grafana: bool) -> list[GeneratedFile]:
     return files
 
 
-def _prometheus(target: str) -> str:
-    return document(
-        {
-            "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
-            "rule_files": ["/etc/prometheus/*.rules.yaml"],
-            "scrape_configs": [
-                {
-                    "job_name": JOB,
-                    # Metrics of the servers have a label `backend` of their own.
-                    "static_configs": [{"targets": [target]}],
-                }
-            ],
-        },
-        "What Prometheus scrapes: triton-lb, whose metrics hold those of the servers.",
-    )
+def _prometheus(assets: Mapping[str, str], target: str) -> str:
+    content = yaml.safe_load(assets[_CONFIGURATION])
+    (job,) = content["scrape_configs"]
+    job["static_configs"] = [{"targets": [target]}]
+    return document(content, "triton-lb, whose metrics hold those of the servers, and its rules.")
 
 
 def _data_source() -> str:

@@ -7,6 +7,8 @@ from typing import Final
 
 from lb.generate.stack import Options, ServerKind
 
+_HOST: Final = "127.0.0.1"
+"""Only triton-lb, on the same machine, talks to them."""
 EXIT_S: Final = 30
 """How long a Triton lets requests run after it was told to end."""
 
@@ -22,8 +24,6 @@ class Place:
     """Port, or the name of a variable that holds it; likewise the others."""
     grpc: str
     metrics: str
-    host: str = "127.0.0.1"
-    """Address to listen at."""
     shares_memory: bool = False
     """Whether others see the same /dev/shm; then they must not take each other's regions."""
     gpu_metrics: str = "true"
@@ -47,11 +47,11 @@ def server_command(options: Options, place: Place) -> tuple[str, ...]:
 def _triton_arguments(options: Options, place: Place) -> list[str]:
     arguments = [
         f"--model-repository={place.models}",
-        f"--http-address={place.host}",
+        f"--http-address={_HOST}",
         f"--http-port={place.http}",
-        f"--grpc-address={place.host}",
+        f"--grpc-address={_HOST}",
         f"--grpc-port={place.grpc}",
-        f"--metrics-address={place.host}",
+        f"--metrics-address={_HOST}",
         f"--metrics-port={place.metrics}",
         f"--exit-timeout-secs={EXIT_S}",
     ]

@@ -143,9 +143,7 @@ def make_stack(options: Options, devices: Sequence[Device], cpu_servers: int = 0
     seats += [(f"cpu-{number}", None, 1) for number in range(cpu_servers)]
     if not seats:
         raise GenerateError("there is nothing to run on")
-    ports = free_ports(
-        len(seats), options.first_port, taken_ports(options), last=options.last_port
-    )
+    ports = free_ports(len(seats), options.first_port, taken_ports(options), last=options.last_port)
     has_metrics = options.server is ServerKind.TRITON
     servers = tuple(
         Server(
@@ -201,16 +199,20 @@ def taken_ports(options: Options) -> set[int]:
 
 
 def local_address(text: str) -> str:
-    """`HOST:PORT` at which this machine reaches a listener."""
+    """`HOST:PORT` at which this machine reaches a listener.
+
+    Raises:
+        GenerateError: it is a Unix socket.
+    """
     address = parse_address(text)
+    if address.path:
+        raise GenerateError(f"{text}: what asks for health and metrics needs HOST:PORT")
     if address.host in ("0.0.0.0", "::"):
         return f"127.0.0.1:{address.port}"
     return text
 
 
-def free_ports(
-    count: int, first: int, taken: Iterable[int], *, last: int = LAST_PORT
-) -> list[int]:
+def free_ports(count: int, first: int, taken: Iterable[int], *, last: int = LAST_PORT) -> list[int]:
     """The first of three ports for each of `count` servers, none of them in `taken`.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import resources
@@ -18,6 +19,7 @@ import tritonclient.grpc
 import yaml
 
 from lb.cli.main import main
+from lb.settings.reading import read_settings
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 from tests.deploy.listings import FOLDER, LISTINGS
@@ -54,7 +56,7 @@ def problems(schema: jsonschema.protocols.Validator, text: str) -> list[str]:
 @pytest.mark.parametrize("listing", LISTINGS)
 @pytest.mark.parametrize(
     "options",
-    [(), ("--shared-memory",), ("--server", "tfserving", "--server-arg=--x=$Y")],
+    [(), ("--shared-memory", "--grafana"), ("--server", "tfserving", "--server-arg=--x=$Y")],
     ids=["plain", "all", "tfserving"],
 )
 def test_a_generated_stack_holds_to_the_specification(
@@ -66,6 +68,21 @@ def test_a_generated_stack_holds_to_the_specification(
     source = ["--from", str(FOLDER / f"{listing}.txt"), "--output", str(tmp_path)]
     assert main(["generate", "compose", *source, *options]) == 0
     assert problems(schema, (tmp_path / "compose.yaml").read_text()) == []
+
+
+def test_prometheus_takes_what_is_written_for_it(tmp_path: Path) -> None:
+    listen = "--metrics=10.0.0.5:9102"
+    assert (
+        main(["generate", "compose", "--cpu", "1", listen, "--grafana", "--output", str(tmp_path)])
+        == 0
+    )
+    file = tmp_path / "prometheus" / "prometheus.yml"
+    done = subprocess.run(
+        ["promtool", "check", "config", str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 rule files found" in done.stdout
+    assert "10.0.0.5:9102" in file.read_text()
 
 
 def test_the_specification_is_looked_at(schema: jsonschema.protocols.Validator) -> None:
@@ -183,3 +200,18 @@ def test_the_example_of_gpus_is_what_generate_writes(capsys: pytest.CaptureFixtu
     folder = REPOSITORY / "deploy" / "compose" / "gpus"
     code = main(["generate", "compose", "--gpus", "2", "--output", str(folder), "--check"])
     assert (capsys.readouterr().out, code) == ("", 0)
+
+
+def test_the_demo_finds_its_simulators() -> None:
+    folder = REPOSITORY / "deploy" / "compose" / "demo"
+    services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    settings = read_settings((folder / "triton-lb" / "triton-lb.yaml").read_text(), {}, str)
+    for backend in settings.backends:
+        service = services[backend.name]
+        assert service["entrypoint"] == ["python3", "-m", "lb.simulator"]
+        words = service["command"]
+        given = dict(zip(words[::2], words[1::2], strict=True))
+        assert [str(backend.http), str(backend.grpc), str(backend.metrics)] == [
+            f"{backend.name}:{given[f'--{name}-port']}" for name in ("http", "grpc", "metrics")
+        ]
+    assert set(services) == {"triton-lb", *(backend.name for backend in settings.backends)}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lb.generate.devices import (
     Device,
@@ -131,3 +133,27 @@ def test_devices_of_another_machine_are_taken_as_written() -> None:
 def test_what_is_no_device_is_not_taken(wanted: list[str]) -> None:
     with pytest.raises(GenerateError):
         as_written(wanted)
+
+
+LINES = st.sampled_from(
+    [
+        "GPU 0: A (UUID: GPU-1)",
+        "GPU 1: A (UUID: GPU-2)",
+        "  MIG 1g.5gb Device 0: (UUID: MIG-GPU-1/7/0)",
+        "  MIG 3g.40gb     Device  1: (UUID: MIG-5)",
+        "0, GPU-1, A, Enabled",
+        "index, uuid, name, mig.mode.current",
+        "",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=8) | st.lists(LINES | st.text(max_size=40), max_size=8))
+def test_a_listing_gives_each_device_once_or_an_error(lines: list[str]) -> None:
+    try:
+        listing = parse_listing("\n".join(lines))
+    except GenerateError:
+        return
+    indexes = [device.index for device in listing.devices]
+    assert not set(indexes) & set(listing.empty)
+    assert len(set(indexes)) == len(indexes)

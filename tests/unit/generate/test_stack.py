@@ -111,3 +111,8 @@ def test_nothing_to_run_on_is_refused() -> None:
 )
 def test_a_listener_is_reached_from_this_machine(text: str, expected: str) -> None:
     assert local_address(text) == expected
+
+
+def test_a_unix_socket_is_not_reached_by_others() -> None:
+    with pytest.raises(GenerateError, match="needs HOST:PORT"):
+        local_address("unix:/run/x.sock")
