@@ -35,7 +35,9 @@ _SOUND_S: Final = 5.0
 _WATCH_S: Final = 240
 """When the API is asked to end a watch at the earliest; half as long again at the latest."""
 _GATHER_S: Final = 0.1
-"""Changes within this time are applied together: a roll-out makes many."""
+_GATHER_EACH_S: Final = 0.0001
+"""Changes within this time, and that much more for each backend, are applied together: a roll-out
+makes many, and applying one costs the more the more backends there are."""
 _GONE_TOLD: Final = 4
 """Times in a row that the API no longer knows a version: then something is wrong with it."""
 _MOST_COUNTED: Final = 20
@@ -147,14 +149,17 @@ class KubernetesSource:
             if not self._version:
                 await self._list(api)
                 is_news = False
-                yield self._found()
+                yield await self._found()
             last_s = int(_WATCH_S * self._rng.uniform(1.0, 1.5))
-            async with api.watch(self._version, last_s, settings.timeout) as watch:
+            watch = await api.watch(self._version, last_s, settings.timeout)
+            try:
                 began = self._clock()
                 if is_news:
-                    yield self._found()
+                    yield await self._found()
                 while await self._follow(watch):
-                    yield self._found()
+                    yield await self._found()
+            finally:
+                watch.close()
             if self._clock() - began >= _SOUND_S:
                 self._failures = 0
 
@@ -187,7 +192,7 @@ class KubernetesSource:
     async def _gather(self, watch: Watch) -> None:
         """Take what comes right after a change."""
         try:
-            async with asyncio.timeout(_GATHER_S):
+            async with asyncio.timeout(_GATHER_S + _GATHER_EACH_S * len(self._entries)):
                 while changes := await watch.changes():
                     self._take(changes)
         except (TimeoutError, Unreachable):
@@ -208,7 +213,11 @@ class KubernetesSource:
 
     # What it means
 
-    def _found(self) -> Entries | SourceError:
+    async def _found(self) -> Entries | SourceError:
+        # In a thread: thousands of endpoints take a tenth of a second.
+        return await asyncio.to_thread(self._make_entries)
+
+    def _make_entries(self) -> Entries | SourceError:
         settings = self._settings
         if not self._slices:
             # A service without pods has an empty slice, so this one has been removed or never was.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,9 +100,8 @@ class Api:
                 return Listed(tuple(items), str(version))
             query["continue"] = str(metadata["continue"])
 
-    @asynccontextmanager
-    async def watch(self, version: str, last_s: int, timeout_s: float) -> AsyncIterator[Watch]:
-        """All changes since a version.
+    async def watch(self, version: str, last_s: int, timeout_s: float) -> Watch:
+        """All changes since a version, to be closed in the end.
 
         Args:
             version: of a list, or of the last change.
@@ -125,11 +123,8 @@ class Api:
                 response = await self._get(query)
         except _BROKEN as error:
             raise Unreachable(_reason(error, timeout_s)) from error
-        try:
-            _keep_alive(response)
-            yield Watch(response.content, last_s + timeout_s)
-        finally:
-            response.close()
+        _keep_alive(response)
+        return Watch(response, last_s + timeout_s)
 
     async def _body(self, query: Mapping[str, str]) -> bytes:
         response = await self._get(query)
@@ -163,13 +158,13 @@ class Api:
 class Watch:
     """Changes, as they come."""
 
-    def __init__(self, content: aiohttp.StreamReader, last_s: float) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, last_s: float) -> None:
         """
         Args:
-            content: of the answer.
+            response: whose body it is.
             last_s: when it is over in any case.
         """
-        self._content = content
+        self._response = response
         self._ends_at = asyncio.get_running_loop().time() + last_s
         self._pieces: list[bytes] = []
         """Of a line whose end has not come."""
@@ -187,7 +182,7 @@ class Watch:
         while True:
             try:
                 async with asyncio.timeout_at(self._ends_at):
-                    data = await self._content.readany()
+                    data = await self._response.content.readany()
             except _BROKEN as error:
                 raise Unreachable(_reason(error, 0.0)) from error
             if not data:
@@ -195,6 +190,10 @@ class Watch:
             found = [_read_change(line) for line in self._lines(data) if line.strip()]
             if found:
                 return found
+
+    def close(self) -> None:
+        """End it."""
+        self._response.close()
 
     def _lines(self, data: bytes) -> list[bytes]:
         *ended, rest = data.split(b"\n")

@@ -64,9 +64,12 @@ async def api(server: Server) -> AsyncIterator[Api]:
 
 async def watched(api: Api) -> list[str]:
     found = []
-    async with api.watch("6", 60, 5.0) as watch:
+    watch = await api.watch("6", 60, 5.0)
+    try:
         while changes := await watch.changes():
             found += [f"{change.kind} {change.version}" for change in changes]
+    finally:
+        watch.close()
     return found
 
 

@@ -104,6 +104,16 @@ async def test_files_are_read_as_the_configuration_is(
     assert entry.headers == {"x": "secret"}
 
 
+def test_sources_of_every_kind_are_made_in_the_order_of_their_rank() -> None:
+    cluster = {"service": "t", "http_port": "http"}
+    lookup = {"host": "t.test.", "http_port": 1}
+    made = make_sources(
+        settings(discovery={"files": ["f"], "kubernetes": [cluster], "dns": [lookup]})
+    )
+    names = [source.name for source in made]
+    assert names == ["dns:t.test.", "kubernetes:t:http", "file:f"]
+
+
 async def test_a_file_cannot_name_ourselves(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "backends.yaml"
     path.write_text("- http: 127.0.0.1:8000\n")
