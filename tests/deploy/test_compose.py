@@ -115,26 +115,38 @@ async def simulated(stack: GeneratedStack) -> AsyncIterator[None]:
         yield
 
 
-@pytest.mark.parametrize("listing", LISTINGS)
-async def test_triton_lb_starts_as_written_and_serves(listing: str, tmp_path: Path) -> None:
-    stack = generate("compose", tmp_path / "stack", listing)
+async def test_every_triton_lb_starts_as_written_and_serves(tmp_path: Path) -> None:
+    async with AsyncExitStack() as tritons:
+        stacks = []
+        for listing in LISTINGS:
+            stack = generate("compose", tmp_path / listing, listing)
+            await tritons.enter_async_context(simulated(stack))
+            stacks.append(stack)
+        # At once: each takes a second to start.
+        async with asyncio.TaskGroup() as tasks:
+            for stack in stacks:
+                tasks.create_task(starts_and_serves(stack))
+
+
+async def starts_and_serves(stack: GeneratedStack) -> None:
+    """Send requests to its triton-lb over both protocols."""
     asked = 3 * len(stack.backends)
-    async with simulated(stack), aiohttp.ClientSession() as session:
+    url = f"http://{stack.http}/v2/models/simple/infer"
+    served = running(stack, serve_command(stack.folder / "triton-lb" / "triton-lb.yaml"))
+    await asyncio.to_thread(served.__enter__)
+    try:
+        async with aiohttp.ClientSession() as session:
 
-        async def infer(url: str) -> int:
-            async with session.post(url, data=INFER) as response:
-                await response.read()
-                return response.status
+            async def infer() -> int:
+                async with session.post(url, data=INFER) as response:
+                    await response.read()
+                    return response.status
 
-        served = running(stack, serve_command(stack.folder / "triton-lb" / "triton-lb.yaml"))
-        await asyncio.to_thread(served.__enter__)
-        try:
-            url = f"http://{stack.http}/v2/models/simple/infer"
-            assert await asyncio.gather(*(infer(url) for _ in range(asked))) == [200] * asked
-            assert await asyncio.to_thread(ready_over_grpc, stack)
-            views = await asyncio.to_thread(stack.views)
-        finally:
-            served.__exit__(None, None, None)
+            assert await asyncio.gather(*(infer() for _ in range(asked))) == [200] * asked
+        assert await asyncio.to_thread(ready_over_grpc, stack)
+        views = await asyncio.to_thread(stack.views)
+    finally:
+        await asyncio.to_thread(served.__exit__, None, None, None)
     assert sum(view["served"] for view in views) >= asked
     assert {view["name"] for view in views} == set(stack.compose["services"]) - {"triton-lb"}
 
