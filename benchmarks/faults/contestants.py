@@ -11,6 +11,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -41,6 +42,8 @@ class Contestant:
     name = ""
     keeps_sequences = False
     """Whether steps of a sequence go where it runs; if not, its load has none."""
+    sections: Mapping[str, Any] = MappingProxyType({})
+    """Of the configuration of triton-lb, where a scenario is about what is off by default."""
 
     target: Target
 
@@ -70,7 +73,7 @@ class Contestant:
 
 
 class TritonLb(Contestant):
-    """Ours, with nothing set but listeners and backends."""
+    """Ours, with nothing set but listeners and backends, unless a scenario says so."""
 
     name = TRITON_LB
     keeps_sequences = True
@@ -82,7 +85,8 @@ class TritonLb(Contestant):
     async def start(self, ways: Sequence[Way], directory: Path) -> None:
         self.ways = ways
         # What tests set beyond that goes back to its default.
-        self.running = running = RunningBalancer(directory, ways, slow_start={})
+        sections = {"slow_start": {}, **self.sections}
+        self.running = running = RunningBalancer(directory, ways, **sections)
         self.target = running.target
         try:
             await asyncio.to_thread(running.wait_ready)

@@ -107,6 +107,7 @@ async def perform(
             await stack.enter_async_context(site.disturbed(seed))
         if scenario.rogue:
             await stack.enter_async_context(site.joined_by_rogue(seed))
+        contestant.sections = scenario.sections
         stack.callback(contestant.stop)
         await contestant.start(site.ways, folder)
         load = Load(contestant.target, mix, seed=seed)

@@ -6,7 +6,9 @@ whose response had not begun; their clients wait five seconds at most.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.faults import steps
 from benchmarks.faults.between import NO_FAULT, Fault
@@ -44,6 +46,8 @@ class Scenario:
     """Whether something stands between the balancer and the Tritons that can disturb."""
     rogue: bool = False
     """Whether a scripted backend stands beside the Tritons. It has one model, and no streams."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """Of triton-lb's configuration, where the row is about what is off by default."""
     only: tuple[str, ...] = field(default=())
     """Who can take part, if not everybody."""
 
@@ -171,6 +175,22 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
                 *(steps.restart(0, 1, 2), steps.back(0, 1, 2), steps.rest(7.0)),
             ),
             (answered_within("kill", 0.5, "up", 0.05), failed_after("open", 3.0, 3.0)),
+        ),
+        Scenario(
+            "all-down-held",
+            "all refuse connections for 2 s, with `wait_for_backend`",
+            (
+                steps.rest(3.0),
+                *(steps.disturb(number, Fault(refuse=True)) for number in range(3)),
+                *(steps.reset_open(number) for number in range(3)),
+                steps.rest(2.0),
+                *(steps.disturb(number, NO_FAULT) for number in range(3)),
+                steps.rest(6.0),
+            ),
+            (failed(),),
+            disturbed=True,
+            sections={"scheduling": {"wait_for_backend": "10s"}},
+            only=(TRITON_LB,),
         ),
         Scenario(
             "reload",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 
 from benchmarks.faults import report, soak
@@ -100,9 +101,21 @@ def test_summary_counts_failures_by_their_text() -> None:
     assert "2 x lost" in summary(played("lost", "lost").evidence[TUNED])
 
 
+def held(*memory: float, files: int = 60, tasks: int = 22) -> list[soak.Sample]:
+    return [soak.Sample(each, files, 3, tasks) for each in memory]
+
+
 def test_growth_is_judged_after_the_warm_up() -> None:
-    samples = [soak.Sample(100.0, 50, 3, 20)] * 10 + [soak.Sample(120.0, 60, 3, 22)] * 30
-    assert soak.growth(samples) == {"memory": 0.0, "files": 0.0, "threads": 0.0, "tasks": 0.0}
-    samples[-10:] = [soak.Sample(125.0, 61, 4, 29)] * 10
-    assert soak.growth(samples) == {"memory": 5.0, "files": 1.0, "threads": 1.0, "tasks": 7.0}
+    samples = held(*[100.0] * 10, files=50, tasks=20) + held(*[120.0] * 30)
+    assert set(soak.growth(samples).values()) == {0.0}
+    samples[-10:] = held(*[125.0] * 10, files=61, tasks=29)
+    found = soak.growth(samples)
+    assert (found["memory"], found["files"], found["threads"], found["tasks"]) == (5.0, 1, 0, 7)
     assert soak.growth([]) == {}
+
+
+def test_a_leak_is_told_from_a_step() -> None:
+    step = soak.growth(held(*[100.0] * 80, *[108.0] * 80))
+    assert (step["memory"], step["memory_trend"]) == (8.0, 0.0)
+    leak = soak.growth(held(*(100.0 + number / 10 for number in range(160))))
+    assert leak["memory_trend"] == pytest.approx(11.0)
