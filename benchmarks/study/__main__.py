@@ -8,12 +8,14 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
-from benchmarks.load.bench import passed, say
+from benchmarks.load.bench import passed, passed_s, say
 from benchmarks.load.interpreter import serving
 from benchmarks.load.machine import commit_name
 from benchmarks.load.processes import BenchError, Cores
@@ -50,15 +52,23 @@ def main() -> int:
             contestant(name)
         wanted = [each for each in given.parts if each != scaling.NAME]
         todo = chosen(wanted, everything=given.all) if wanted or not given.parts else []
+        todo = [limited_to(part, names) for part in todo]
         _tell_time(todo, given.runs, is_scaled)
     except (BenchError, ValueError) as error:
         parser.error(str(error))
     failed = False
     try:
-        for part in todo:
-            part = limited_to(part, names)
+        for place, part in enumerate(todo):
+            until = _until(todo[place:], given)
             try:
-                done = play(part, journal, runs=given.runs, commit=commit, scale=given.scale)
+                done = play(
+                    part,
+                    journal,
+                    runs=given.runs,
+                    commit=commit,
+                    scale=given.scale,
+                    until=until,
+                )
             except BenchError as error:  # the others are still worth it
                 say(f"error: {part.name}: {error}")
                 failed = True
@@ -74,6 +84,16 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return max(_publish(given, journal, played, commit), 2 * failed)
+
+
+def _until(left: Sequence[Part], given: argparse.Namespace) -> float:
+    """When the first of these parts is to be over: its share of the time that is left."""
+    if not given.minutes:
+        return inf
+    wanted = [duration_s(part, given.runs) for part in left]
+    seconds = max(0.0, 60.0 * given.minutes - passed_s())
+    until: float = time.monotonic() + seconds * wanted[0] / sum(wanted)
+    return until
 
 
 def _publish(
@@ -136,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--scale", type=float, default=1.0, help="of the seconds that a load lasts (1)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="fewer runs, if it would take longer (no limit)"
     )
     parser.add_argument("--short", action="store_true", help="few levels of `scaling`")
     parser.add_argument(

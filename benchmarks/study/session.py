@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from benchmarks.load.bench import say
@@ -63,7 +64,15 @@ def capacity(fleet: Sequence[Models], kinds: Sequence[Kind]) -> float:
     return sum(per_triton)
 
 
-def play(part: Part, journal: Journal, *, runs: int, commit: str, scale: float = 1.0) -> Played:
+def play(
+    part: Part,
+    journal: Journal,
+    *,
+    runs: int,
+    commit: str,
+    scale: float = 1.0,
+    until: float = inf,
+) -> Played:
     """Measure what the journal does not have yet.
 
     Args:
@@ -72,6 +81,7 @@ def play(part: Part, journal: Journal, *, runs: int, commit: str, scale: float =
         runs: of each step and contestant, interleaved.
         commit: what is measured.
         scale: of the seconds of each load.
+        until: when no further run begins but the first, in monotonic seconds.
 
     Raises:
         BenchError: there are no Tritons, or the load generator failed.
@@ -99,7 +109,12 @@ def play(part: Part, journal: Journal, *, runs: int, commit: str, scale: float =
                 started = _start({name for *_, name in left}, own, Path(directory), fleet, played)
                 for each in started.values():
                     _warm_up(each, played, core, scale)
+                begun = 0
                 for number, step, name in left:
+                    if number > begun and time.monotonic() > until:
+                        say(f"  the time of {part.name} is over after {number} runs")
+                        break
+                    begun = number
                     if name in started:
                         taken = _Taken(started[name], step, number, scale)
                         key = Key(
