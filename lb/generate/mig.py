@@ -65,10 +65,9 @@ def parse_layout(text: str, gpus: Sequence[str]) -> MigLayout:
     return MigLayout(tuple(gpus), tuple(profiles))
 
 
-def gpus_of(devices: Sequence[Device], empty: Sequence[str]) -> list[str]:
-    """Indexes of the GPUs behind some devices, and of those in MIG mode without one."""
-    indexes = {device.index.partition(":")[0] for device in devices} | set(empty)
-    return sorted(indexes, key=int)
+def gpus_of(devices: Sequence[Device]) -> list[str]:
+    """Indexes of the GPUs behind some devices."""
+    return sorted({device.index.partition(":")[0] for device in devices}, key=int)
 
 
 def mig_files(layout: MigLayout) -> list[GeneratedFile]:

@@ -63,14 +63,14 @@ def make_plan(request: Request) -> Plan:
     devices, empty, notes = _find(request)
     files: list[GeneratedFile] = []
     if request.mig:
-        layout = parse_layout(request.mig, gpus_of(devices, empty))
+        layout = parse_layout(request.mig, gpus_of(devices))
         files += mig_files(layout)
         if request.target is Target.SYSTEMD:
             notes.append(
                 f"units name MIG devices by UUID: run {SCRIPT}, then generate without --mig"
             )
             return Plan(tuple(files), None, tuple(notes))
-        devices, empty = layout.devices, ()
+        devices = layout.devices
         notes.append(_before_start(layout))
     if empty and not devices:
         raise GenerateError(_undivided(empty))
@@ -94,23 +94,24 @@ def _find(request: Request) -> tuple[tuple[Device, ...], tuple[str, ...], list[s
     if request.cpu_servers:
         return (), (), []
     if request.gpus:
-        return choose_or_all(whole_gpus(request.gpus), request.devices), (), []
+        return _chosen(whole_gpus(request.gpus), request.devices), (), []
     if request.listing is None and request.devices:
+        if request.mig and not all(word.isdecimal() for word in request.devices):
+            raise GenerateError("--mig: GPUs are named by index where there is no nvidia-smi")
         return as_written(request.devices), (), ["there is no nvidia-smi: devices as written"]
     listing = Listing() if request.listing is None else parse_listing(request.listing)
+    if request.mig:
+        undivided = (Device(index, index) for index in listing.empty)
+        listing = Listing((*listing.devices, *undivided))
     notes = []
     if not (listing.devices or listing.empty):
         why = "there is no nvidia-smi" if request.listing is None else "there is no GPU"
         notes.append(f"{why}: a server on the CPU")
-    return choose_or_all(listing.devices, request.devices), listing.empty, notes
+    return _chosen(listing.devices, request.devices), listing.empty, notes
 
 
-def choose_or_all(devices: tuple[Device, ...], wanted: tuple[str, ...]) -> tuple[Device, ...]:
-    """Those that are wanted, or all.
-
-    Raises:
-        GenerateError: there is no such device.
-    """
+def _chosen(devices: tuple[Device, ...], wanted: tuple[str, ...]) -> tuple[Device, ...]:
+    """Those that are wanted, or all."""
     return choose(devices, wanted) if wanted else devices
 
 

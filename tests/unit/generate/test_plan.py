@@ -73,6 +73,22 @@ def test_a_layout_is_made_by_a_script_before_the_stack_starts() -> None:
     assert "mig.sh" in made.notes[0]
 
 
+def test_only_the_gpus_that_are_wanted_are_divided() -> None:
+    listing = read_listing("eight_gpus") + EMPTY.replace("3", "8")
+    for wanted in ("2", "8"):
+        made = make_plan(
+            Request(target=Target.COMPOSE, listing=listing, mig="1g.10gb=7", devices=(wanted,))
+        )
+        assert f"gpus=({wanted})\n" in made.files[0].text
+        assert servers(made) == [f"gpu-{wanted}-mig-{number}" for number in range(7)]
+
+
+def test_a_gpu_without_a_known_index_is_not_divided() -> None:
+    with pytest.raises(GenerateError, match="named by index"):
+        plan(None, devices=("GPU-1",), mig="1g.5gb=7")
+    assert "gpus=(3)\n" in plan(None, devices=("3",), mig="1g.5gb=7").files[0].text
+
+
 def test_units_wait_for_the_devices_of_a_layout() -> None:
     made = plan("eight_gpus", target=Target.SYSTEMD, mig="1g.10gb=7")
     assert made.stack is None
