@@ -113,6 +113,40 @@ _SCHEMAS: Final = {
     "Backends": _object(
         {"backends": {"type": "array", "items": _ref("Backend")}}, "The whole pool."
     ),
+    "Queue": _object(
+        {
+            "without_backend": _COUNT
+            | {"description": "Requests that wait since no backend is eligible for them."},
+            "models": {"type": "array", "items": _ref("QueuedModel")},
+        },
+        "Requests that wait.",
+    ),
+    "QueuedModel": _object(
+        {
+            "model": _TEXT,
+            "version": _TEXT | {"description": "As requests name it; empty for any."},
+            "waiting": {
+                "type": "object",
+                "description": "Requests by priority; 1 is the highest.",
+                "additionalProperties": _COUNT,
+            },
+            "oldest_ms": _MS | {"description": "How long the one has waited that came first."},
+            "backends": {"type": "array", "items": _ref("Lane")},
+        },
+        "One version of a model.",
+    ),
+    "Lane": _object(
+        {
+            "name": _TEXT,
+            "in_flight": _COUNT,
+            "limit": _COUNT | {"description": "0 is no limit."},
+            "expected_ms": _MS
+            | {"description": "What a request of one row takes there alone; null: not learnt yet."},
+            "row_ms": _MS | {"description": "What each further row adds."},
+            "learnt": _COUNT | {"description": "Executions that it was learnt from."},
+        },
+        "A scheduled model on one backend.",
+    ),
     "Model": _object(
         {
             "name": _TEXT,
@@ -293,6 +327,13 @@ def _paths() -> Schema:
                 "listSources",
                 "List the sources of backends, in their order.",
                 _json(_ref("Sources"), "All sources."),
+            )
+        },
+        "/api/v1/queue": {
+            "get": _get(
+                "getQueue",
+                "Show requests that wait for their turn, by model.",
+                _json(_ref("Queue"), "All models that are scheduled and were asked for."),
             )
         },
         "/api/v1/backends/{name}/models": {

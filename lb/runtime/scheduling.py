@@ -6,9 +6,10 @@ from math import inf
 
 from lb.control.plans import LimitBy, LineRule, PlanRules
 from lb.domain.schedule import Order, QueueRules
-from lb.proxy.queue import QueueOptions
+from lb.proxy.queue import Queue, QueueOptions
 from lb.settings.model import Settings
 from lb.settings.scheduling import Concurrency, PriorityOrder, SchedulingSettings, TenantBy
+from lb.telemetry.queue import QueueStatus
 
 
 def plan_rules(settings: Settings) -> PlanRules:
@@ -57,6 +58,17 @@ def queue_options(settings: Settings) -> QueueOptions:
         },
         by_token=scheduling.tenants is TenantBy.TOKEN,
         tenant_header=header(scheduling.tenant_header) if by_header else b"",
+    )
+
+
+def queue_status(queue: Queue, now: float) -> QueueStatus:
+    """What is shown of requests that wait."""
+    return QueueStatus(
+        lines=tuple(queue.scheduler.lines(now)),
+        lanes=tuple(queue.scheduler.lanes()),
+        waits=queue.waits,
+        whys=queue.whys,
+        homeless=queue.homeless,
     )
 
 

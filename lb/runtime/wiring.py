@@ -17,6 +17,7 @@ from lb.access.gate import Gate
 from lb.admin.app import make_admin_app
 from lb.admin.life import Act, LifeApi
 from lb.admin.metrics_app import Target, make_metrics_app
+from lb.admin.queue import QueueApi
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
@@ -37,6 +38,7 @@ from lb.net.crowd import Crowd
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
@@ -56,7 +58,7 @@ from lb.runtime.options import (
     run_once,
 )
 from lb.runtime.scaling import ScalingSignal, load_sample
-from lb.runtime.scheduling import plan_rules, queue_options
+from lb.runtime.scheduling import plan_rules, queue_options, queue_status
 from lb.runtime.security import Security, make_security
 from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
@@ -254,12 +256,13 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         restored=product.restorer.counts,
         open_sequences=lambda: table.open_by_model(product.meter.max_models),
         sequence_counts=table.counts,
-        reruns=lambda: _rerun_counts(product.dispatcher, product.ledger),
+        reruns=lambda: _rerun_counts(product),
         own_calls=product.fan_out.own_calls,
         conduct=lambda: conduct_statuses(product.directory),
         discovery=product.discovery.statuses,
         reloads=product.reloads,
         scaling=product.scaling.status,
+        queue=lambda: queue_status(product.dispatcher.queue, time.monotonic()),
     )
 
 
@@ -415,4 +418,5 @@ def admin_app(product: Product, reload: Act, upgrade: Act) -> web.Application:
         sources=product.discovery.statuses,
     )
     LifeApi(reload, upgrade).install(app)
+    QueueApi(lambda: queue_status(product.dispatcher.queue, time.monotonic())).install(app)
     return app

@@ -396,6 +396,57 @@ MODELS: Final = (
         ("why",),
     ),
 )
+QUEUE: Final = (
+    MetricSpec(
+        "triton_lb_queue_length",
+        _GAUGE,
+        "Requests that wait for their turn at a backend; priority 1 is the highest.",
+        ("model", "priority"),
+    ),
+    MetricSpec(
+        "triton_lb_queue_oldest_seconds",
+        _GAUGE,
+        "How long the one has waited that has waited longest.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_queue_without_backend",
+        _GAUGE,
+        "Requests that wait since no backend is eligible for them (`wait_for_backend`).",
+    ),
+    MetricSpec(
+        "triton_lb_queue_wait_seconds",
+        _HISTOGRAM,
+        "How long requests of scheduled models waited until they began; most should not at all.",
+        ("model",),
+    ),
+    MetricSpec(
+        "triton_lb_queue_waits_total",
+        _COUNTER,
+        "Requests that had to wait, by why: limit (backends had as many as they may), faster (one "
+        "was free, and a faster one would end it sooner), reserved (what was free is kept for "
+        "priority 1), no_backend (with an empty model).",
+        ("model", "why"),
+    ),
+    MetricSpec(
+        "triton_lb_lane_requests",
+        _GAUGE,
+        "Requests of a scheduled model under way at a backend.",
+        ("model", "backend"),
+    ),
+    MetricSpec(
+        "triton_lb_lane_limit",
+        _GAUGE,
+        "How many may be; 0 is no limit.",
+        ("model", "backend"),
+    ),
+    MetricSpec(
+        "triton_lb_lane_expected_seconds",
+        _GAUGE,
+        "How long a request of one row takes there alone, as far as it was learnt; 0: not at all.",
+        ("model", "backend"),
+    ),
+)
 SCALING: Final = (
     MetricSpec(
         "triton_lb_desired_backends",
@@ -430,6 +481,7 @@ COLLECTED: Final = (
     *BACKENDS,
     *DISCOVERY,
     *MODELS,
+    *QUEUE,
     *SCALING,
 )
 """What the collector renders, in this order."""
@@ -475,6 +527,7 @@ def markdown() -> str:
         ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
         ("Sources of backends", DISCOVERY),
         ("Models", MODELS),
+        ("Requests that wait", QUEUE),
         ("Scaling", SCALING),
     ):
         parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")

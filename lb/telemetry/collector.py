@@ -28,6 +28,7 @@ from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.queue import QueueStatus, queue_rows, wait_rows
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts, rerun_rows
 from lb.telemetry.scaling import ScalingStatus, scaling_rows
@@ -151,6 +152,7 @@ class Sources:
     """Since the start: `started`, and by why they were forgotten."""
     reloads: Reloads
     scaling: Callable[[], ScalingStatus]
+    queue: Callable[[], QueueStatus] = QueueStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,8 @@ class LoadBalancerCollector:
             **self._port_rows(),
             "triton_lb_backend_own_calls_total": self._own_calls,
             **self._discovery_rows(),
+            **queue_rows(sources.queue, lambda: sources.meter.max_models),
+            "triton_lb_queue_wait_seconds": self._queue_waits,
             **scaling_rows(sources.scaling),
         }
 
@@ -360,6 +364,10 @@ class LoadBalancerCollector:
             for traffic in self._sources.meter.traffic
             for model, usage in tuple(traffic.models.items())
         )
+
+    def _queue_waits(self) -> Iterator[Row]:
+        for model, waits in wait_rows(self._sources.queue(), self._sources.meter.max_models):
+            yield (model,), Buckets(_LATENCY_BOUNDS, tuple(waits.counts), waits.sum)
 
     # Backends
 

@@ -61,6 +61,16 @@ class RequestRecord:
         """The id of the sequence that it is a step of."""
         return None
 
+    @property
+    def queue_position(self) -> int | None:
+        """How many waited before it when it joined a queue; None where it did not wait."""
+        return None
+
+    @property
+    def queue_why(self) -> str:
+        """Why it had to wait for its turn; empty where it had not."""
+        return ""
+
 
 class RequestSink(Protocol):
     """Takes finished requests: counts them, logs them."""

@@ -30,6 +30,8 @@ def fields(record: RequestRecord) -> dict[str, Any]:
         "backend": record.backend.name if record.backend else None,
         "attempts": record.attempts,
         "queue_ms": ms(record.placed_at, record.started_at),
+        "queue_position": record.queue_position,
+        "queue_why": record.queue_why or None,
         "connect_ms": ms(record.connected_at, record.placed_at),
         "first_byte_ms": ms(record.first_byte_at, record.started_at),
         "total_ms": ms(record.ended_at, record.started_at),

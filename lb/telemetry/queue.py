@@ -1,0 +1,114 @@
+"""What is shown of requests that wait for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lb.domain.backend import Histogram
+from lb.domain.schedule import LaneView, LineView
+from lb.telemetry.labels import OTHER
+
+Row = tuple[tuple[str, ...], float]
+Rows = Callable[[], Iterable[Row]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """All of it, at one time."""
+
+    lines: Sequence[LineView] = ()
+    lanes: Sequence[LaneView] = ()
+    waits: Mapping[bytes, Histogram] = field(default_factory=dict)
+    """How long requests had waited that began, by model."""
+    whys: Mapping[tuple[bytes, str], int] = field(default_factory=dict)
+    """Requests that had to wait, by model and why."""
+    homeless: int = 0
+    """Requests that wait for any backend."""
+
+
+class Names:
+    """Labels of models; there are only so many."""
+
+    def __init__(self, models: Iterable[bytes], most: int) -> None:
+        self._known = frozenset(sorted(set(models))[:most])
+
+    def of(self, model: bytes) -> str:
+        """The label of one."""
+        return model.decode("utf-8", "backslashreplace") if model in self._known else OTHER
+
+
+def queue_rows(read: Callable[[], QueueStatus], most: Callable[[], int]) -> dict[str, Rows]:
+    """The series but for those of how long requests waited, by name."""
+
+    def lengths() -> Iterable[Row]:
+        status = read()
+        return _summed(
+            ((model, str(priority + 1)), count)
+            for model, line in _named(status.lines, most())
+            for priority, count in line.waiting.items()
+        )
+
+    def oldest() -> Iterable[Row]:
+        status = read()
+        return _largest(((model,), line.oldest_s) for model, line in _named(status.lines, most()))
+
+    def whys() -> Iterable[Row]:
+        counts = read().whys
+        names = Names((model for model, _ in counts if model), most())
+        return _summed(
+            ((names.of(model) if model else "", why), count)
+            for (model, why), count in counts.items()
+        )
+
+    def lanes(value: Callable[[LaneView], float]) -> Callable[[], Iterator[Row]]:
+        return lambda: (
+            ((model, lane.backend.name), value(lane))
+            for model, lane in _named(read().lanes, most())
+        )
+
+    return {
+        "triton_lb_queue_length": lengths,
+        "triton_lb_queue_oldest_seconds": oldest,
+        "triton_lb_queue_without_backend": lambda: [((), read().homeless)],
+        "triton_lb_queue_waits_total": whys,
+        "triton_lb_lane_requests": lambda: _summed(lanes(lambda lane: lane.in_flight)()),
+        "triton_lb_lane_limit": lambda: _largest(lanes(lambda lane: lane.limit)()),
+        "triton_lb_lane_expected_seconds": lambda: _largest(lanes(lambda lane: lane.expected_s)()),
+    }
+
+
+def wait_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Histogram]]:
+    """How long requests waited that began, by label."""
+    names = Names(status.waits, most)
+    found: dict[str, Histogram] = {}
+    for model, histogram in status.waits.items():
+        total = found.setdefault(names.of(model), Histogram())
+        total.counts = [a + b for a, b in zip(total.counts, histogram.counts, strict=True)]
+        total.sum += histogram.sum
+    yield from found.items()
+
+
+_ViewT = TypeVar("_ViewT", LineView, LaneView)
+
+
+def _named(views: Sequence[_ViewT], most: int) -> Iterator[tuple[str, _ViewT]]:
+    names = Names((view.model for view in views), most)
+    for view in views:
+        yield names.of(view.model), view
+
+
+def _summed(rows: Iterable[Row]) -> list[Row]:
+    """One row for each set of labels: versions of a model, and models without a label, share it."""
+    found: dict[tuple[str, ...], float] = {}
+    for labels, value in rows:
+        found[labels] = found.get(labels, 0) + value
+    return list(found.items())
+
+
+def _largest(rows: Iterable[Row]) -> list[Row]:
+    found: dict[tuple[str, ...], float] = {}
+    for labels, value in rows:
+        found[labels] = max(found.get(labels, 0.0), value)
+    return list(found.items())

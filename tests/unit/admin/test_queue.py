@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from lb.admin.openapi import openapi_document
+from lb.admin.queue import QUEUE, QueueApi
+from lb.domain.schedule import LaneView, LineView
+from lb.telemetry.queue import QueueStatus
+from tests.fakes.backends import make_backend
+from tests.unit.admin.schema import problems
+
+
+def lane(name: str, learnt: int) -> LaneView:
+    return LaneView(
+        model=b"m",
+        version=b"",
+        backend=make_backend(name),
+        in_flight=1,
+        limit=2,
+        expected_s=0.005,
+        row_s=0.0005,
+        learnt=learnt,
+    )
+
+
+STATUS = QueueStatus(
+    lines=[
+        LineView(model=b"n", version=b"2", waiting={}, oldest_s=0.0),
+        LineView(model=b"m", version=b"", waiting={1: 3, 0: 1}, oldest_s=0.1234567),
+    ],
+    lanes=[lane("b", 7), lane("a", 0)],
+    homeless=4,
+)
+
+
+async def test_the_queue_is_shown_by_model() -> None:
+    app = web.Application()
+    QueueApi(lambda: STATUS).install(app)
+    async with TestClient(TestServer(app)) as client, client.get(QUEUE) as answer:
+        shown = await answer.json()
+    assert shown == {
+        "without_backend": 4,
+        "models": [
+            {
+                "model": "m",
+                "version": "",
+                "waiting": {"1": 1, "2": 3},
+                "oldest_ms": 123.457,
+                "backends": [
+                    {
+                        "name": "a",
+                        "in_flight": 1,
+                        "limit": 2,
+                        "expected_ms": None,
+                        "row_ms": None,
+                        "learnt": 0,
+                    },
+                    {
+                        "name": "b",
+                        "in_flight": 1,
+                        "limit": 2,
+                        "expected_ms": 5.0,
+                        "row_ms": 0.5,
+                        "learnt": 7,
+                    },
+                ],
+            },
+            {"model": "n", "version": "2", "waiting": {}, "oldest_ms": 0.0, "backends": []},
+        ],
+    }
+    document = openapi_document("1")
+    assert not list(problems(shown, {"$ref": "#/components/schemas/Queue"}, document))
