@@ -37,6 +37,8 @@ class Outcome(Enum):
     """The client's deadline passed."""
     CANCELLED = "cancelled"
     """The client went away or cancelled."""
+    OVERTAKEN = "overtaken"
+    """Another backend, which was asked as well, was the first to answer."""
 
 
 class Reason(Enum):
@@ -60,6 +62,8 @@ class Reason(Enum):
     """It did not answer in the time for one attempt."""
     DEADLINE = "deadline"
     CLIENT_GONE = "client_gone"
+    OVERTAKEN = "overtaken"
+    """Of an attempt: another one answered first."""
     BAD_REQUEST = "bad_request"
     HANDSHAKE = "handshake"
     """TLS with a client failed, or took too long."""
@@ -117,5 +121,6 @@ OUTCOME_REASONS = {
     Outcome.LATE: Reason.UPSTREAM_LATE,
     Outcome.DEADLINE: Reason.DEADLINE,
     Outcome.CANCELLED: Reason.CLIENT_GONE,
+    Outcome.OVERTAKEN: Reason.OVERTAKEN,
 }
 """The reason of the answer that we make when an attempt ends so and is not repeated."""

@@ -60,6 +60,7 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.DEADLINE: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
     Outcome.CANCELLED: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
+    Outcome.OVERTAKEN: Row(Ran.MAYBE, counts_against_backend=False, mends_elsewhere=False),
 }
 
 LOSSES = frozenset({Outcome.STALE, Outcome.LOST})

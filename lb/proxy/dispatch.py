@@ -56,7 +56,9 @@ _FAULTS: Final = {
     Outcome.RESET: Fault.ERROR,
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
-_ABANDONED: Final = frozenset({Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED})
+_ABANDONED: Final = frozenset({
+    Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED, Outcome.OVERTAKEN,
+})  # fmt: skip
 
 
 def _has_turn(exchange: Exchange) -> bool:

@@ -66,8 +66,8 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt_at", "erred", "finished", "late_attempt", "losses", "particulars", "permit",
-        "port", "sent_after", "tried",
+        "attempt_at", "erred", "finished", "is_hedged", "late_attempt", "losses", "particulars",
+        "permit", "port", "sent_after", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -86,6 +86,8 @@ class Exchange(RequestRecord):
         """The port of the attempt under way; None between attempts."""
         self.attempts = 0
         self.attempt_at = 0.0
+        self.is_hedged: bool
+        """It was looked at for a second attempt beside the first; `Hedger` sets that."""
         self.late_attempt: int
         """The last one that was found to be late; it and `sent_after` belong to `Patience`, and are
         set where they are needed."""

@@ -24,6 +24,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.UPSTREAM_LATE: (504, GrpcStatus.UNAVAILABLE),
     Reason.DEADLINE: (504, GrpcStatus.DEADLINE_EXCEEDED),
     Reason.CLIENT_GONE: (499, GrpcStatus.CANCELLED),
+    Reason.OVERTAKEN: (499, GrpcStatus.CANCELLED),
     Reason.BAD_REQUEST: (400, GrpcStatus.INTERNAL),
     Reason.HANDSHAKE: (400, GrpcStatus.INTERNAL),
     Reason.PROXY_HEADER: (400, GrpcStatus.INTERNAL),
@@ -87,6 +88,7 @@ _TEXTS: Final = {
     Outcome.LATE: "did not answer in the time for one attempt",
     Outcome.DEADLINE: "did not answer in time",
     Outcome.CANCELLED: "was cancelled",
+    Outcome.OVERTAKEN: "was overtaken by another one",
     Outcome.ANSWERED: "answered",
 }
 

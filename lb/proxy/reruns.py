@@ -112,13 +112,13 @@ class Reruns:
                 return self._refuse("lost_twice")
             if self.deadly.is_blocked(exchange.model, now, exchange.attempt_at):
                 return self._refuse("deadly_model")
-        attempts = sum(
-            port.attempts
-            for backend in self._pool.current.backends
-            for port in backend.ports
-            if port
-        )
-        return self.budget.take(attempts, now) or self._refuse("budget")
+        return self.budget.take(self.attempts, now) or self._refuse("budget")
+
+    @property
+    def attempts(self) -> int:
+        """At all backends, since they are known."""
+        backends = self._pool.current.backends
+        return sum(port.attempts for backend in backends for port in backend.ports if port)
 
     def _refuse(self, why: str) -> bool:
         self.refused[why] += 1

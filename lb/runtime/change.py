@@ -28,6 +28,7 @@ from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import (
     attempt_times,
     fan_out_options,
+    hedge_rules,
     http1_options,
     http2_options,
     run_once,
@@ -152,6 +153,7 @@ def _apply_limits(product: Product) -> None:
     product.dispatcher.max_attempts = settings.retry.attempts
     product.dispatcher.reruns.never = run_once(settings)
     product.patience.use(attempt_times(settings))
+    product.hedger.use(hedge_rules(settings))
     budget = product.dispatcher.reruns.budget
     budget.share, budget.floor = settings.retry.budget, settings.retry.floor
     table = product.dispatcher.steps.table

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.domain.hedge import HedgeRules
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http2.relay import Http2Options
@@ -90,6 +91,14 @@ def attempt_times(settings: Settings) -> AttemptTimes:
         common=settings.timeouts.attempt,
         models={name: seconds for name, seconds in own.items() if seconds is not None},
     )
+
+
+def hedge_rules(settings: Settings) -> HedgeRules | None:
+    """When requests are sent to a second backend; None: never."""
+    own = settings.hedging
+    if not own.enabled:
+        return None
+    return HedgeRules(quantile=own.quantile, least_s=own.least, share=own.share)
 
 
 def fan_out_options(settings: Settings) -> FanOutOptions:

@@ -39,7 +39,9 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
+from lb.proxy.hedging import Hedge, Hedger
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.patience import Patience
@@ -53,6 +55,7 @@ from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import (
     attempt_times,
     fan_out_options,
+    hedge_rules,
     http1_options,
     http2_options,
     run_once,
@@ -112,6 +115,7 @@ class Product:
     http1: Http1Relay
     http2: Http2Relay
     patience: Patience
+    hedger: Hedger
     timers: TimerWheel
     tasks: TaskOwner
     ledger: Ledger
@@ -148,6 +152,7 @@ class Product:
         await self.restorer.aclose()
         await self.warm_up.aclose()
         await self.models.aclose()
+        self.hedger.use(None)
         self.dispatcher.queue.close()
         await self.http1.aclose()
         await self.http2.aclose()
@@ -199,6 +204,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         http1=http1,
         http2=http2,
         patience=_patience(settings, timers, http1, http2),
+        hedger=_hedger(settings, dispatcher, http1, http2),
         timers=timers,
         tasks=tasks,
         ledger=ledger,
@@ -220,6 +226,18 @@ def _patience(
     patience = Patience(timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way()))
     patience.use(attempt_times(settings))
     return patience
+
+
+def _hedger(
+    settings: Settings, dispatcher: Dispatcher, http1: Http1Relay, http2: Http2Relay
+) -> Hedger:
+    def begin(exchange: Exchange) -> Hedge | None:
+        relay = http2 if exchange.protocol is AppProtocol.GRPC else http1
+        return relay.hedge(exchange)
+
+    hedger = Hedger(dispatcher, lambda: (*http1.under_way(), *http2.under_way()), begin)
+    hedger.use(hedge_rules(settings))
+    return hedger
 
 
 def _scaling(
@@ -273,13 +291,16 @@ def _directory(settings: Settings, rng: Random) -> BackendDirectory:
     return directory
 
 
-def _rerun_counts(dispatcher: Dispatcher, ledger: Ledger) -> RerunCounts:
-    reruns = dispatcher.reruns
+def _rerun_counts(product: Product) -> RerunCounts:
+    reruns, hedger = product.dispatcher.reruns, product.hedger
     return RerunCounts(
         count=reruns.count,
         refused=reruns.refused,
         blocked_models=len(reruns.deadly.blocked(time.monotonic())),
-        unkept_bodies=ledger.unkept,
+        unkept_bodies=product.ledger.unkept,
+        hedges=hedger.count,
+        hedges_won=hedger.won,
+        hedges_refused=hedger.refused,
     )
 
 

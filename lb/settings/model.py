@@ -18,6 +18,7 @@ from lb.settings.backends import BackendSettings, HealthSettings
 from lb.settings.control import ControlSettings
 from lb.settings.discovery import DiscoverySettings
 from lb.settings.fronts import FrontSettings
+from lb.settings.hedging import HedgingSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
 from lb.settings.model_table import ModelTableSettings
@@ -109,6 +110,7 @@ class Settings(Section):
     control: ControlSettings = ControlSettings()
     fronts: FrontSettings = FrontSettings()
     retry: RetrySettings = RetrySettings()
+    hedging: HedgingSettings = HedgingSettings()
     access_log: AccessLogSettings = AccessLogSettings()
     log: LogSettings = LogSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -197,6 +197,21 @@ CLIENTS: Final = (
         "Requests that would not go again, since much was held when their bodies came.",
     ),
     MetricSpec(
+        "triton_lb_hedges_total",
+        _COUNTER,
+        "Requests that were sent to a second backend beside the first (`hedging`).",
+    ),
+    MetricSpec(
+        "triton_lb_hedges_won_total",
+        _COUNTER,
+        "Those that the second backend was the first to answer.",
+    ),
+    MetricSpec(
+        "triton_lb_hedges_refused_total",
+        _COUNTER,
+        "Requests that were not sent to a second backend, since the budget for it was spent.",
+    ),
+    MetricSpec(
         "triton_lb_request_bytes_total",
         _COUNTER,
         "Payload bytes from clients, counted when their request ends.",

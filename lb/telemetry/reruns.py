@@ -20,6 +20,12 @@ class RerunCounts:
     """Models of which none goes again for now."""
     unkept_bodies: int = 0
     """Requests that would not have fitted into memory."""
+    hedges: int = 0
+    """Requests that were sent to a second backend beside the first."""
+    hedges_won: int = 0
+    """Those that the second one answered first."""
+    hedges_refused: int = 0
+    """Requests that were not, since the budget was spent."""
 
 
 def rerun_rows(read: Callable[[], RerunCounts]) -> dict[str, Rows]:
@@ -33,4 +39,7 @@ def rerun_rows(read: Callable[[], RerunCounts]) -> dict[str, Rows]:
         "triton_lb_reruns_refused_total": refused,
         "triton_lb_blocked_models": lambda: [((), read().blocked_models)],
         "triton_lb_unkept_bodies_total": lambda: [((), read().unkept_bodies)],
+        "triton_lb_hedges_total": lambda: [((), read().hedges)],
+        "triton_lb_hedges_won_total": lambda: [((), read().hedges_won)],
+        "triton_lb_hedges_refused_total": lambda: [((), read().hedges_refused)],
     }

@@ -69,6 +69,7 @@ async def forgotten(folder: Path) -> list[str]:
         "backends": [{"name": "a", "http": "127.0.0.1:1"}],
         "slow_start": {"window": "5s"},
         "outliers": {"enabled": True},
+        "hedging": {"enabled": True},
         "sequences": {"bound": 2.0},
         "scheduling": {"reserved": 0.5},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},

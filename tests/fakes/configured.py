@@ -51,6 +51,7 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "budget": (product.dispatcher.reruns.budget.share, product.dispatcher.reruns.budget.floor),
         "never": product.dispatcher.reruns.never,
         "patience": product.patience.times,
+        "hedging": product.hedger.rules,
         "plans": product.directory.planner.rules,
         "queue": product.dispatcher.queue.options,
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),

@@ -11,7 +11,9 @@ from lb.domain.retry import Verdict, decide
 OUTCOMES = st.sampled_from(Outcome)
 NEVER_SENT = {Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED}
 SURELY_DID_NOT_RUN = NEVER_SENT | {Outcome.REFUSED, Outcome.NOT_HERE}
-NOT_MENDED_ELSEWHERE = {Outcome.ANSWERED, Outcome.DEADLINE, Outcome.CANCELLED}
+NOT_MENDED_ELSEWHERE = {
+    Outcome.ANSWERED, Outcome.DEADLINE, Outcome.CANCELLED, Outcome.OVERTAKEN,
+}  # fmt: skip
 
 
 @given(OUTCOMES, st.booleans(), st.booleans(), st.booleans())

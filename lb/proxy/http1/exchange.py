@@ -319,6 +319,10 @@ class Http1Exchange(Download):
         client was too slow is long computed, and too long to be read for nobody.
         """
         self._leave_client(reason)
+        self.leave_to_backend(Outcome.CANCELLED)
+
+    def leave_to_backend(self, outcome: Outcome) -> None:
+        """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
         upstream = self.upstream
         backend = self.backend
         if (
@@ -331,7 +335,7 @@ class Http1Exchange(Download):
         ):
             upstream.set_reading(True)
         else:
-            self._end_attempt(Outcome.CANCELLED)
+            self._end_attempt(outcome)
 
     def _end_attempt(self, outcome: Outcome) -> None:
         upstream = self.upstream

@@ -15,7 +15,9 @@ from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
+from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import HeadReader, RequestPlan
+from lb.proxy.http1.hedge import HedgeExchange
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.pool import UpstreamPool
 from lb.proxy.http1.server import ServerConnection
@@ -106,6 +108,19 @@ class Http1Relay:
         """Attempts that have a connection."""
         exchanges = (connection.exchange for connection in self.upstreams.open)
         return [exchange for exchange in exchanges if exchange is not None]
+
+    def hedge(self, exchange: Exchange) -> HedgeExchange | None:
+        """Send a request to a second backend; None where that cannot be."""
+        if (
+            not isinstance(exchange, Http1Exchange)
+            or exchange.server is None
+            or not exchange.is_retained
+            or exchange.is_uploading
+        ):
+            return None
+        hedge = HedgeExchange(exchange)
+        hedge.begin()
+        return None if hedge.is_over else hedge
 
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""

@@ -93,6 +93,19 @@ class Upload(Exchange):
         self._kept_size = len(message)
         return self._kept_size <= UNCOUNTED or self._settle()
 
+    def share_kept(self, other: Upload) -> None:
+        """Take what another exchange has kept, whose request is complete, to be sent as well. That
+        one has it on the ledger."""
+        self.request_ended = True
+        self.bytes_in = other.bytes_in
+        self._kept = other._kept
+        self._kept_size = other._kept_size
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether some of what was kept is still to be sent."""
+        return self._unsent is not None
+
     def keep_first(self, head: bytes, pieces: list[Payload], *, ended: bool) -> bool:
         """Take the head and what there is of the body; as `keep_whole` otherwise."""
         self.request_ended = ended

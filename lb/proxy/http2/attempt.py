@@ -88,6 +88,12 @@ class AttemptedCall(JoinedStreams):
             self._leave_attempt(outcome)
             self._go_again(outcome, is_unsent=is_unsent)
 
+    def give_up_stream(self, outcome: Outcome) -> None:
+        """Another attempt takes the place of this one: it has sent the request."""
+        self._detach(ErrorCode.CANCEL)
+        self._leave_attempt(outcome)
+        self.request.clear()
+
     def leave_parting(self) -> None:
         """Its backend is to become empty: a stream asks nothing of it any more, where it may ask
         another one."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.domain.client import NO_PROXIES, Client, TrustedProxies
+from lb.domain.errors import RequestRefused
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.gate import masked
 from lb.net.crowd import Crowd
@@ -21,6 +22,7 @@ from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.decisions import Decisions
+from lb.proxy.http2.hedge import HedgeCall
 from lb.proxy.http2.models import KnownModels
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
@@ -289,6 +291,18 @@ class Http2Relay:
     def under_way(self) -> list[Exchange]:
         """Attempts that have not ended."""
         return [call for pool in self.pools.values() for call in pool.calls()]
+
+    def hedge(self, exchange: Exchange) -> HedgeCall | None:
+        """Send a unary request to a second backend; None where that cannot be."""
+        if not isinstance(exchange, Call) or exchange.request.retained is None:
+            return None
+        self.now = self.clock()
+        hedge = HedgeCall(exchange)
+        try:
+            hedge.begin(exchange.request.retained)
+        except RequestRefused:
+            hedge.cancel()
+        return None if hedge.is_over else hedge
 
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""

@@ -24,13 +24,14 @@ from lb.wire.http2.heads import NO_STATUS, ResponseHead
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
     from lb.proxy.http2.client import ClientLink
+    from lb.proxy.http2.hedge import HedgeCall
     from lb.proxy.http2.stream_merge import StreamMerge
 
 _SAME_AGAIN: Final = frozenset({Outcome.REFUSED, Outcome.STALE})
 """What a fresh connection to the same backend mends, also for sequences."""
 _MAX_EARLY_HEADS: Final = 10
 
-UpstreamCall: TypeAlias = "Call | Branch"
+UpstreamCall: TypeAlias = "Call | Branch | HedgeCall"
 """What has a stream on a backend's connection."""
 
 

@@ -1,0 +1,203 @@
+"""Requests that take longer than most are sent to a second backend; the first answer counts.
+
+Nothing is set per request: what is under way is looked at every few milliseconds, while this is on.
+A request is sent a second time at most, when that does no harm, and within a budget: when
+all is slow, more work would make it slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from lb.domain.backend import Backend
+from lb.domain.fault import Fault
+from lb.domain.hedge import Durations, HedgeRules
+from lb.domain.operation import OperationKind
+from lb.domain.pool import ConductSink
+from lb.domain.rerun import RerunBudget
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange
+from lb.proxy.reruns import Schedule
+
+_LOOKS: Final = 4
+"""Within the shortest time after which a request is sent again."""
+_SHORTEST_S: Final = 0.005
+"""Between two looks."""
+_LONGEST_S: Final = 0.1
+_FLOOR: Final = 1.0
+"""Requests a second that may be sent twice in any case."""
+
+
+class Hedge(Protocol):
+    """The second attempt of a request."""
+
+    has_won: bool
+    """Its answer is the one that the client gets."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is under way."""
+        ...
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the first attempt has said nothing."""
+        ...
+
+    def cancel(self) -> None:
+        """The client has its answer, or does not want one."""
+        ...
+
+
+class Hedger:
+    """Those of one process. Hears of good answers, as whoever judges backends does."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        under_way: Callable[[], Iterable[Exchange]],
+        begin: Callable[[Exchange], Hedge | None],
+        *,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """
+        Args:
+            dispatcher: of both relays.
+            under_way: gives the attempts that have not ended.
+            begin: sends a request to a second backend, if it can be.
+            schedule: has something called after seconds.
+        """
+        self._dispatcher = dispatcher
+        self._conduct: ConductSink = dispatcher.conduct
+        self._under_way = under_way
+        self._begin = begin
+        self._schedule = schedule or _on_the_loop
+        self.rules: HedgeRules | None = None
+        """None: it is off."""
+        self._budget = RerunBudget(0.0, 0.0, dispatcher.clock())
+        self._durations = Durations()
+        self._running: list[Hedge] = []
+        self._turn = 0
+        """Which of the calls that are on their way is the one that counts."""
+        self.count = 0
+        """Requests that were sent twice."""
+        self.won = 0
+        """Those where the second backend was the first to answer."""
+        self.refused = 0
+        """Those that were not, since the budget was spent."""
+
+    def use(self, rules: HedgeRules | None) -> None:
+        """Go by these from now on; None: send nothing twice."""
+        if rules == self.rules:
+            return
+        self.rules = rules
+        self._turn += 1
+        if rules is None:
+            self._dispatcher.conduct = self._conduct
+            self._end_running(all_of_them=True)
+            return
+        self._dispatcher.conduct = self
+        self._budget = RerunBudget(rules.share, _FLOOR, self._dispatcher.clock())
+        self._arm(rules)
+
+    # What the dispatcher tells
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        self._durations.add(model, took_s)
+        self._conduct.answered(backend, model, took_s, now)
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """See `ConductSink`."""
+        self._conduct.failed(backend, model, fault, took_s, now)
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        self._conduct.abandoned(backend, model, waited_s, now)
+
+    # Looking
+
+    def _arm(self, rules: HedgeRules) -> None:
+        known = (self._delay_s(model, rules) for model in self._durations.models())
+        shortest = min((each for each in known if each), default=_LONGEST_S)
+        pause_s = min(max(shortest / _LOOKS, _SHORTEST_S), _LONGEST_S)
+        turn = self._turn
+        self._schedule(pause_s, lambda: self._look(turn))
+
+    def _delay_s(self, model: bytes, rules: HedgeRules) -> float:
+        """After how long a request is sent again; 0 where that is not known."""
+        usual_s = self._durations.quantile(model, rules.quantile)
+        return max(usual_s, rules.least_s) if usual_s else 0.0
+
+    def _look(self, turn: int) -> None:
+        rules = self.rules
+        if rules is None or turn != self._turn:
+            return
+        self._end_running()
+        for backend in self._dispatcher.pool.current.backends:
+            backend.reports_due = max(backend.reports_due, 1)
+        now = self._dispatcher.clock()
+        delays: dict[bytes, float] = {}
+        for exchange in tuple(self._under_way()):
+            if exchange.attempts != 1 or exchange.operation.kind is not OperationKind.INFERENCE:
+                continue
+            delay_s = delays.get(exchange.model)
+            if delay_s is None:
+                delay_s = delays[exchange.model] = self._delay_s(exchange.model, rules)
+            if not exchange.is_sent:
+                exchange.sent_after = now
+            elif (
+                delay_s
+                and now - max(exchange.attempt_at, getattr(exchange, "sent_after", 0.0)) >= delay_s
+                and not getattr(exchange, "is_hedged", False)
+            ):
+                exchange.is_hedged = True  # or looked at in vain: once is enough
+                self._hedge(exchange, now)
+        self._arm(rules)
+
+    def _hedge(self, exchange: Exchange, now: float) -> None:
+        """Send a request to a second backend, where that is allowed and helps."""
+        dispatcher = self._dispatcher
+        particulars = exchange.particulars
+        if (
+            exchange.port is None
+            or not exchange.may_run_twice
+            or exchange.model in dispatcher.reruns.never
+            or dispatcher.reruns.deadly.is_blocked(exchange.model, now, now)
+            or (particulars is not None and particulars.regions)
+        ):
+            return
+        here = exchange.backend
+        others = dispatcher.placement(exchange).eligible
+        if not any(each is not here and each.has_room for each in others):
+            return
+        if not self._budget.take(dispatcher.reruns.attempts, now):
+            self.refused += 1
+            return
+        hedge = self._begin(exchange)
+        if hedge is not None:
+            self.count += 1
+            self._running.append(hedge)
+
+    def _end_running(self, *, all_of_them: bool = False) -> None:
+        """Forget those that are over, and cancel those that nobody needs."""
+        running, self._running = self._running, []
+        for hedge in running:
+            if not hedge.is_over and (all_of_them or not hedge.is_wanted):
+                hedge.cancel()
+            if hedge.is_over:
+                self.won += hedge.has_won
+            else:
+                self._running.append(hedge)
+
+    def __len__(self) -> int:
+        """Second attempts under way."""
+        return len(self._running)
+
+
+def _on_the_loop(delay_s: float, call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(delay_s, call)

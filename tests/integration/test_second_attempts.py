@@ -1,0 +1,169 @@
+"""Backends that take long, over real sockets: attempts that are given up, and second ones beside
+the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import grpc.aio
+import pytest
+from aiohttp import web
+
+from lb.domain.hedge import HedgeRules
+from lb.domain.outcome import Outcome
+from lb.proxy.hedging import Hedger
+from lb.proxy.patience import AttemptTimes, Patience
+from tests.fakes.http1_backend import eventually
+from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import RunningRelay, running_relay
+
+_LIMIT_S = 20.0
+_METHOD = "/inference.GRPCInferenceService/ModelInfer"
+_MESSAGE = b"\x0a\x01m"
+
+
+class Slow(grpc.GenericRpcHandler):
+    """Answers at once, over both protocols, unless its gate is closed."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.seen = 0
+        self.cancelled = 0
+
+    async def http(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        await self._wait()
+        return web.Response(body=body)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(self._call)
+
+    async def _call(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await self._wait()
+        return request
+
+    async def _wait(self) -> None:
+        self.seen += 1
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+@asynccontextmanager
+async def http_pair() -> AsyncIterator[tuple[RunningHttp1Relay, list[Slow]]]:
+    backends = [Slow(), Slow()]
+    runners = []
+    addresses = []
+    for backend in backends:
+        app = web.Application(client_max_size=1 << 24)
+        app.router.add_post("/v2/models/m/infer", backend.http)
+        runners.append(runner := web.AppRunner(app))
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        addresses.append("{}:{}".format(*runner.addresses[0][:2]))
+    try:
+        async with running_http1_relay(*addresses) as relay:
+            yield relay, backends
+    finally:
+        for backend in backends:
+            backend.gate.set()
+        for runner in runners:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def grpc_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
+    backends = [Slow(), Slow()]
+    servers = [grpc.aio.server(), grpc.aio.server()]
+    ports = []
+    for server, backend in zip(servers, backends, strict=True):
+        server.add_generic_rpc_handlers((backend,))
+        ports.append(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+    try:
+        async with running_relay(*(f"127.0.0.1:{port}" for port in ports)) as relay:
+            yield relay, backends
+    finally:
+        for server in servers:
+            await server.stop(0)
+
+
+def hedger_of(relay: RunningHttp1Relay | RunningRelay) -> Hedger:
+    """It knows that answers take 50 ms."""
+    hedger = Hedger(relay.dispatcher, relay.relay.under_way, relay.relay.hedge)
+    hedger.use(HedgeRules(least_s=0.05))
+    for _ in range(30):
+        hedger.answered(relay.backends[0], b"m", 0.05, 0.0)
+    return hedger
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+async def test_a_late_http_request_is_answered_by_another_backend(size: int) -> None:
+    async with asyncio.timeout(_LIMIT_S), http_pair() as (relay, backends):
+        backends[0].gate.clear()
+        patience = Patience(relay.timers, relay.dispatcher.clock, relay.relay.under_way)
+        patience.use(AttemptTimes(common=0.1))
+        url = f"http://127.0.0.1:{relay.port}/v2/models/m/infer"
+        async with aiohttp.ClientSession() as session:
+            for _ in range(4):
+                async with session.post(url, data=bytes(size)) as answer:
+                    assert (answer.status, len(await answer.read())) == (200, size)
+        assert backends[0].seen >= 1
+        assert set(relay.outcomes.seen) == {("b0", Outcome.LATE)}
+        patience.use(AttemptTimes())
+
+
+async def test_a_late_grpc_call_is_answered_by_another_backend() -> None:
+    async with asyncio.timeout(_LIMIT_S), grpc_pair() as (relay, backends):
+        backends[0].gate.clear()
+        patience = Patience(relay.timers, relay.dispatcher.clock, relay.relay.under_way)
+        patience.use(AttemptTimes(common=0.1))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
+            ask = channel.unary_unary(_METHOD)
+            assert [await ask(_MESSAGE) for _ in range(4)] == [_MESSAGE] * 4
+        await eventually(lambda: backends[0].cancelled == backends[0].seen >= 1)
+        patience.use(AttemptTimes())
+
+
+@pytest.mark.parametrize("size", [2, 100_000])
+async def test_the_first_of_two_http_answers_counts(size: int) -> None:
+    async with asyncio.timeout(_LIMIT_S), http_pair() as (relay, backends):
+        hedger = hedger_of(relay)
+        backends[0].gate.clear()
+        url = f"http://127.0.0.1:{relay.port}/v2/models/m/infer"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url, data=bytes(size)) as answer:
+                assert (answer.status, len(await answer.read())) == (200, size)
+            assert [backend.seen for backend in backends] == [1, 1]
+            await eventually(lambda: hedger.won == hedger.count == 1)
+            assert relay.backends[0].in_flight == 1, "a Triton computes on"
+            backends[0].gate.set()
+            await eventually(lambda: relay.backends[0].in_flight == 0)
+            async with session.post(url, data=b"again") as answer:
+                assert await answer.read() == b"again"
+        (first, second) = relay.finished.records
+        assert (first.attempts, second.attempts) == (2, 1)
+        hedger.use(None)
+        await eventually(lambda: not any(relay.leftovers().values()))
+
+
+async def test_the_first_of_two_grpc_answers_counts_and_the_other_is_cancelled() -> None:
+    async with asyncio.timeout(_LIMIT_S), grpc_pair() as (relay, backends):
+        hedger = hedger_of(relay)
+        backends[0].gate.clear()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
+            ask = channel.unary_unary(_METHOD)
+            assert await ask(_MESSAGE) == _MESSAGE
+            await eventually(lambda: backends[0].cancelled == 1)
+            await eventually(lambda: hedger.won == 1)
+            backends[0].gate.set()
+            assert [await ask(_MESSAGE) for _ in range(4)] == [_MESSAGE] * 4
+        assert relay.finished.records[0].attempts == 2
+        hedger.use(None)
+        await relay.until_clean()

@@ -1,0 +1,157 @@
+"""A second attempt of a request beside the first: the client sees one answer, whoever gives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.backend import BackendKind
+from lb.domain.outcome import Outcome
+from lb.proxy.http1.hedge import HedgeExchange
+from lb.proxy.http1.options import Http1Options
+from tests.fakes.http1_sides import Sides
+
+_POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+
+class Hedged:
+    """A request that two backends have."""
+
+    def __init__(
+        self, wire: bytes = _POST, kind: BackendKind = BackendKind.TRITON, ceiling: int = 1 << 20
+    ) -> None:
+        self.sides = Sides(backends=2, kind=kind, ceiling=ceiling)
+        self.connections, self.backends = zip(
+            self.sides.upstream(0), self.sides.upstream(1), strict=True
+        )
+        self.server, self.client = self.sides.client()
+        self.server.data_received(wire)
+        self.first_sent = self.backends[0].take()
+        (one,) = self.sides.relay.under_way()
+        hedge = self.sides.relay.hedge(one)
+        assert isinstance(hedge, HedgeExchange)
+        self.hedge = hedge
+
+    @property
+    def is_clean(self) -> bool:
+        sides = self.sides
+        return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
+
+
+@pytest.mark.parametrize("size", [5, 50_000])
+async def test_the_second_backend_gets_the_same_request(size: int) -> None:
+    hedged = Hedged(_POST[:-5].replace(b": 5", b": %d" % size) + bytes(size))
+    assert hedged.backends[1].take() == hedged.first_sent
+    assert [backend.in_flight for backend in hedged.sides.backends] == [1, 1]
+
+
+@pytest.mark.parametrize("answer", [_OK, _CHUNKED])
+async def test_the_answer_of_the_second_is_the_clients_when_it_is_first(answer: bytes) -> None:
+    hedged = Hedged()
+    hedged.connections[1].data_received(answer)
+    assert hedged.client.take() == answer
+    assert hedged.hedge.is_over
+    assert hedged.hedge.has_won
+    (record,) = hedged.sides.finished.records
+    assert (record.status, record.attempts) == (200, 2)
+    assert record.backend is hedged.sides.backends[1]
+    assert [backend.in_flight for backend in hedged.sides.backends] == [1, 0], (
+        "a Triton computes on"
+    )
+    hedged.connections[0].data_received(_OK)
+    assert hedged.client.take() == b""
+    assert not hedged.backends[0].ended, "its connection lives on"
+    assert hedged.is_clean
+
+
+async def test_an_answer_that_comes_in_pieces_is_the_clients_as_well() -> None:
+    hedged = Hedged()
+    for part in (_CHUNKED[:20], _CHUNKED[20:50], _CHUNKED[50:]):
+        hedged.connections[1].data_received(part)
+    assert hedged.client.take() == _CHUNKED
+    hedged.connections[0].data_received(_OK)
+    assert hedged.is_clean
+
+
+@pytest.mark.parametrize("answer", [_OK, _CHUNKED])
+async def test_the_second_is_read_and_dropped_when_the_first_has_answered(answer: bytes) -> None:
+    hedged = Hedged()
+    hedged.connections[0].data_received(_OK)
+    assert hedged.client.take() == _OK
+    assert not hedged.hedge.is_wanted
+    hedged.hedge.cancel()
+    assert hedged.hedge.is_over
+    assert not hedged.is_clean, "a Triton computes on"
+    hedged.connections[1].data_received(answer)
+    assert hedged.client.take() == b""
+    assert not hedged.backends[1].ended
+    assert hedged.is_clean
+
+
+async def test_other_servers_are_told_that_nobody_waits() -> None:
+    hedged = Hedged(kind=BackendKind.KSERVE)
+    hedged.connections[1].data_received(_OK)
+    assert hedged.client.take() == _OK
+    assert hedged.backends[0].ended == "abort"
+    assert hedged.sides.outcomes.seen == [("b0", Outcome.OVERTAKEN)]
+    assert hedged.is_clean
+
+
+@pytest.mark.parametrize(
+    "end", [b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}", b"nonsense\r\n\r\n", None]
+)
+async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes | None) -> None:
+    hedged = Hedged()
+    if end is None:
+        hedged.backends[1].lose()
+    else:
+        hedged.connections[1].data_received(end)
+    assert hedged.hedge.is_over
+    assert hedged.client.take() == b""
+    hedged.connections[0].data_received(_OK)
+    assert hedged.client.take() == _OK
+    assert hedged.sides.finished.records[0].attempts == 1
+    assert hedged.is_clean
+
+
+async def test_an_error_of_the_first_that_is_on_its_way_is_overtaken() -> None:
+    hedged = Hedged()
+    hedged.connections[0].data_received(b"HTTP/1.1 503 No\r\nContent-Length: 9\r\n\r\nabc")
+    hedged.connections[1].data_received(_OK)
+    assert hedged.client.take() == _OK
+    hedged.connections[0].data_received(b"defghi")
+    assert hedged.client.take() == b""
+    assert hedged.is_clean
+
+
+async def test_nothing_is_left_when_the_client_goes() -> None:
+    hedged = Hedged()
+    hedged.client.lose()
+    assert not hedged.hedge.is_wanted
+    hedged.hedge.cancel()
+    for connection in hedged.connections:
+        connection.data_received(_OK)
+    assert hedged.is_clean
+
+
+async def test_a_first_attempt_that_is_lost_goes_again_alone() -> None:
+    hedged = Hedged()
+    hedged.backends[0].lose()
+    assert not hedged.hedge.is_wanted, "it would have two answers"
+    hedged.connections[1].data_received(_OK)
+    assert hedged.client.take() == b""
+    hedged.sides.waits.advance(0.1)
+    assert len(hedged.sides.tasks) == 1
+    await hedged.sides.tasks.aclose()
+    hedged.client.lose()
+    assert hedged.is_clean
+
+
+async def test_what_was_not_kept_is_not_sent_twice() -> None:
+    sides = Sides(Http1Options(retained_size=4), backends=2)
+    sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST[:-5].replace(b": 5", b": 5000") + bytes(5000))
+    assert sides.relay.hedge(sides.relay.under_way()[0]) is None
+    client.lose()

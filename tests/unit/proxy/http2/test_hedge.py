@@ -1,0 +1,194 @@
+"""A second attempt of a call beside the first: the client sees one answer, whoever gives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.outcome import Outcome
+from lb.proxy.http2.hedge import HedgeCall
+from lb.proxy.http2.relay import Http2Options
+from tests.fakes.frames import (
+    CANCEL,
+    DATA,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    OK_TRAILERS,
+    RESPONSE_FIELDS,
+    RST_STREAM,
+    answer,
+    call,
+    data,
+    headers,
+    named,
+    request_fields,
+    rst,
+    settings,
+)
+from tests.fakes.links import PaperRelay, Side
+
+
+class Hedged:
+    """A call that two backends have."""
+
+    def __init__(self, *, size: int = 0, options: Http2Options | None = None) -> None:
+        self.relay = PaperRelay(backends=2, options=options)
+        self.sides = [self.relay.backend(0), self.relay.backend(1)]
+        self.client = self.relay.client()
+        body = named(b"m") if not size else b"\0" + size.to_bytes(4, "big") + bytes(size)
+        if size:
+            self.client.sends(headers(1, request_fields()))
+            self.client.sends(data(1, body, end=True))
+        else:
+            self.client.sends(call(1))
+        self.first_sent = self.sides[0].gets()
+        (one,) = self.relay.relay.under_way()
+        hedge = self.relay.relay.hedge(one)
+        assert isinstance(hedge, HedgeCall)
+        self.hedge = hedge
+        self.relay.relay.flush()
+
+    @property
+    def winner(self) -> Side:
+        return self.sides[1]
+
+
+@pytest.mark.parametrize("size", [0, 50_000])
+async def test_the_second_backend_gets_the_same_request(size: int) -> None:
+    hedged = Hedged(size=size)
+    again = hedged.winner.gets()
+    assert [frame.kind for frame in again] == [frame.kind for frame in hedged.first_sent]
+    for kind in (HEADERS, DATA):
+        bodies = [
+            b"".join(frame.payload for frame in frames if frame.kind == kind)
+            for frames in (again, hedged.first_sent)
+        ]
+        assert bodies[0] == bodies[1]
+    assert [backend.in_flight for backend in hedged.relay.backends] == [1, 1]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_the_answer_of_the_second_is_the_clients_when_it_is_first(whole: bool) -> None:
+    hedged = Hedged()
+    hedged.client.gets()
+    if whole:
+        hedged.winner.sends(answer(1))
+    else:
+        hedged.winner.sends(headers(1, RESPONSE_FIELDS))
+        hedged.winner.sends(data(1, b"\0\0\0\0\2ab"))
+        hedged.winner.sends(headers(1, OK_TRAILERS, end=True))
+    assert [frame.kind for frame in hedged.client.gets()] == [HEADERS, DATA, HEADERS]
+    assert [(frame.kind, frame.code) for frame in hedged.sides[0].gets()] == [(RST_STREAM, CANCEL)]
+    assert hedged.hedge.is_over
+    assert hedged.hedge.has_won
+    (record,) = hedged.relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert record.backend is hedged.relay.backends[1]
+    assert hedged.relay.outcomes.seen == [("b0", Outcome.OVERTAKEN)]
+    assert hedged.relay.is_clean()
+
+
+async def test_the_second_is_cancelled_when_the_first_has_answered() -> None:
+    hedged = Hedged()
+    hedged.winner.gets()
+    hedged.sides[0].sends(answer(1))
+    assert not hedged.hedge.is_wanted
+    hedged.hedge.cancel()
+    hedged.relay.relay.flush()
+    assert [(frame.kind, frame.code) for frame in hedged.winner.gets()] == [(RST_STREAM, CANCEL)]
+    assert not hedged.hedge.has_won
+    assert hedged.relay.is_clean()
+
+
+async def test_an_answer_that_comes_second_is_dropped() -> None:
+    hedged = Hedged()
+    hedged.sides[0].sends(answer(1))
+    hedged.client.gets()
+    hedged.winner.sends(answer(1))
+    assert hedged.client.gets() == []
+    assert hedged.hedge.is_over
+    assert hedged.relay.is_clean()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        headers(1, [*RESPONSE_FIELDS, (b"grpc-status", b"13")], end=True),
+        headers(1, [(b":status", b"103")], end=True),
+        rst(1, 2),
+        data(1, b"early"),
+    ],
+    ids=["error", "103 at the end", "reset", "data first"],
+)
+async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes) -> None:
+    hedged = Hedged()
+    hedged.winner.sends(end)
+    assert hedged.hedge.is_over
+    assert not hedged.hedge.has_won
+    assert hedged.client.gets() == []
+    hedged.sides[0].sends(answer(1))
+    (record,) = hedged.relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 1)
+    assert hedged.relay.is_clean()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_nothing_is_left_when_a_backend_goes(number: int) -> None:
+    hedged = Hedged()
+    hedged.sides[number].goes()
+    if number:
+        assert hedged.hedge.is_over
+    else:
+        assert not hedged.hedge.is_wanted
+        hedged.hedge.cancel()
+    hedged.client.goes()
+    hedged.relay.loop.advance(0.1)
+    assert hedged.relay.is_clean()
+
+
+async def test_nothing_is_left_when_the_client_goes() -> None:
+    hedged = Hedged()
+    hedged.client.sends(rst(1, CANCEL))
+    assert not hedged.hedge.is_wanted
+    hedged.hedge.cancel()
+    assert hedged.relay.is_clean()
+
+
+async def test_an_answer_before_the_request_was_sent_is_dropped() -> None:
+    relay = PaperRelay(backends=2)
+    first, second = relay.backend(0), relay.backend(1)
+    client = relay.client()
+    second.sends(settings({INITIAL_WINDOW_SIZE: 10}))
+    client.sends(headers(1, request_fields()))
+    client.sends(data(1, b"\0" + (5000).to_bytes(4, "big") + bytes(5000), end=True))
+    hedge = relay.relay.hedge(relay.relay.under_way()[0])
+    assert hedge is not None
+    relay.relay.flush()
+    second.sends(headers(1, RESPONSE_FIELDS))
+    assert hedge.is_over
+    first.sends(answer(1))
+    assert relay.is_clean()
+
+
+async def test_a_call_that_waits_for_a_connection_gets_the_answer_of_another() -> None:
+    relay = PaperRelay(backends=2)
+    second, client = relay.backend(1), relay.client()
+    client.sends(call(1))
+    (one,) = relay.relay.under_way()
+    hedge = relay.relay.hedge(one)
+    assert hedge is not None
+    relay.relay.flush()
+    assert second.gets()
+    second.sends(answer(1))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    await relay.tasks.aclose()
+    assert relay.is_clean()
+
+
+async def test_what_was_not_kept_is_not_sent_twice() -> None:
+    relay = PaperRelay(backends=2, options=Http2Options(retained_size=5))
+    relay.backend(0), relay.backend(1)
+    client = relay.client()
+    client.sends(headers(1, request_fields()))
+    client.sends(data(1, b"\0" + (5000).to_bytes(4, "big") + bytes(5000), end=True))
+    assert relay.relay.hedge(relay.relay.under_way()[0]) is None
