@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from lb.balancing.cost import Cost
+from lb.balancing.cost import KNOWN, Cost
 from lb.balancing.lanes import NO_LIMIT, Lane, Site, Tally
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
@@ -78,7 +78,7 @@ class BatchLane(Lane):
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
         count = self.in_flight
-        room = self.rows < self.most_rows if self.cost.count else not count
+        room = self.rows < self.most_rows if self.cost.count >= KNOWN else not count
         self.is_open = count < self.limit and (room or not count) and not self.is_shut()
         begins = now
         filled = rows
@@ -126,6 +126,8 @@ class BatchLane(Lane):
         self.site.own -= 1
         if ending is Ending.FAILED:
             self.site.failed(now)
+        elif ending is Ending.GOOD:
+            self.missed(ticket, now)
         if not self._is_of_last_batch(ticket, now):
             self._learn_batch()
             self._begin_batch(ticket, now)
@@ -174,7 +176,7 @@ class BatchLane(Lane):
 
     def _execution_s(self, rows: int, size: int) -> float:
         cost = self.cost
-        if not cost.count:
+        if cost.count < KNOWN:
             return self.tally.best_s
         return cost.base_s + cost.row_s * rows + cost.byte_s * size
 

@@ -1,5 +1,7 @@
 """What one execution of a model costs on one backend: learnt from how long it took.
 
+The first execution of a model often takes very long: of the first few the median counts.
+
 Time = base + row_s x rows + byte_s x bytes, by exponentially weighted regression on whichever of
 the two explains more. An outlier counts as far as what is usual allows; several in a row are no
 outliers: then new samples count more. What is old weighs little once something new comes.
@@ -11,6 +13,15 @@ from typing import Final
 
 WINDOW: Final = 20
 """Samples that count: a change of speed is known after about as many."""
+KNOWN: Final = 2
+"""Samples from which on an estimate is one: of two the smaller."""
+_FIRST: Final = 4
+"""Samples of which the median counts."""
+SURE: Final = 20
+"""Samples from which on requests may be refused because of it."""
+_RECENT: Final = 32
+_LOW: Final = 16
+"""One of so many recent samples is below `low_ratio`."""
 _STALE_S: Final = 10.0
 _STALE_COUNT: Final = 2
 """An estimate older than that many seconds counts as that many samples."""
@@ -31,8 +42,9 @@ class Cost:
     """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
 
     __slots__ = (
-        "_byte_cov", "_byte_mean", "_byte_var", "_row_cov", "_row_mean", "_row_var", "_surprises",
-        "_weight", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s", "unsure_s",
+        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_ratios", "_row_cov", "_row_mean",
+        "_row_var", "_surprises", "_weight", "at", "base_s", "byte_s", "count", "deviation_s",
+        "mean_s", "row_s", "unsure_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -49,6 +61,9 @@ class Cost:
         self.base_s = 0.0
         self.row_s = 0.0
         self.byte_s = 0.0
+        self._first: list[float] = []
+        self._ratios: list[float] = []
+        """What recent executions took, in parts of what was expected."""
         self._weight = 0
         self._surprises = 0
         self._row_mean = 1.0
@@ -66,7 +81,7 @@ class Cost:
         """An execution of so many rows and bytes took so many seconds."""
         took_s = max(took_s, _FLOOR_S)
         self.count += 1
-        if self._weight == 0:
+        if self.count <= _FIRST:
             self._begin(took_s, rows, size, now)
             return
         if now - self.at > _STALE_S:
@@ -74,6 +89,11 @@ class Cost:
         self.at = now
         expected = self.base_s + self.row_s * rows + self.byte_s * size
         off = took_s - expected
+        ratios = self._ratios
+        if len(ratios) < _RECENT:
+            ratios.append(took_s / expected)
+        else:
+            ratios[self.count % _RECENT] = took_s / expected
         usual = _CLIP_DEVIATIONS * self.deviation_s + _CLIP_SHARE * expected + _CLIP_S
         if -usual <= off <= usual:
             self._surprises = 0
@@ -91,14 +111,23 @@ class Cost:
         self.unsure_s = self.deviation_s * _UNSURE[self._weight]
         self._regress(expected + off, rows, size, part)
 
+    def low_ratio(self) -> float:
+        """What a quick execution takes, in parts of what is expected of it. It sorts some."""
+        ratios = sorted(self._ratios)
+        return min(1.0, ratios[len(ratios) // _LOW]) if ratios else 1.0
+
     def _begin(self, took_s: float, rows: float, size: float, now: float) -> None:
-        self._weight = 1
+        first = self._first
+        first.append(took_s)
+        first.sort()
+        count = len(first)
+        self._weight = count
         self.at = now
-        self.mean_s = self.base_s = took_s
-        self.deviation_s = took_s / 4
+        self.mean_s = self.base_s = mean = first[(count - 1) // 2]
+        self.deviation_s = mean / 4
         self.unsure_s = 2 * self.deviation_s
-        self._row_mean = rows
-        self._byte_mean = size
+        self._row_mean += (rows - self._row_mean) / count
+        self._byte_mean += (size - self._byte_mean) / count
 
     def _regress(self, took_s: float, rows: float, size: float, part: float) -> None:
         keep = 1.0 - part

@@ -6,11 +6,12 @@ instances as it has.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
-from lb.balancing.cost import Cost
+from lb.balancing.cost import KNOWN, SURE, Cost
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
@@ -31,10 +32,12 @@ _UNKNOWN_S: Final = 0.01
 """What is assumed while nothing is known of any lane."""
 _MAX_PENALTY: Final = 64.0
 _PENALTY_HALF_LIFE_S: Final = 2.0
-_EXPLORE_S: Final = 5.0
+_EXPLORE_S: Final = 1.0
 _MAX_EXPLORE_S: Final = 60.0
 _AS_BEFORE: Final = 1.5
-_SIDE_BY_SIDE: Final = 0.2
+_BIAS: Final = 0.05
+_MAX_LATE: Final = 0.05
+_SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
 _ELSEWHERE_HALF_LIFE_S: Final = 1.0
@@ -94,9 +97,10 @@ class Lane:
     """One line at one backend, which runs each request by itself."""
 
     __slots__ = (
-        "_ends", "_ends_at", "adaptive", "anchor", "backend", "begins_at", "cost", "elsewhere",
-        "elsewhere_at", "explore_at", "explore_s", "in_flight", "instances", "is_open", "last_pick",
-        "limit", "low", "plan", "site", "slots", "stamp", "tally", "work_s",
+        "_ends", "_ends_at", "_ends_expected", "adaptive", "anchor", "backend", "begins_at",
+        "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_at", "explore_s", "in_flight",
+        "instances", "is_open", "last_pick", "limit", "low", "plan", "site", "slots", "stamp",
+        "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -114,6 +118,8 @@ class Lane:
         self.last_pick = 0
         self.begins_at = 0.0
         """Set by `look`: when the request would begin to execute."""
+        self.bias_s = 0.0
+        """How much later than expected requests end on average: ways and event loops."""
         self.is_open = False
         """Set by `look`: whether it may go there now."""
         self.explore_at = 0.0
@@ -126,6 +132,8 @@ class Lane:
         """Of its entry in the `LaneIndex`."""
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
+        self._ends_expected: list[float] = []
+        """Of those in flight, in order, where several execute at once."""
         self.adaptive: AdaptiveLimit | None = None
         self.plan = plan
         self.apply(plan)
@@ -171,16 +179,49 @@ class Lane:
     def predict(self, rows: int, size: int) -> float:
         """Seconds of execution that a request takes."""
         cost = self.cost
-        if not cost.count:
+        if cost.count < KNOWN:
             return self.tally.best_s
         return cost.base_s + cost.row_s * rows + cost.byte_s * size
+
+    def is_hopeless(self, rows: int, size: int, deadline: float, now: float) -> bool:
+        """Whether even a quick execution would end too late; `look` was asked about it."""
+        if deadline <= now:
+            return True
+        if self.cost.count < SURE:
+            return False
+        waits_s = self.begins_at - now
+        own_s = self.predict(rows, size)
+        end = now + self.at_least_s(waits_s + own_s, waits_s / own_s)
+        return end + self.late_s > deadline
+
+    def at_least_s(self, takes_s: float, ahead: float) -> float:
+        """What is left of an estimate for a request and so many ahead if these are quick.
+
+        What several take together varies less than what one takes.
+        """
+        spread: float = (1.0 - self.cost.low_ratio()) / (1.0 + ahead) ** 0.5
+        return takes_s * (1.0 - spread)
+
+    @property
+    def late_s(self) -> float:
+        """How much later than expected requests are to be expected to end."""
+        cost = self.cost
+        usual_s = min(2.0 * cost.deviation_s, _MAX_LATE * cost.mean_s)
+        return usual_s + max(0.0, self.bias_s - cost.unsure_s)
+
+    def missed(self, ticket: Ticket, now: float) -> None:
+        """Note by how much the expectation of a ticket that has ended well was off."""
+        late_s = now - ticket.began_at - ticket.expected_s
+        limit_s = self.cost.mean_s
+        late_s = min(max(late_s, -limit_s), limit_s)
+        self.bias_s += _BIAS * (late_s - self.bias_s)
 
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
         cost = self.cost
         count = self.in_flight
         backend = self.backend
-        if cost.count:
+        if cost.count >= KNOWN:
             took = cost.base_s + cost.row_s * rows + cost.byte_s * size
         else:
             took = self.tally.best_s
@@ -192,7 +233,7 @@ class Lane:
         else:
             begins = self.free_at(now)
             # What nothing is known of gets no more than it executes.
-            self.is_open = count < self.limit and begins - now <= LEAD_S and cost.count > 0
+            self.is_open = count < self.limit and begins - now <= LEAD_S and cost.count >= KNOWN
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
@@ -210,7 +251,7 @@ class Lane:
 
     def usual_s(self, now: float) -> float:
         """Seconds that an execution takes as they come."""
-        took = self.cost.mean_s if self.cost.count else self.tally.best_s
+        took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / self.backend.share
         return took
@@ -223,13 +264,17 @@ class Lane:
     def free_at(self, now: float) -> float:
         """When an instance is free for one more request; all of them have something to do."""
         count = self.in_flight
-        begins = self.anchor + self.work_s * (count - self.instances + 1) / (count * self.instances)
+        instances = self.instances
+        if instances > 1 and len(self._ends_expected) == count:
+            begins = self._ends_expected[count - instances]
+        else:
+            begins = self.anchor + self.work_s * (count - instances + 1) / (count * instances)
         # What is overdue takes about as much longer as it has done already.
         return begins if begins > now else now + (now - begins)
 
     def could_end(self, within_s: float) -> int:
         """How many more requests it ends within a time in which it has nothing else to do."""
-        took = self.cost.mean_s if self.cost.count else self.tally.best_s
+        took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
         return int(within_s * self.instances / took)
 
     def begin(self, ticket: Ticket, now: float) -> None:
@@ -238,6 +283,8 @@ class Lane:
         ticket.work_s = took = self.predict(ticket.rows, ticket.size)
         ticket.expected_s = self.begins_at - now + took
         ticket.after = self._ends + max(0, count - self.instances + 1)
+        if self.instances > 1:
+            insort(self._ends_expected, now + ticket.expected_s)
         self.in_flight = count = count + 1
         if count <= self.instances:
             self.anchor = now
@@ -253,7 +300,13 @@ class Lane:
         self.work_s = self.work_s - ticket.work_s if self.in_flight else 0.0
         self.site.own -= 1
         self.anchor = now
+        expected = self._ends_expected
+        if expected:
+            # Or that of another one which was expected to end at about the same time.
+            end = ticket.began_at + ticket.expected_s
+            del expected[bisect_left(expected, end, 0, len(expected) - 1)]
         if ending is Ending.GOOD:
+            self.missed(ticket, now)
             began = ticket.began_at
             waited_for = ticket.after
             if self._ends - _ENDS < waited_for < self._ends:
@@ -277,7 +330,10 @@ class Lane:
         before = cost.mean_s
         cost.learn(took_s, rows, size, now)
         tally = self.tally
-        if tally.best is None or tally.best is self or cost.mean_s < tally.best_s:
+        if cost.count < KNOWN:
+            if tally.best is None:
+                tally.best_s = cost.mean_s
+        elif tally.best is None or tally.best is self or cost.mean_s < tally.best_s:
             # Where the fastest has become slower, the next answer of a faster one mends it.
             tally.best = self
             tally.best_s = cost.mean_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import YIELDING_LEAD_S, Lane, Tally
 from lb.balancing.waiting import WaitingQueue
@@ -18,7 +19,7 @@ _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
 the same: then it is the lane with less to do, or whichever was picked least recently."""
 _RATE_FOR_S: Final = 0.05
-_EXPLORE_EVERY: Final = 200
+_EXPLORE_EVERY: Final = 50
 """One of so many requests may try a lane that is not used because it was slow once."""
 
 
@@ -105,7 +106,7 @@ class Pool:
             return None
         self.next_explored = self.tally.begun + _EXPLORE_EVERY
         for lane in self.lanes:
-            if not lane.in_flight and lane.explore_at < now and lane.cost.count:
+            if not lane.in_flight and lane.explore_at < now and lane.cost.count >= KNOWN:
                 lane.look(1, 0, now)
                 if lane.is_open:
                     return lane

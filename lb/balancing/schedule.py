@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from lb.balancing.cost import SURE
 from lb.balancing.lanes import Lane, Site
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
@@ -92,7 +93,11 @@ class QueueScheduler:
         if lane is None:
             lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
             best = pool.best
-            if best is not None and pool.best_end + best.cost.deviation_s > ticket.deadline:
+            if (
+                best is not None
+                and pool.best_end > ticket.deadline
+                and best.is_hopeless(ticket.rows, ticket.size, ticket.deadline, now)
+            ):
                 raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
             if lane is None or (lane is not best and not pool.is_best(now)):
                 ticket.wait = _why(lane, is_kept=is_kept)
@@ -122,9 +127,18 @@ class QueueScheduler:
     def drop(self, ticket: Ticket) -> None:
         """A ticket that waits is wanted no more; one that does not wait is left alone."""
         if not ticket.is_waiting:
+            self._take_back(ticket)
             return
         line = self._lines[ticket.model, ticket.version]
         self._leave(ticket, line, line.pool(ticket, 0.0))
+
+    def _take_back(self, ticket: Ticket) -> None:
+        """Have what was decided about a ticket not happen, if nobody was told yet."""
+        if ticket in self._began:
+            self._began.remove(ticket)
+            self.over(ticket, ticket.began_at, Ending.NEITHER)
+        elif ticket in self._refused:
+            self._refused.remove(ticket)
 
     def next_due(self, now: float) -> Ticket | None:
         """The next ticket that begins now, at `ticket.backend`; it is counted already."""
@@ -159,10 +173,10 @@ class QueueScheduler:
         ticket.work_s = (
             usual.predict(ticket.rows, ticket.size) if usual.count else line.tally.best_s
         )
-        if ticket.deadline != NO_DEADLINE:
-            end = self._likely_end(ticket, line, pool, now)
-            if end > ticket.deadline:
-                raise ScheduleRefused(Refusal.LATE, max(end - ticket.deadline, _MIN_RETRY_S))
+        if ticket.deadline != NO_DEADLINE and pool.queue.count:
+            late_s = self._late_s(ticket, line, pool, now)
+            if late_s > 0:
+                raise ScheduleRefused(Refusal.LATE, max(late_s, _MIN_RETRY_S))
         if line.waits >= rules.max_waiting:
             victim = pool.queue.victim(ticket) if pool.queue.count else None
             if victim is None:
@@ -183,16 +197,18 @@ class QueueScheduler:
             return ticket.backend
         return None
 
-    def _likely_end(self, ticket: Ticket, line: Line, pool: Pool, now: float) -> float:
-        """When a ticket would end that joins the queue now."""
-        if not pool.queue.count:
-            return pool.best_end
+    @staticmethod
+    def _late_s(ticket: Ticket, line: Line, pool: Pool, now: float) -> float:
+        """By how much a ticket would miss its deadline that joins others that wait."""
+        usual = line.tally.usual
         rate = pool.rate(now)
-        if not rate:
-            return now
-        usual_s = line.tally.usual.mean_s
-        ahead = pool.queue.ahead_s(ticket) / usual_s
-        return now + (ahead + 0.5 * line.tally.in_flight) / rate + ticket.work_s
+        best = pool.best
+        if best is None or not rate or usual.count < SURE:
+            return 0.0
+        ahead = pool.queue.ahead_s(ticket) / usual.mean_s + 0.5 * line.tally.in_flight
+        takes_s = ahead / rate + ticket.work_s
+        late_s = now + takes_s + best.late_s - ticket.deadline
+        return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
 
     def _expire_at(self, ticket: Ticket, at: float) -> None:
         if at == NO_DEADLINE:

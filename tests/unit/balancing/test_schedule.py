@@ -29,6 +29,7 @@ class Desk:
         *takes_s: float,
         limit: int = 2,
         instances: int = 1,
+        rounds: int = 4,
         rules: QueueRules | None = None,
     ) -> None:
         self.scheduler = QueueScheduler()
@@ -38,7 +39,7 @@ class Desk:
         )
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
-            for _ in range(4 if took_s else 0):
+            for _ in range(rounds if took_s else 0):
                 ticket = self.ticket(backend)
                 assert self.offer(ticket) is backend
                 self.now += took_s
@@ -144,6 +145,40 @@ def test_equal_backends_share_equally_whatever_was_learnt_of_varying_requests() 
         assert max(begun.count(backend) for backend in desk.backends) <= 6, (seed, begun)
 
 
+def test_equal_backends_share_long_requests_equally_after_short_ones() -> None:
+    for seed in range(10):
+        rng = Random(seed)
+        desk = Desk(0.0, 0.0, 0.0, limit=5, instances=4)
+        for number in range(60):
+            ticket = desk.ticket(desk.backends[number % 3])
+            desk.offer(ticket)
+            desk.now += rng.uniform(0.019, 0.021) + 0.003 * (number % 3)
+            desk.over(ticket)
+        begun = [ticket.backend for ticket in desk.fill(12)]
+        assert {begun.count(backend) for backend in desk.backends} == {4}, seed
+
+
+def test_restarted_backend_has_its_part_soon() -> None:
+    desk = Desk(0.02, 0.02, 0.02, limit=5, instances=4, rounds=30)
+    desk.scheduler.forget(desk.backends[0])
+    under_way: list[tuple[float, Ticket]] = []
+    begun = 0
+    takes_s = [0.5, *[0.02] * 1000]
+    for _ in range(300):
+        while len(under_way) < 8:
+            ticket = desk.ticket()
+            backend = desk.offer(ticket)
+            assert backend is not None
+            is_new = backend is desk.backends[0]
+            begun += is_new
+            under_way.append((desk.now + (takes_s.pop(0) if is_new else 0.02), ticket))
+        under_way.sort(key=lambda each: each[0])
+        desk.now, ticket = under_way.pop(0)
+        desk.over(ticket)
+        desk.due()
+    assert begun > 50
+
+
 def test_dropped_request_never_begins() -> None:
     desk = Desk(0.005)
     tickets = desk.fill(4)
@@ -171,13 +206,41 @@ def test_lowest_priority_makes_room() -> None:
 
 
 def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
-    desk = Desk(0.005)
+    desk = Desk(0.005, rounds=25)
     desk.fill(18, deadline_s=0.1)
     with pytest.raises(ScheduleRefused) as caught:
         desk.fill(4, deadline_s=0.1)
     assert caught.value.refusal is Refusal.LATE
     assert caught.value.retry_after_s < 0.1
     assert desk.offer(desk.ticket(deadline_s=0.5)) is None
+
+
+def test_nobody_is_refused_because_of_a_few_slow_requests() -> None:
+    desk = Desk(0.7)
+    assert desk.offer(desk.ticket(deadline_s=0.5)) is not None
+
+
+def test_nobody_is_refused_who_may_be_quick() -> None:
+    rng = Random(1)
+    desk = Desk(0.0)
+    for _ in range(100):
+        ticket = desk.ticket()
+        desk.offer(ticket)
+        desk.now += rng.uniform(0.001, 1.0)
+        desk.over(ticket)
+    assert desk.offer(desk.ticket(deadline_s=0.2)) is not None
+
+
+def test_what_was_decided_and_not_told_may_still_be_dropped() -> None:
+    desk = Desk(0.005, 0.005)
+    tickets = desk.fill(6)
+    desk.over(tickets[0])
+    another = desk.ticket()
+    desk.offer(another)
+    assert not tickets[4].is_waiting
+    desk.scheduler.drop(tickets[4])
+    assert desk.due() == [tickets[5]]
+    assert tickets[4].backend is None
 
 
 def test_waiting_request_that_has_become_late_is_refused() -> None:
