@@ -180,6 +180,11 @@ def _about(made: Chapter) -> str:
         f" {made.runs} runs of {lasting} s; asked directly the Tritons carry {carried}"
         f" ({_times(made.played.measured)})."
     ]
+    late = [run.late_ms for row in made.medians.values() for run in row.values()]
+    if late:
+        lines.append(
+            f"Requests were sent {max(late):.1f} ms late at most (p99, median of the runs)."
+        )
     if DIRECT in part.contestants:
         lines.append(f"`{DIRECT}`: one Triton without a balancer, with its share of the load.")
     lines += [f"{name} did not take part: {why}" for name, why in made.played.errors.items()]
