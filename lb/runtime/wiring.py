@@ -39,7 +39,6 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
-from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.hedging import Hedge, Hedger
 from lb.proxy.http1.relay import Http1Relay
