@@ -4,6 +4,7 @@
 #   image_install.sh dependencies FOLDER EXTRAS   what the product needs, at the versions of constraints.txt
 #   image_install.sh product FOLDER EXTRAS        the product itself, from the working directory; nothing is left that builds
 set -eu
+export PYTHONDONTWRITEBYTECODE=1
 
 step="$1" venv="$2" extras="$3"
 python="$venv/bin/python"
@@ -30,7 +31,7 @@ END
     rm "$venv/requirements.txt"
     # The root file system may be read-only later. Files are the same whenever this is done: sets are written in
     # the order of their hashes.
-    PYTHONHASHSEED=0 "$python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$venv/lib"
+    PYTHONHASHSEED=0 "$python" -m compileall -q -f --invalidation-mode unchecked-hash "$venv/lib"
     ;;
   *)
     echo "image_install: no step $step" >&2

@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "image"
-WHEELS, BASE = FOLDER / "wheels", FOLDER / "base"
+WHEELS, BASE, CONTEXT = FOLDER / "wheels", FOLDER / "base", FOLDER / "context"
 PACKAGES = "python3,python3-venv,ca-certificates"
 RELEASE = "bookworm"
 BASE_IMAGE, IMAGE = "localhost/triton-lb-base", "localhost/triton-lb"
@@ -76,6 +76,21 @@ def need(*programs: str) -> None:
 # Steps
 
 
+def copy_sources() -> str:
+    """What is sent to the builder, as it is now: others may be working on it."""
+    shutil.rmtree(CONTEXT, ignore_errors=True)
+    wanted = (ROOT / ".dockerignore").read_text().splitlines()
+    names = [line.removeprefix("!") for line in wanted if line.startswith("!")]
+    for name in ("Dockerfile", ".dockerignore", *names):
+        source, target = ROOT / name, CONTEXT / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, symlinks=True)
+        else:
+            shutil.copy2(source, target)
+    return f"{len(names)} files and folders"
+
+
 def get_wheels() -> str:
     """What pip will ask for, at the versions of constraints.txt."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -111,7 +126,7 @@ def build(name: str, *options: str) -> str:
         *(*BUILDAH, "build", "--isolation=chroot", "--format=docker"),
         *("--build-arg", f"BASE={BASE_IMAGE}", "--volume", f"{WHEELS}:/wheels:ro"),
         *(*options, "-t", image, "."),
-        cwd=ROOT,
+        cwd=CONTEXT,
     )
     return image
 
@@ -210,6 +225,7 @@ def clear() -> None:
 
 
 STEPS = (
+    ("sources are copied", copy_sources),
     ("packages are fetched", get_wheels),
     ("a base image is made with debootstrap", make_base),
     ("the Dockerfile is built with buildah", lambda: build("test")),

@@ -83,7 +83,8 @@ class KubernetesSettings(Section):
     backend: BackendSettings = BackendSettings()
     """What is the same for all of them: an entry like those of `backends`, without name and
     addresses. Each is called by its pod, namespace and port: `triton-0.serving:8000`. Where it has
-    `tls` without a `server_name`, certificates must hold `SERVICE.NAMESPACE.svc`."""
+    `tls` without a `server_name`, certificates must hold `SERVICE.NAMESPACE.svc`, or the address
+    where they are found by `selector`."""
 
     @property
     def name(self) -> str:
