@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from lb.settings.kubernetes import read_port
+from lb.settings.meanings import meanings
 from lb.settings.model import Settings
 from lb.settings.scheduling import read_concurrency
 from lb.settings.section import Section
@@ -80,11 +81,12 @@ _BOUNDS: Final = (("gt", "above"), ("ge", "at least"), ("le", "at most"))
 def document() -> str:
     """Return the whole page as Markdown."""
     parts = [_INTRODUCTION]
+    texts = meanings(Settings)
     for name, field in Settings.model_fields.items():
         section = section_of(field.annotation)
         parts.append(f"\n## `{name}`\n\n")
-        if field.description:
-            parts.append(f"{_one_line(field.description)}\n\n")
+        if texts[name]:
+            parts.append(f"{_one_line(texts[name])}\n\n")
         if section is None:
             parts.append(f"Value: {_value(field)}. Default: {_default(field)}.\n")
         else:
@@ -97,8 +99,9 @@ def _section(section: type[Section]) -> Iterator[str]:
         return
     yield f"{_one_line(inspect.getdoc(section) or '')}\n\n"
     yield "| key | value | default | meaning |\n|---|---|---|---|\n"
+    texts = meanings(section)
     for name, field in section.model_fields.items():
-        meaning = _one_line(field.description or "")
+        meaning = _one_line(texts[name])
         yield f"| `{name}` | {_value(field)} | {_default(field)} | {meaning} |\n"
     held = (section_of(field.annotation) for field in section.model_fields.values())
     for inner in dict.fromkeys(held):

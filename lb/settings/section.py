@@ -11,7 +11,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         # Before 2.10 pydantic keeps names that begin with `model_` to itself.
         protected_namespaces=(),
     )

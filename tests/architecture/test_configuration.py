@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 
 import pytest
-from pydantic.fields import FieldInfo
 
 from lb.settings.access import ClientLimitSettings, ControlSettings, TokenSettings
 from lb.settings.backends import BackendSettings, BackendTlsSettings
@@ -19,6 +18,7 @@ from lb.settings.listening import (
     ListenerTlsSettings,
     RelayListenerSettings,
 )
+from lb.settings.meanings import meanings
 from lb.settings.model import Settings
 from lb.settings.models import ModelSettings
 from lb.settings.problems import Path, format_path
@@ -60,9 +60,9 @@ SECTIONS: dict[Path, type[Section]] = {
 }
 """Where the full file shows each section."""
 SETTINGS = [
-    ((*place, name), field)
+    ((*place, name), text)
     for place, section in SECTIONS.items()
-    for name, field in section.model_fields.items()
+    for name, text in meanings(section).items()
 ]
 
 
@@ -82,17 +82,15 @@ def test_every_example_file_is_good(path: FilePath) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "field"), SETTINGS, ids=[format_path(path) for path, _ in SETTINGS]
+    ("path", "meaning"), SETTINGS, ids=[format_path(path) for path, _ in SETTINGS]
 )
-def test_every_setting_stands_in_the_full_file_and_is_explained(
-    path: Path, field: FieldInfo
-) -> None:
+def test_every_setting_stands_in_the_full_file_and_is_explained(path: Path, meaning: str) -> None:
     text = FULL.read_text()
     lines = parse_tree(text, str).lines
     assert path in lines
     is_section = path in SECTIONS or path == ("backends",)
     assert is_section or "  # " in text.splitlines()[lines[path] - 1]
-    assert is_section or field.description
+    assert is_section or meaning
 
 
 def test_the_full_file_holds_the_defaults() -> None:
