@@ -26,8 +26,9 @@ from benchmarks.study.predicted import WARM_UP_S, WARM_UP_SHARE
 from benchmarks.study.trace import Kind, mean_rows
 from benchmarks.study.wires import GOOD
 
-_CALIBRATION_S, _CALIBRATION_CLIENTS, _CALIBRATION_TRIES = 0.8, 2, 4
-_CALIBRATION_EXECUTIONS = 10
+_CALIBRATION_S, _CALIBRATION_CLIENTS, _CALIBRATION_TRIES = 0.8, 2, 5
+_CALIBRATION_EXECUTIONS, _CALIBRATION_TAKEN = 10, 2
+"""The better of two: whatever else runs on the machine makes Tritons look slower."""
 _START_S = 20.0
 """Of the load generator, beyond its load."""
 _SETTLE_S, _LOOK_S = 20.0, 0.25
@@ -216,21 +217,18 @@ def _overhead_ms(port: int, model: str, gpu: Gpu, core: int, seconds: float) -> 
     kinds = (Kind(model=model),)
     seconds = max(seconds, _CALIBRATION_EXECUTIONS * gpu.slots() / gpu.rate())
     job = Job(HTTP, port, kinds, seconds=seconds, seed=1, clients=clients)
-    ends: list[float] = []
+    found: list[float] = []
     for _ in range(_CALIBRATION_TRIES):  # the first request of all may take a second
         outcomes = generate(job, core)
         ends = sorted(each.ended for each in outcomes if each.what == GOOD)
         if len(ends) >= 2 * gpu.slots() + 2:
-            break
-    else:
-        raise BenchError(
-            f"a Triton answered {len(ends)} requests when it was asked directly;"
-            f" others ended with {failures(outcomes)}"
-        )
-    # The first batch may be small, and executions end at once: count from the second end on.
-    first = ends[gpu.slots()]
-    rate = sum(end > first for end in ends) / (ends[-1] - first)
-    return max(0.0, 1000.0 * (gpu.slots() / rate) - (gpu.slots() * 1000.0 / gpu.rate()))
+            # The first batch may be small, and executions end at once: count from the second end.
+            first = ends[gpu.slots()]
+            rate = sum(end > first for end in ends) / (ends[-1] - first)
+            found.append(1000.0 * gpu.slots() * (1.0 / rate - 1.0 / gpu.rate()))
+        if len(found) == _CALIBRATION_TAKEN:
+            return max(0.0, min(found))
+    raise BenchError("a Triton that was asked directly did not answer often enough")
 
 
 @dataclass(frozen=True)
