@@ -27,6 +27,8 @@ class Rule:
     unit: str = ""
     ours_only: bool = False
     """A matter of what only triton-lb can do; the figure is shown for it alone."""
+    peer: str = ""
+    """With whom it compares; where that one did not take part there is nothing to judge."""
 
 
 def failed(at_most: int = 0) -> Rule:
@@ -74,12 +76,11 @@ def slow_after_kill(within_s: float, factor: float, peer: str) -> Rule:
         return quantile(took, 0.99)
 
     def figure(evidence: Evidence, name: str) -> float | None:
-        if peer not in evidence:
-            return None
         ours, theirs = p99(evidence[name]), p99(evidence[peer])
         return None if ours is None or not theirs else ours / theirs
 
-    return Rule(f"p99 in the {within_s:g} s after a kill, of {peer}'s", factor, figure, "x")
+    what = f"p99 in the {within_s:g} s after a kill, of {peer}'s"
+    return Rule(what, factor, figure, "x", peer=peer)
 
 
 def late_at(number: int, begin: str, after_s: float, end: str, patience_s: float) -> Rule:
@@ -241,5 +242,5 @@ def judge(rules: tuple[Rule, ...], evidence: Evidence) -> list[Judged]:
         Judged(rule, name, rule.figure(evidence, name))
         for rule in (*rules, *ALWAYS)
         for name in evidence
-        if name == TRITON_LB or not rule.ours_only
+        if (name == TRITON_LB or not rule.ours_only) and (not rule.peer or rule.peer in evidence)
     ]
