@@ -237,8 +237,10 @@ class Dispatcher:
         Raises:
             RequestRefused: it is not.
         """
-        if not self.queue.hold(exchange, self.clock() if now is None else now):
+        now = self.clock() if now is None else now
+        if not self.queue.may_hold(exchange, now):
             raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+        self.queue.hold(exchange, now)
 
     def _take_turn(self, exchange: Exchange, queued: Queued, now: float | None) -> Backend | None:
         """As `place` for what may have to wait for its turn. None also where its model is not
@@ -251,6 +253,9 @@ class Dispatcher:
         placement = self.placement(exchange)
         if route is None or route.plan is None or placement.picker is None:
             queued.ticket = None
+            return None
+        if exchange.tried and self._is_left_by_all(exchange, placement):
+            self._hold(exchange, now)
             return None
         if isinstance(placement.picker, TrialPicker):
             backend = placement.picker.take()
@@ -276,6 +281,9 @@ class Dispatcher:
                 return home
         picker = placement.picker
         if exchange.tried:
+            if self._is_left_by_all(exchange, placement):
+                self._hold(exchange, now)
+                return None
             rest = tuple(b for b in placement.eligible if b not in exchange.tried)
             if not rest:
                 # `may_retry` let it through: the same backend will do on a fresh connection.
@@ -443,7 +451,10 @@ class Dispatcher:
 
         To be asked once about an attempt: what may have run is taken out of a budget.
         """
-        if exchange.attempts >= self.max_attempts:
+        ran = REPLAY_TABLE[outcome].ran
+        if exchange.attempts >= self.max_attempts and not (
+            ran is Ran.NO and self._is_patient(exchange)
+        ):
             return False
         verdict = decide(
             outcome,
@@ -468,8 +479,20 @@ class Dispatcher:
         else:
             self.reruns.later(exchange, place)
 
+    def _is_left_by_all(self, exchange: Exchange, placement: Placement) -> bool:
+        """Whether none would take it, and it may wait until one does."""
+        return all(each in exchange.tried for each in placement.eligible) and self._is_patient(
+            exchange
+        )
+
+    def _is_patient(self, exchange: Exchange) -> bool:
+        """Whether it may wait for a backend that takes it."""
+        particulars = exchange.particulars
+        has_step = particulars is not None and particulars.step is not None
+        return not has_step and self.queue.may_hold(exchange, self.clock())
+
     def _has_where_to_go(self, exchange: Exchange, outcome: Outcome) -> bool:
-        if outcome in _SAME_BACKEND_WILL_DO:
+        if outcome in _SAME_BACKEND_WILL_DO or self._is_patient(exchange):
             return True
         step = exchange.particulars.step if exchange.particulars else None
         if step is not None:

@@ -66,8 +66,8 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt_at", "erred", "finished", "is_hedged", "late_attempt", "losses", "particulars",
-        "permit", "port", "sent_after", "tried",
+        "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "losses",
+        "particulars", "permit", "port", "sent_after", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -98,6 +98,8 @@ class Exchange(RequestRecord):
         set with the first."""
         self.losses: int
         """Connections that were lost with it; set with the first, since nearly none has one."""
+        self.held_until: float
+        """When it is given up that waits for any backend; set when it first has to."""
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
         self.particulars: Particulars | None = None

@@ -49,6 +49,8 @@ _REASONS: Final = {
     Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
 }
 _OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
+_LOOK_S: Final = 0.1
+"""How soon one that no backend would take goes to any of them again."""
 _NO_BACKEND: Final = "no backend is available"
 
 Later = Callable[[float, Callable[[], None]], Any]
@@ -84,7 +86,7 @@ class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
-        "_armed_for", "_backends", "_clock", "_due_before", "_held", "_homeless", "_is_soon",
+        "_armed_for", "_backends", "_clock", "_held", "_homeless", "_is_soon",
         "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
         "scheduler", "waits", "whys",
     )  # fmt: skip
@@ -118,9 +120,8 @@ class Queue:
         self._held = 0
         """Bytes that those which wait may come to hold."""
         self._homeless: dict[Exchange, float] = {}
-        """Exchanges for which no backend is eligible, and when they are given up."""
-        self._due_before = inf
-        """When the one that is just placed anew is given up."""
+        """Exchanges that no backend would take, and when they are placed anew, whatever the pool
+        is then."""
         self._is_soon = False
         self._is_stale = False
         """There is another snapshot."""
@@ -181,19 +182,22 @@ class Queue:
             self._soon()
         return backend
 
-    def hold(self, exchange: Exchange, now: float) -> bool:
-        """Let an exchange wait for which no backend is eligible. False where it may not."""
+    def may_hold(self, exchange: Exchange, now: float) -> bool:
+        """Whether an exchange that no backend would take may wait for one."""
         wait_s = self.options.wait_for_backend_s
-        if not (wait_s and exchange.may_wait):
-            return False
-        due = min(now + wait_s, self._due_before)
-        if due <= now:
-            return False
-        self._homeless[exchange] = due
-        if self._due_before == inf:
-            self._count_wait(exchange.model, "no_backend")
-        self._arm(due, now)
-        return True
+        return (
+            wait_s > 0 and exchange.may_wait and now < getattr(exchange, "held_until", now + wait_s)
+        )
+
+    def hold(self, exchange: Exchange, now: float) -> None:
+        """Let an exchange wait that may, see `may_hold`: until another snapshot has a backend for
+        it, or, where there are some that would not take it, for a moment."""
+        if getattr(exchange, "held_until", None) is None:
+            exchange.held_until = now + self.options.wait_for_backend_s
+            self._count_wait(b"", "no_backend")
+        look_at = now + _LOOK_S if exchange.tried else inf
+        self._homeless[exchange] = min(look_at, exchange.held_until)
+        self._arm(self._homeless[exchange], now)
 
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
@@ -279,7 +283,7 @@ class Queue:
         histogram.sum += waited
 
     def _count_wait(self, model: bytes, why: str) -> None:
-        key = (model if why != "no_backend" else b"", why)
+        key = (model, why)
         self.whys[key] = self.whys.get(key, 0) + 1
 
     def waiting(self) -> Iterator[Ticket]:
@@ -311,10 +315,12 @@ class Queue:
         self._is_soon = False
         now = self._clock()
         try:
-            if self._is_stale:
+            is_news = self._is_stale
+            if is_news:
                 self._follow(now)
             left = self._go(now)
-            self._give_up(now)
+            if self._homeless:
+                self._look_at_homeless(now, is_news=is_news)
         finally:
             self._arm(self.scheduler.wake_at, now)
         if not left:
@@ -355,11 +361,21 @@ class Queue:
             queued.turn = None
             self.scheduler.over(ticket, now, Ending.NEITHER)
 
-    def _give_up(self, now: float) -> None:
-        """Refuse those that have waited long enough for any backend."""
-        for exchange in [each for each, due in self._homeless.items() if due <= now]:
+    def _look_at_homeless(self, now: float, *, is_news: bool) -> None:
+        """Place those anew that have waited long enough, and where there is another pool all for
+        whom it has a backend; refuse those that are to be given up."""
+        for exchange, look_at in list(self._homeless.items()):
+            is_served = (is_news or look_at <= now) and bool(self.placement(exchange).eligible)
+            if not (is_served or look_at <= now) or exchange not in self._homeless:
+                continue
             del self._homeless[exchange]
-            exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
+            if is_served:
+                exchange.tried = ()
+                exchange.go_on()
+            elif now >= exchange.held_until:
+                exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
+            else:
+                self._homeless[exchange] = exchange.held_until
         if self._homeless:
             self._arm(min(self._homeless.values()), now)
 
@@ -379,13 +395,6 @@ class Queue:
             if exchange is not None and queued is not None:
                 queued.ticket = None
                 exchange.go_on()
-        for exchange in list(self._homeless):
-            if self.placement(exchange).eligible and exchange in self._homeless:
-                self._due_before = self._homeless.pop(exchange)
-                try:
-                    exchange.go_on()
-                finally:
-                    self._due_before = inf
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""

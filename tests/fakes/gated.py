@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import grpc
 
-from lb.domain.backend import Backend
+from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
@@ -85,6 +85,7 @@ class Side:
     overloaded: int
     late: int
     unavailable: int
+    protocol: AppProtocol
 
     def __init__(self, relay: RunningRelay | RunningHttp1Relay, gates: list[Gated]) -> None:
         self.relay = relay
@@ -162,6 +163,7 @@ class GrpcSide(Side):
         grpc.StatusCode.DEADLINE_EXCEEDED.value[0],
         grpc.StatusCode.UNAVAILABLE.value[0],
     )
+    protocol = AppProtocol.GRPC
     channel: grpc.aio.Channel
 
     async def _ask(self, name: str, **more: object) -> Outcome:
@@ -222,6 +224,7 @@ class HttpSide(Side):
     """HTTP/1.1, each request on a connection of its own."""
 
     ok, overloaded, late, unavailable = 200, 503, 504, 503
+    protocol = AppProtocol.HTTP
 
     async def _ask(self, name: str, **more: object) -> Outcome:
         async with raw_client(self.relay.port) as client:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lb.domain.backend import Address
 from lb.domain.outcome import Reason
 from lb.proxy.queue import QueueOptions
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
@@ -178,6 +179,22 @@ async def test_waiting_for_a_backend_ends_at_the_limit(one: Side) -> None:
     one.publish()
     assert (await one.ask("a")).code == one.unavailable
     assert one.seen == []
+
+
+@pytest.mark.parametrize("is_scheduled", [True, False])
+async def test_requests_wait_while_every_backend_refuses(one: Side, is_scheduled: bool) -> None:
+    one.queue.options = QueueOptions(wait_for_backend_s=30.0)
+    if not is_scheduled:
+        one.relay.pool.publish(one.snapshot(None, *one.relay.backends))
+    port = one.relay.backends[0].ports[one.protocol]
+    assert port is not None
+    address, port.address = port.address, Address("127.0.0.1", 1)
+    tasks = [one.ask(name) for name in ("a", "b")]
+    await until(lambda: port.failures.get("connect_refused", 0) > 8, "it was tried often")
+    assert not any(task.done() for task in tasks)
+    one.gates[0].open = True
+    port.address = address
+    assert [(await task).code for task in tasks] == [one.ok] * 2
 
 
 async def test_a_model_that_is_scheduled_no_more_lets_all_go(one: Side) -> None:

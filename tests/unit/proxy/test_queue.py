@@ -86,7 +86,11 @@ class Bench:
     def __init__(self, count: int = 1, concurrency: int = 1, **rules: object) -> None:
         self.loop = FakeLoop()
         self.backends = tuple(make_backend(f"b{n}") for n in range(count))
-        self.plan = Plan(limits={}, default=LaneLimit(concurrency), rules=QueueRules(**rules))
+        self.plan = Plan(
+            limits={},
+            default=LaneLimit(concurrency, instances=concurrency),
+            rules=QueueRules(**rules),
+        )
         self.ref = PoolRef(self.snapshot(self.backends))
         self.ledger = Ledger(1 << 22)
         self.dispatcher = Dispatcher(
@@ -326,6 +330,28 @@ def test_one_that_waits_for_a_backend_in_vain_is_refused() -> None:
     bench.turn(0.6)
     assert one.refused is not None
     assert one.refused.reason is Reason.NO_BACKEND
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("model", [b"m", b"other"])
+def test_one_that_no_backend_would_take_waits_a_moment_and_goes_again(model: bytes) -> None:
+    bench = Bench(2)
+    bench.queue.options = QueueOptions(wait_for_backend_s=2.0)
+    one = bench.come(model)
+    attempts, outcome = 0, Outcome.CONNECT_REFUSED
+    while attempts < 100:
+        if not one.at:
+            bench.turn(0.05)
+            continue
+        attempts += 1
+        one.end(outcome=outcome)
+        if not bench.dispatcher.may_retry(one, outcome, body_retained=True, response_begun=False):
+            break
+        one.go_on()
+    assert 20 <= attempts <= 60
+    assert 2.0 <= bench.loop.time() - one.started_at < 2.3
+    bench.dispatcher.finish(one)
+    bench.turn()
     bench.assert_idle()
 
 
