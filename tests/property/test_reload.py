@@ -160,8 +160,11 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "shutdown": section(settle=SECONDS, drain=SECONDS),
         "model_table": section(refresh=SECONDS, restore=SWITCHES),
         "sequences": section(
-            affinity=st.sampled_from(["least_open", "rendezvous"]), max_open=st.integers(1, 9)
+            affinity=st.sampled_from(["least_open", "rendezvous"]),
+            bound=st.sampled_from([1, 1.5]),
+            max_open=st.integers(1, 9),
         ),
+        "scaling": section(latency=SECONDS),
     },
 )
 
