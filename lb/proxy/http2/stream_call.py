@@ -436,13 +436,15 @@ class StreamCall(AnsweredStream):
         parting = self._pool.current.parting
         if self.finished or self.request.ended or not self._between:
             return
-        if self.merge is None:
+        merge = self.merge
+        if not set(self.relay.dispatcher.placement(self).eligible) - parting:
+            return
+        if merge is None:
             if self.upstream is None or backend is None or backend not in parting:
                 return
-            others = self.relay.dispatcher.placement(self).eligible
-            if (self.has_steps and backend.open_sequences) or not set(others) - parting:
+            if self.has_steps and backend.open_sequences:
                 return
-        merge = self.merge or self._fan_out()
+            merge = self._fan_out()
         merge.leave_parting()
 
     def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:

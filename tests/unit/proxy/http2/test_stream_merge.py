@@ -537,3 +537,16 @@ async def test_a_message_under_way_goes_on_where_it_began() -> None:
     paper.send(request("plain", name="3"))
     assert sum(len(frame.payload) for frame in paper.backends[0].gets()) == 2000 + len(large) - 5000
     assert paper.requests(1) == ["3"]
+
+
+async def test_a_stream_with_several_backends_stays_where_nobody_else_is_left() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"), request("seq", 1, "2", start=True, end=True))
+    for number, answer in enumerate((result("plain", "1"), result("seq", "2"))):
+        paper.backends[number].sends(headers(1, RESPONSE_FIELDS), data(1, answer))
+        paper.backends[number].gets()
+    assert paper.ids() == ["1", "2"]
+    drain(paper, 0, 1)
+    assert [backend.gets() for backend in paper.backends] == [[], []]
+    paper.send(request("plain", name="3"))
+    assert paper.requests(0) == ["3"]
