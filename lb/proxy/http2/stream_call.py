@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
+from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
@@ -460,6 +461,7 @@ class StreamCall(AnsweredStream):
     def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         """See `Call`. At once: messages that come meanwhile must find a backend."""
         if is_unsent or self.request.rewind():
+            self.relay.dispatcher.reruns.count += REPLAY_TABLE[outcome].ran is Ran.MAYBE
             self._place_anew()
 
     def _place(self) -> None:

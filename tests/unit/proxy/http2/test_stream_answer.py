@@ -98,6 +98,7 @@ async def test_an_error_that_comes_first_sends_the_stream_elsewhere(
     assert (("b0", b"plain", "device") in conduct.told) is (outcome is Outcome.BROKEN)
     (record,) = paper.bench.finished.records
     assert record.attempts == 2
+    assert paper.bench.dispatcher.reruns.count == (outcome is Outcome.BROKEN)
     assert paper.bench.is_clean()
 
 
