@@ -5,13 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from lb.balancing.least_latency import LeastLatency
 from lb.balancing.least_loaded import LeastLoaded
 from lb.balancing.power_of_two import PowerOfTwo
 from lb.balancing.random_choice import RandomChoice
 from lb.balancing.round_robin import RoundRobin
 from lb.domain.pool import Policy
 
-POLICY_NAMES: Final = ("least_loaded", "round_robin", "power_of_two", "random")
+POLICY_NAMES: Final = (
+    "least_loaded", "least_requests", "least_latency", "round_robin", "power_of_two", "random",
+)  # fmt: skip
 
 
 def make_policy(name: str, rng: Random) -> Policy:
@@ -21,8 +24,11 @@ def make_policy(name: str, rng: Random) -> Policy:
         ValueError: there is no such policy.
     """
     match name:
-        case "least_loaded":
+        case "least_loaded" | "least_requests":
+            # The same for single requests; scheduled ones go by least_loaded of the scheduler.
             return LeastLoaded(rng)
+        case "least_latency":
+            return LeastLatency()
         case "round_robin":
             return RoundRobin()
         case "power_of_two":

@@ -38,6 +38,8 @@ class PolicyName(StrEnum):
     """How a backend is chosen among the eligible ones."""
 
     LEAST_LOADED = "least_loaded"
+    LEAST_REQUESTS = "least_requests"
+    LEAST_LATENCY = "least_latency"
     ROUND_ROBIN = "round_robin"
     POWER_OF_TWO = "power_of_two"
     RANDOM = "random"
@@ -56,9 +58,10 @@ class BalancingSettings(Section):
     """How requests are spread."""
 
     policy: PolicyName = PolicyName.LEAST_LOADED
-    """`least_loaded`: the fewest requests in flight for its weight; `round_robin`: in turn, by
-    weight; `power_of_two`: the less loaded of two at random; `random`: by weight. All but the
-    first ignore that requests differ in cost."""
+    """`least_loaded` and `least_requests`: the fewest requests in flight for its weight;
+    `least_latency`: the lowest latency times requests in flight; `round_robin`: in turn, by
+    weight; `power_of_two`: the less loaded of two at random; `random`: by weight. Requests of
+    models that are scheduled go by `scheduling` instead, where they will end first."""
 
 
 class RetrySettings(Section):
