@@ -79,6 +79,10 @@ class Hedger:
         self._budget = RerunBudget(0.0, 0.0, dispatcher.clock())
         self._durations = Durations()
         self._running: list[Hedge] = []
+        self._pause_s = _LONGEST_S
+        """Between two looks."""
+        self._pause_due = 0.0
+        """When it is to be found anew: there may be many models."""
         self._turn = 0
         """Which of the calls that are on their way is the one that counts."""
         self.count = 0
@@ -122,11 +126,14 @@ class Hedger:
     # Looking
 
     def _arm(self, rules: HedgeRules) -> None:
-        known = (self._delay_s(model, rules) for model in self._durations.models())
-        shortest = min((each for each in known if each), default=_LONGEST_S)
-        pause_s = min(max(shortest / _LOOKS, _SHORTEST_S), _LONGEST_S)
+        now = self._dispatcher.clock()
+        if now >= self._pause_due:
+            self._pause_due = now + _LONGEST_S
+            known = (self._delay_s(model, rules) for model in self._durations.models())
+            shortest = min((each for each in known if each), default=_LONGEST_S)
+            self._pause_s = min(max(shortest / _LOOKS, _SHORTEST_S), _LONGEST_S)
         turn = self._turn
-        self._schedule(pause_s, lambda: self._look(turn))
+        self._schedule(self._pause_s, lambda: self._look(turn))
 
     def _delay_s(self, model: bytes, rules: HedgeRules) -> float:
         """After how long a request is sent again; 0 where that is not known."""
