@@ -33,7 +33,7 @@ def describe(plan: Plan) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             facts[package] = "none"
     facts["tools"] = ", ".join(f"{name} {_tool_version(name)}" for name in _TOOLS)
-    facts["commit"] = commit_name()
+    facts["commit"] = _commit()
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     facts["kernel"] = f"{platform.release()}, TCP {congestion}"
     facts["cpu"] = _cpu_model()
@@ -59,8 +59,7 @@ def _tool_version(name: str) -> str:
     return found.group()
 
 
-def commit_name() -> str:
-    """What git calls the sources that are here."""
+def _commit() -> str:
     argv = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
     try:
         done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +18,7 @@ from pathlib import Path
 
 from benchmarks.load.bench import passed, passed_s, say
 from benchmarks.load.interpreter import serving
-from benchmarks.load.machine import commit_name
-from benchmarks.load.processes import BenchError, Cores
+from benchmarks.load.processes import REPOSITORY, BenchError, Cores
 from benchmarks.load.proxies import ENVOY, HAPROXY, NGINX, TRITON_LB, version
 from benchmarks.study import plots, report, scaling
 from benchmarks.study.contestants import CONTESTANTS, contestant
@@ -43,7 +43,7 @@ def main() -> int:
     journal = Journal(_OUT / "study.jsonl")
     if given.fresh:
         journal.clear()
-    commit = given.commit or commit_name()
+    commit = given.commit or _commit()
     names = [name for name in given.contestants.split(",") if name]
     is_scaled = scaling.NAME in given.parts or given.all
     played: list[Played] = []
@@ -84,6 +84,19 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return max(_publish(given, journal, played, commit), 2 * failed)
+
+
+def _commit() -> str:
+    """The last commit of what is measured and of what measures; others change nothing."""
+    measured = ["--", "lb", "benchmarks/study"]
+    name = _git("log", "-1", "--format=%h", *measured)
+    return f"{name}-dirty" if _git("status", "--porcelain", *measured) else name
+
+
+def _git(*words: str) -> str:
+    argv = ["git", "-C", str(REPOSITORY), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or ("unknown" if done.returncode else "")
 
 
 def _until(left: Sequence[Part], given: argparse.Namespace) -> float:
