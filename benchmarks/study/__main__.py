@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from zlib import crc32
 
 from benchmarks.load.bench import passed, passed_s, say
 from benchmarks.load.interpreter import serving
@@ -87,10 +88,11 @@ def main() -> int:
 
 
 def _commit() -> str:
-    """The last commit of what is measured and of what measures; others change nothing."""
+    """The last commit of what is measured and of what measures, and what differs from it."""
     measured = ["--", "lb", "benchmarks/study"]
     name = _git("log", "-1", "--format=%h", *measured)
-    return f"{name}-dirty" if _git("status", "--porcelain", *measured) else name
+    changes = _git("diff", "HEAD", *measured)
+    return f"{name}-dirty-{crc32(changes.encode()):08x}" if changes else name
 
 
 def _git(*words: str) -> str:
