@@ -89,6 +89,8 @@ class BatchLane(Lane):
                 begins += full * self._execution_s(self.batch, 0) / self.instances
             filled = min(self.batch, ahead + rows)
         took = self._execution_s(filled, size)
+        if now - self.cost.at > self.explore_s:
+            took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / self.backend.share
         if self.elsewhere:

@@ -34,9 +34,14 @@ _MAX_PENALTY: Final = 64.0
 _PENALTY_HALF_LIFE_S: Final = 2.0
 _EXPLORE_S: Final = 1.0
 _MAX_EXPLORE_S: Final = 60.0
+_EXECUTIONS: Final = 4.0
+"""No doubt before so many executions could have ended."""
 _AS_BEFORE: Final = 1.5
 _BIAS: Final = 0.05
-_MAX_LATE: Final = 0.05
+_SPREADS: Final = 2.0
+_VARIED: Final = 0.3
+WAY_S: Final = 0.002
+WAY_SHARE: Final = 0.02
 _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
@@ -98,8 +103,8 @@ class Lane:
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "anchor", "backend", "begins_at",
-        "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_at", "explore_s", "in_flight",
-        "instances", "is_open", "last_pick", "limit", "low", "plan", "site", "slots", "stamp",
+        "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_s", "in_flight", "instances",
+        "is_open", "last_pick", "limit", "low", "plan", "site", "slots", "spread_s", "stamp",
         "tally", "work_s",
     )  # fmt: skip
 
@@ -120,11 +125,12 @@ class Lane:
         """Set by `look`: when the request would begin to execute."""
         self.bias_s = 0.0
         """How much later than expected requests end on average: ways and event loops."""
+        self.spread_s = 0.0
+        """How far off that is on average."""
         self.is_open = False
         """Set by `look`: whether it may go there now."""
-        self.explore_at = 0.0
-        """When an unused lane is tried again: it may have become faster."""
         self.explore_s = _EXPLORE_S
+        """After so long without an answer what was learnt is doubted, more and more."""
         self.elsewhere = 0.0
         """Requests of others that were said to be there at `elsewhere_at`."""
         self.elsewhere_at = 0.0
@@ -183,16 +189,17 @@ class Lane:
             return self.tally.best_s
         return cost.base_s + cost.row_s * rows + cost.byte_s * size
 
-    def is_hopeless(self, rows: int, size: int, deadline: float, now: float) -> bool:
+    def is_hopeless(self, ticket: Ticket, now: float) -> bool:
         """Whether even a quick execution would end too late; `look` was asked about it."""
+        deadline = ticket.deadline
         if deadline <= now:
             return True
         if self.cost.count < SURE:
             return False
         waits_s = self.begins_at - now
-        own_s = self.predict(rows, size)
+        own_s = self.predict(ticket.rows, ticket.size)
         end = now + self.at_least_s(waits_s + own_s, waits_s / own_s)
-        return end + self.late_s > deadline
+        return end + self.late_s > deadline - way_s(ticket)
 
     def at_least_s(self, takes_s: float, ahead: float) -> float:
         """What is left of an estimate for a request and so many ahead if these are quick.
@@ -205,16 +212,18 @@ class Lane:
     @property
     def late_s(self) -> float:
         """How much later than expected requests are to be expected to end."""
-        cost = self.cost
-        usual_s = min(2.0 * cost.deviation_s, _MAX_LATE * cost.mean_s)
-        return usual_s + max(0.0, self.bias_s - cost.unsure_s)
+        spread_s = self.spread_s
+        if spread_s > _VARIED * self.cost.mean_s:
+            spread_s = 0.0  # here some are very quick
+        return max(0.0, self.bias_s - self.cost.unsure_s) + _SPREADS * spread_s
 
     def missed(self, ticket: Ticket, now: float) -> None:
         """Note by how much the expectation of a ticket that has ended well was off."""
         late_s = now - ticket.began_at - ticket.expected_s
         limit_s = self.cost.mean_s
-        late_s = min(max(late_s, -limit_s), limit_s)
-        self.bias_s += _BIAS * (late_s - self.bias_s)
+        off_s = min(max(late_s, -limit_s), limit_s) - self.bias_s
+        self.bias_s += _BIAS * off_s
+        self.spread_s += _BIAS * (abs(off_s) - self.spread_s)
 
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
@@ -225,6 +234,9 @@ class Lane:
             took = cost.base_s + cost.row_s * rows + cost.byte_s * size
         else:
             took = self.tally.best_s
+        is_doubted = cost.mean_s > self.tally.best_s and now - cost.at > self.explore_s
+        if is_doubted:
+            took = self._doubted(took, now)
         if count < self.instances:
             begins = now
             self.is_open = count < self.limit
@@ -232,8 +244,9 @@ class Lane:
                 took += took * _SIDE_BY_SIDE * count / self.instances
         else:
             begins = self.free_at(now)
-            # What nothing is known of gets no more than it executes.
-            self.is_open = count < self.limit and begins - now <= LEAD_S and cost.count >= KNOWN
+            # What nothing is known of, or not any more, gets no more than it executes.
+            self.is_open = count < self.limit and begins - now <= LEAD_S
+            self.is_open = self.is_open and not is_doubted and cost.count >= KNOWN
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
@@ -243,6 +256,14 @@ class Lane:
         self.begins_at = begins
         return begins + took
 
+    def _doubted(self, took_s: float, now: float) -> float:
+        """An estimate that is old: a lane that was slow may have become as fast as the best."""
+        cost = self.cost
+        if cost.count < KNOWN or cost.mean_s <= self.tally.best_s:
+            return took_s
+        doubt: float = 1.0 - 0.5 ** ((now - cost.at) / self.explore_s - 1.0)
+        return took_s * (1.0 - doubt * (1.0 - self.tally.best_s / cost.mean_s))
+
     def is_before(self, other: Lane) -> bool:
         """Whether it has the turn among lanes that are as good."""
         load = self.in_flight * other.instances
@@ -251,7 +272,10 @@ class Lane:
 
     def usual_s(self, now: float) -> float:
         """Seconds that an execution takes as they come."""
-        took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
+        cost = self.cost
+        took = cost.mean_s if cost.count >= KNOWN else self.tally.best_s
+        if now - cost.at > self.explore_s:
+            took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / self.backend.share
         return took
@@ -328,6 +352,7 @@ class Lane:
         """An execution of so many rows and bytes took so long."""
         cost = self.cost
         before = cost.mean_s
+        last_at = cost.at
         cost.learn(took_s, rows, size, now)
         tally = self.tally
         if cost.count < KNOWN:
@@ -337,10 +362,10 @@ class Lane:
             # Where the fastest has become slower, the next answer of a faster one mends it.
             tally.best = self
             tally.best_s = cost.mean_s
-        if now >= self.explore_at - self.explore_s / 2:
+        if now - last_at > self.explore_s:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
-        self.explore_at = now + self.explore_s
+            self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
         self.adjust()
 
     def _elsewhere_s(self, now: float) -> float:
@@ -349,3 +374,8 @@ class Lane:
         if left < 0.1:
             self.elsewhere = 0.0
         return left * self.cost.mean_s / self.instances
+
+
+def way_s(ticket: Ticket) -> float:
+    """What an answer may take from us to its client, whose clock began before ours."""
+    return min(WAY_S, WAY_SHARE * (ticket.deadline - ticket.came_at))

@@ -186,9 +186,7 @@ class Line:
         best = pool.best
         if best is None:
             return None
-        if pool.best_end > head.deadline and best.is_hopeless(
-            head.rows, head.size, head.deadline, now
-        ):
+        if pool.best_end > head.deadline - pool.slack_s and best.is_hopeless(head, now):
             return head, None
         if lane is None:
             self._wake(pool, best, now, YIELDING_LEAD_S if yields else LEAD_S)

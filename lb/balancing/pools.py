@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import YIELDING_LEAD_S, Lane, Tally
+from lb.balancing.lanes import WAY_S, YIELDING_LEAD_S, Lane, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules
 
@@ -19,8 +18,6 @@ _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
 the same: then it is the lane with less to do, or whichever was picked least recently."""
 _RATE_FOR_S: Final = 0.05
-_EXPLORE_EVERY: Final = 50
-"""One of so many requests may try a lane that is not used because it was slow once."""
 
 
 class Pool:
@@ -28,7 +25,7 @@ class Pool:
 
     __slots__ = (
         "_among", "_rate", "_rate_at", "best", "best_end", "index", "is_closed", "lanes",
-        "next_explored", "open_end", "queue", "tally", "wake_at",
+        "open_end", "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -47,7 +44,6 @@ class Pool:
         self._among: frozenset[Lane] | None = None
         self.wake_at = NO_DEADLINE
         """When it is to be looked at although nothing has changed."""
-        self.next_explored = _EXPLORE_EVERY
         self._rate = 0.0
         self._rate_at = -NO_DEADLINE
 
@@ -100,17 +96,11 @@ class Pool:
         unsure = 0.0 if best is None else best.cost.unsure_s
         return self.open_end - self.best_end <= _ALIKE * (self.open_end - now) + unsure
 
-    def explored(self, now: float) -> Lane | None:
-        """A lane that has not been used for long, if it is time to try one."""
-        if self.tally.begun < self.next_explored:
-            return None
-        self.next_explored = self.tally.begun + _EXPLORE_EVERY
-        for lane in self.lanes:
-            if not lane.in_flight and lane.explore_at < now and lane.cost.count >= KNOWN:
-                lane.look(1, 0, now)
-                if lane.is_open:
-                    return lane
-        return None
+    @property
+    def slack_s(self) -> float:
+        """How much before its deadline a request has to end to be surely in time, at most."""
+        best = self.best
+        return NO_DEADLINE if best is None else best.late_s + WAY_S
 
     def use(self, index: LaneIndex) -> None:
         """Find lanes by an index of all lanes of the line."""

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from lb.balancing.cost import SURE
-from lb.balancing.lanes import Lane, Site
+from lb.balancing.lanes import Lane, Site, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
@@ -87,21 +87,17 @@ class QueueScheduler:
             return self._join(ticket, line, pool, now)
         yields = line.yields(ticket.priority)
         is_kept = yields and line.is_kept(ticket.priority)
-        lane = None
-        if line.tally.begun >= pool.next_explored and not is_kept:
-            lane = pool.explored(now)
-        if lane is None:
-            lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
-            best = pool.best
-            if (
-                best is not None
-                and pool.best_end > ticket.deadline
-                and best.is_hopeless(ticket.rows, ticket.size, ticket.deadline, now)
-            ):
-                raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
-            if lane is None or (lane is not best and not pool.is_best(now)):
-                ticket.wait = _why(lane, is_kept=is_kept)
-                return self._join(ticket, line, pool, now)
+        lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
+        best = pool.best
+        if (
+            best is not None
+            and pool.best_end > ticket.deadline - pool.slack_s
+            and best.is_hopeless(ticket, now)
+        ):
+            raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+        if lane is None or (lane is not best and not pool.is_best(now)):
+            ticket.wait = _why(lane, is_kept=is_kept)
+            return self._join(ticket, line, pool, now)
         ticket.position = 0
         self._begin(ticket, line, lane, now)
         return lane.backend
@@ -207,7 +203,7 @@ class QueueScheduler:
             return 0.0
         ahead = pool.queue.ahead_s(ticket) / usual.mean_s + 0.5 * line.tally.in_flight
         takes_s = ahead / rate + ticket.work_s
-        late_s = now + takes_s + best.late_s - ticket.deadline
+        late_s = now + takes_s + best.late_s + way_s(ticket) - ticket.deadline
         return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
 
     def _expire_at(self, ticket: Ticket, at: float) -> None:

@@ -87,13 +87,14 @@ def test_requests_that_others_end_first_are_counted() -> None:
     assert pool.before(100.04, slow, 100.0) == 6 + 4
 
 
-def test_unused_lane_is_tried_again_at_times() -> None:
+def test_unused_lane_is_tried_again() -> None:
     pool = pool_of(0.005, 0.04)
-    assert pool.explored(200.0) is None
-    pool.tally.begun = 10_000
-    pool.lanes[0].explore_at = 300.0
-    assert pool.explored(200.0) is pool.lanes[1]
-    assert pool.explored(200.0) is None
+    pool.lanes[0].last_pick = 1
+    pool.tally.best_s = 0.005
+    assert pool.choose(1, 0, 100.0) is pool.lanes[0]
+    for _ in range(20):
+        pool.lanes[0].learn(0.005, 1, 0, 109.9)
+    assert pool.choose(1, 0, 110.0) is pool.lanes[1]
 
 
 def test_rate_is_the_sum_of_what_lanes_do() -> None:
