@@ -264,21 +264,27 @@ class Dispatcher:
         now = self.clock() if now is None else now
         return self.queue.offer(exchange, queued, route.plan, placement, now)
 
+    def _home(self, exchange: Exchange, now: float | None) -> Backend | None:
+        """The backend of a step of a sequence; None leaves it to the policy."""
+        route = self.pool.current.routes.get(exchange.model)
+        facts = None if route is None else route.facts
+        now = self.clock() if now is None else now
+        return self.steps.place(exchange, self.placement(exchange), facts, now)
+
     def _choose(self, exchange: Exchange, now: float | None) -> Backend | None:
         """As `place` for what needs a second look."""
         particulars = exchange.particulars
-        if particulars is not None and particulars.queued is not None:
-            chosen = self._take_turn(exchange, particulars.queued, now)
-            if chosen is not None or particulars.queued.ticket is not None:
-                return chosen
+        if particulars is not None:
+            queued = particulars.queued
+            if queued is not None:
+                chosen = self._take_turn(exchange, queued, now)
+                if chosen is not None or queued.ticket is not None:
+                    return chosen
+            elif particulars.step is not None:
+                home = self._home(exchange, now)
+                if home is not None:
+                    return home
         placement = self.placement(exchange)
-        if particulars is not None and particulars.step is not None:
-            route = self.pool.current.routes.get(exchange.model)
-            facts = None if route is None else route.facts
-            now = self.clock() if now is None else now
-            home = self.steps.place(exchange, placement, facts, now)
-            if home is not None:
-                return home
         picker = placement.picker
         if exchange.tried:
             if self._is_left_by_all(exchange, placement):

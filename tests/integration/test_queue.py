@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lb.domain.backend import Address
+from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
+from lb.kserve import inference_pb2 as pb
 from lb.proxy.queue import QueueOptions
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
+from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.http1_backend import raw_client
+from tests.fakes.relay import running_relay, snapshot_of
 
 SIDES = {"grpc": grpc_side, "http": http_side}
 
@@ -172,6 +175,37 @@ async def test_requests_can_wait_until_there_is_a_backend(one: Side) -> None:
     one.publish(*one.relay.backends)
     assert [(await task).code for task in tasks] == [one.ok] * 2
     assert sorted(one.seen) == ["a", "b"]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_stream_waits_for_a_backend_with_all_its_messages(refuses: bool) -> None:
+    async with asyncio.timeout(60), grpc_server() as (_, target), running_relay(target) as relay:
+        relay.dispatcher.queue.options = QueueOptions(wait_for_backend_s=30.0)
+        port = relay.backends[0].port(AppProtocol.GRPC)
+        address = port.address
+        if refuses:
+            port.address = Address("127.0.0.1", 1)
+        else:
+            relay.pool.publish(snapshot_of([]))
+        messages = [pb.ModelInferRequest(model_name="m", id=str(n)) for n in range(50)]
+        sent = [message.SerializeToString() for message in messages]
+        async with grpc_channel(relay.target) as channel:
+            call = channel.stream_stream(path("ModelStreamInfer"))()
+            for message in sent:
+                await call.write(message)
+            await until(lambda: len(relay.dispatcher.queue) == 1, "it waits")
+            await call.done_writing()
+            port.address = address
+            relay.pool.publish(snapshot_of(relay.backends, generation=2))
+            assert [answer async for answer in call] == sent
+            # One that is given up, and one whose client leaves.
+            relay.pool.publish(snapshot_of([], generation=3))
+            gone = channel.stream_stream(path("ModelStreamInfer"))()
+            await gone.write(sent[0])
+            await until(lambda: len(relay.dispatcher.queue) == 1, "it waits")
+            gone.cancel()
+            await until(lambda: not len(relay.dispatcher.queue), "it has left")
+        await relay.until_clean()
 
 
 async def test_waiting_for_a_backend_ends_at_the_limit(one: Side) -> None:

@@ -152,16 +152,16 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
         return
     step = None
     named: tuple[bytes, ...] = ()
-    work = NOTHING_KNOWN
+    head = b""
     if plan.is_inference:
         head = body if plan.json_size < 0 else body[: plan.json_size]
-        if route is not None and route.plan is not None:
-            work = json_work(head)
         if route is None or route.facts.is_stateful is not False:
             step = http_step(head, exchange.model)
         if regions:
             named = tuple(name for name in http_regions(head) if name in regions)
-    _note(exchange, route, step, named, work)
+    _note(exchange, route, step, named)
+    if route is not None and route.plan is not None:
+        _note_work(exchange, json_work(head))
 
 
 def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | None) -> None:
@@ -174,7 +174,9 @@ def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | Non
             named = tuple(name for name in look.regions if name in regions)
         if route is None or route.facts.is_stateful is not False:
             step = look.step(exchange.model)
-    _note(exchange, route, step, named, NOTHING_KNOWN if look is None else look.work)
+    _note(exchange, route, step, named)
+    if route is not None and route.plan is not None:
+        _note_work(exchange, NOTHING_KNOWN if look is None else look.work)
 
 
 def _note(
@@ -182,7 +184,6 @@ def _note(
     route: ModelRoute | None,
     step: SequenceStep | None,
     regions: tuple[bytes, ...],
-    work: Work,
 ) -> None:
     if step is None and not regions and (route is None or route.is_plain):
         return
@@ -190,6 +191,14 @@ def _note(
     particulars.version = exchange.plan.route.version
     particulars.step = step
     particulars.regions = regions
-    is_inference = exchange.operation.kind is OperationKind.INFERENCE
-    if route is not None and route.plan is not None and step is None and is_inference:
+
+
+def _note_work(exchange: Http1Exchange, work: Work) -> None:
+    """Note what the queue goes by, unless the request does not go through it."""
+    particulars = exchange.particulars
+    if (
+        particulars is not None
+        and particulars.step is None
+        and exchange.operation.kind is OperationKind.INFERENCE
+    ):
         particulars.queued = Queued(work, max(exchange.plan.length, exchange.bytes_in))

@@ -45,6 +45,7 @@ _COUNT_EVERY: Final = 64
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
+_CUT_OFF: Final = "the stream ends within a message"
 _NOTHING_DUE: Final = Due()
 
 
@@ -164,7 +165,10 @@ class StreamCall(AnsweredStream):
             request.ended = request.ended or bool(end_stream)
             self._drop_upload(size)
             return
-        if size and not self._take(payload):
+        if self._is_waiting:
+            if not request.push(payload):
+                return
+        elif size and not self._take(payload):
             return
         if end_stream:
             self._end_request(b"")
@@ -181,14 +185,19 @@ class StreamCall(AnsweredStream):
         """Whether nobody needs more of the request."""
         return self.response.ended or (self.merge is not None and self.merge.is_closing)
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether it waits for a backend: all of it is routed when there is one."""
+        return self.backend is None and self.relay.dispatcher.queue.has(self)
+
     def _end_request(self, trailers: bytes) -> None:
         request = self.request
         request.trailers = trailers
         request.ended = True
-        if not self._length_fits():
+        if not self._length_fits() or self._is_waiting:
             return
         if not self._between:
-            self.fail(Reason.BAD_REQUEST, "the stream ends within a message")
+            self.fail(Reason.BAD_REQUEST, _CUT_OFF)
         elif self.merge is not None:
             self.merge.half_close(trailers)
         elif self.backend is None:
@@ -375,8 +384,12 @@ class StreamCall(AnsweredStream):
             particulars = self.particulars = Particulars()
             particulars.version, particulars.regions = message.version, message.regions
         if backend is None:
-            backend = relay.dispatcher.place(self, relay.now)
-            assert backend is not None  # streams do not wait
+            backend = relay.dispatcher.place(self, relay.now) if not self._is_waiting else None
+            if backend is None:
+                for piece in pieces:
+                    if not self.request.push(piece):
+                        break  # it had to give way
+                return
         elif relay.ledger.is_short:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         else:
@@ -470,9 +483,11 @@ class StreamCall(AnsweredStream):
         for piece in self._begin_anew():
             if not self._take(piece):
                 return
-        if not request.ended:
+        if not request.ended or self._is_waiting:
             return
-        if self.merge is not None:
+        if not self._between:
+            self.fail(Reason.BAD_REQUEST, _CUT_OFF)
+        elif self.merge is not None:
             self.merge.half_close(request.trailers)
         elif self.backend is not None:
             # Not before: what is sent of an ended request ends the stream.

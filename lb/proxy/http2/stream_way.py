@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
@@ -33,8 +33,6 @@ class RoutedStream(Call):
     """A stream of inferences: what it knows of its backends, and which of them gets a message."""
 
     __slots__ = ("_first", "debts", "has_steps", "mask", "may_move", "merge", "runs_once")
-
-    may_wait: ClassVar[bool] = False
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
