@@ -220,6 +220,9 @@ def _scheduling(**settings: Any) -> Mapping[str, Any]:
     return {"scheduling": {**fields, **settings}}
 
 
+_POLICIES = ("least_latency", "least_requests", "power_of_two", "round_robin", "random")
+
+
 def _unqueued(policy: str) -> Contestant:
     """A policy alone, without a queue before it."""
     sections = {"balancing": {"policy": policy}, **_scheduling(concurrency="off")}
@@ -240,7 +243,7 @@ CONTESTANTS: Mapping[str, Contestant] = {
         Contestant(TRITON_LB, TRITON_LB, sections=_scheduling()),
         Contestant(UNQUEUED, TRITON_LB, sections=_scheduling(concurrency="off")),
         Contestant(ADAPTIVE, TRITON_LB, sections=_scheduling(concurrency="adaptive")),
-        *map(_unqueued, ("round_robin", "power_of_two", "random")),
+        *map(_unqueued, _POLICIES),
         Contestant(PRIORITIES, TRITON_LB, sections=_scheduling(reserved=0.25)),
         Contestant(TENANTS, TRITON_LB, sections=_scheduling(tenants="header")),
         Contestant(ONE_BACKEND, TRITON_LB, backends=1, sections=_scheduling()),

@@ -194,7 +194,11 @@ REST = (
         "Unequal Tritons, the policies of triton-lb",
         UNEQUAL,
         rates(150.0, 240.0, 280.0),
-        (*OURS, f"{TRITON_LB}:power_of_two", f"{TRITON_LB}:round_robin"),
+        (
+            *OURS,
+            *(f"{TRITON_LB}:{each}" for each in ("least_latency", "least_requests")),
+            *(f"{TRITON_LB}:{each}" for each in ("power_of_two", "round_robin")),
+        ),
     ),
     Part(
         "very-unequal",
