@@ -25,6 +25,7 @@ from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
+from lb.control.pending import PendingReader
 from lb.control.plans import Planner
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
@@ -126,6 +127,7 @@ class Product:
     access: Access
     reloads: Reloads
     scaling: ScalingSignal
+    pending: PendingReader = field(init=False)
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -153,6 +155,7 @@ class Product:
         await self.models.aclose()
         self.hedger.use(None)
         self.dispatcher.queue.close()
+        await self.pending.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
@@ -216,6 +219,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         scaling=_scaling(settings, meter, dispatcher, timers),
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
+    product.pending = _pending(product)
     return product
 
 
@@ -301,6 +305,19 @@ def _rerun_counts(product: Product) -> RerunCounts:
         hedges_won=hedger.won,
         hedges_refused=hedger.refused,
     )
+
+
+def _pending(product: Product) -> PendingReader:
+    dispatcher = product.dispatcher
+    reader = PendingReader(
+        product.askers[1],
+        lambda: dispatcher.pool.current.backends,
+        lambda backend, model, count: dispatcher.queue.scheduler.busy_elsewhere(
+            backend, model, count, time.monotonic()
+        ),
+    )
+    reader.use(product.settings.scheduling.ask_pending)
+    return reader
 
 
 def _dispatcher(
