@@ -79,13 +79,13 @@ def test_idle_streams_leave_a_drained_triton_and_go_on_elsewhere(
         grpcclient.InferenceServerClient(
             balancer.target.grpc, channel_args=[("lb.connection", number)]
         )
-        for number in range(len(tritons))
+        for number in range(3 * len(tritons))
     ]
     try:
         for client in clients:
             client.start_stream(lambda result, error: answers.put((result, error)))
             ask(client)
-        assert {server() for _ in clients} == {triton.name for triton in tritons}
+        assert drained.name in {server() for _ in clients}
         balancer.command(drained.name, "drain")
         wait_until(
             lambda: balancer.backends()[drained.name].empty,
