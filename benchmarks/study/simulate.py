@@ -228,13 +228,14 @@ class World:
     def _sleep(self) -> None:
         wake_at = self._balancer.wake_at()
         if wake_at < self._woken_at:
-            # An event loop's timers are late by up to a millisecond.
             self._woken_at = wake_at
-            self.at(max(wake_at, self.now) + 0.0005, self._wake)
+            # An event loop's timers are late by up to a millisecond.
+            self.at(max(wake_at, self.now) + 0.0005, lambda: self._wake(wake_at))
 
-    def _wake(self) -> None:
-        self._woken_at = float("inf")
-        self._balancer.woken(self.now)
+    def _wake(self, armed_for: float) -> None:
+        if armed_for == self._woken_at:
+            self._woken_at = float("inf")
+            self._balancer.woken(self.now)
 
     def _reached(self, server: Server, request: Request) -> None:
         server.queue.append(request)

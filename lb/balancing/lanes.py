@@ -15,12 +15,12 @@ from lb.balancing.cost import KNOWN, SURE, Cost
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
-LEAD_S: Final = 0.025
+LEAD_S: Final = 0.05
 """A request that has to wait for an execution goes there when that ends within so much: early
 enough to lose no time, and late enough to be bound to the right backend."""
 YIELDING_LEAD_S: Final = 0.003
 """The same for requests that should not be in the way of more urgent ones."""
-MARGIN_S: Final = 0.015
+MARGIN_S: Final = 0.025
 """Execution time that is under way to a backend beyond what it executes: several times what passes
 between the end of an execution and the arrival of the next request, because both wait for event
 loops that are busy at times."""
@@ -38,7 +38,7 @@ _EXECUTIONS: Final = 4.0
 """No doubt before so many executions could have ended."""
 _AS_BEFORE: Final = 1.5
 _BIAS: Final = 0.05
-_SPREADS: Final = 2.0
+_SPREADS: Final = 3.0
 _VARIED: Final = 0.3
 WAY_S: Final = 0.002
 WAY_SHARE: Final = 0.02
