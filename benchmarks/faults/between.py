@@ -28,7 +28,7 @@ class Fault:
     bytes_per_s: float = 0.0
     """At most so many on each connection, each way; 0: no limit."""
     refuse: bool = False
-    """New connections are closed at once."""
+    """New connections are accepted and reset at once."""
     black_hole: bool = False
     """Bytes go nowhere, both ways, and new connections get no backend. What lost some is reset once
     it is over."""
@@ -56,14 +56,23 @@ class Between:
         self._target_port = target_port
         self._rng = rng
         self._open: dict[_Passage, asyncio.Task[None]] = {}
+        self._server: asyncio.Server
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Between:
+        await self.listen()
+        return self
+
+    async def listen(self) -> None:
+        """Accept connections, after `shut` at the same port as before."""
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", self.port, limit=_PIECE
         )
         self.port = self._server.sockets[0].getsockname()[1]
-        return self
+
+    def shut(self) -> None:
+        """Close the port: the kernel refuses connections. Open ones stay."""
+        self._server.close()
 
     async def __aexit__(
         self,

@@ -178,13 +178,9 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
         ),
         Scenario(
             "all-down-held",
-            "all refuse connections for 2 s, with `wait_for_backend`",
+            "all ports closed and connections reset for 2 s, with `wait_for_backend`",
             (
-                steps.rest(3.0),
-                *(steps.disturb(number, Fault(refuse=True)) for number in range(3)),
-                *(steps.reset_open(number) for number in range(3)),
-                steps.rest(2.0),
-                *(steps.disturb(number, NO_FAULT) for number in range(3)),
+                *(steps.rest(3.0), steps.shut(0, 1, 2), steps.rest(2.0), steps.listen(0, 1, 2)),
                 steps.rest(6.0),
             ),
             (failed(),),
@@ -258,7 +254,7 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
         ),
         Scenario(
             "refuse",
-            "one refuses connections every other second for 10 s",
+            "one resets new connections every other second for 10 s",
             (
                 steps.rest(3.0),
                 *(

@@ -228,6 +228,30 @@ def reset_open(number: int) -> Step:
     return step
 
 
+def shut(*numbers: int) -> Step:
+    """Close the ports of some Tritons, and reset all that is open to them; marks `disturb`."""
+
+    async def step(stage: Stage) -> None:
+        stage.mark("disturb")
+        for number in numbers:
+            for between in stage.site.between[2 * number : 2 * number + 2]:
+                between.shut()
+                between.reset_share(1.0, 2)
+
+    return step
+
+
+def listen(*numbers: int) -> Step:
+    """Open them again."""
+
+    async def step(stage: Stage) -> None:
+        for number in numbers:
+            for between in stage.site.between[2 * number : 2 * number + 2]:
+                await between.listen()
+
+    return step
+
+
 def disturb(number: int, fault: Fault) -> Step:
     """Set the fault of both ports of one Triton; marks `disturb`."""
 

@@ -19,7 +19,8 @@ from tests.fakes.process import ChildProcess, free_ports, wait_until
 from tests.triton.server import REPOSITORY
 from tests.triton.target import Target, http_status
 
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 45.0
+"""A start takes a second of CPU, on machines that may be busy with anything."""
 
 
 class Reachable(Protocol):

@@ -111,6 +111,21 @@ async def test_refused_connections_end_at_once_and_open_ones_stay() -> None:
         writer.close()
 
 
+async def test_a_shut_port_refuses_until_it_listens_again() -> None:
+    async with echo_behind() as between:
+        reader, writer = await dial(between)
+        await ask(reader, writer, b"before")
+        between.shut()
+        with pytest.raises(ConnectionRefusedError):
+            await dial(between)
+        assert await ask(reader, writer, b"still") == b"still"
+        await between.listen()
+        again, other = await dial(between)
+        assert await ask(again, other, b"again") == b"again"
+        other.close()
+        writer.close()
+
+
 async def test_connection_is_reset_after_so_many_bytes() -> None:
     async with echo_behind() as between:
         between.set(Fault(reset_after=100))
