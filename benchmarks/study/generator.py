@@ -102,8 +102,8 @@ class Generator:
         self._outcomes: list[Outcome] = []
         self._next = 0
         self._begun = 0.0
-        self._again: list[int] = []
-        """Kinds of the requests that closed-loop clients send next."""
+        self._idle = 0
+        """Clients of a closed loop that have nothing under way."""
 
     def play(self) -> list[Outcome]:
         """Send everything, and wait for the answers."""
@@ -148,18 +148,15 @@ class Generator:
 
     def _play_closed(self, kinds: Sequence[int]) -> None:
         seconds = self._job.seconds
-        self._again = [0] * self._job.clients
-        place = 0
-        while self._again or self._under_way:
-            now = time.perf_counter() - self._begun
-            again, self._again = self._again, []
-            for _ in again if now < seconds else ():
+        self._idle = self._job.clients
+        now, place = 0.0, 0
+        while now < seconds or (self._under_way and now < seconds + self._job.drain_s):
+            for _ in range(self._idle if now < seconds else 0):
+                self._idle -= 1
                 self._send(kinds[place % len(kinds)], time.perf_counter() - self._begun)
                 place += 1
-            if now > seconds + self._job.drain_s:
-                return
-            if not self._again and self._under_way:
-                self._turn(now + 0.5)
+            self._turn(now + 0.5)
+            now = time.perf_counter() - self._begun
 
     def _turn(self, until: float) -> None:
         """Wait for what comes first: `until`, a deadline, or bytes."""
@@ -243,8 +240,7 @@ class Generator:
         kind, due, sent, _ = self._under_way.pop(number)
         now = time.perf_counter() - self._begun
         self._outcomes.append(Outcome(kind, due, sent, now, what))
-        if self._job.clients:
-            self._again.append(0)
+        self._idle += 1
 
 
 def _request(protocol: str, kind: Kind) -> tuple[bytes, bytes]:
