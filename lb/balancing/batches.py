@@ -96,6 +96,7 @@ class BatchLane(Lane):
         if self.elsewhere:
             begins += self._elsewhere_s(now)
         self.begins_at = begins
+        self.takes_s = took
         self._ends_at_s = begins + took
         return self._ends_at_s
 
@@ -104,8 +105,8 @@ class BatchLane(Lane):
         self.look(1, 0, now)
         return self.begins_at
 
-    def could_end(self, within_s: float) -> int:
-        """How many more requests it ends within a time in which it has nothing else to do."""
+    def could_take(self, within_s: float) -> int:
+        """How many more requests would compare well here; see `Lane`."""
         return int(within_s * self.rate)
 
     def begin(self, ticket: Ticket, now: float) -> None:

@@ -124,7 +124,8 @@ class Cost:
         self._weight = count
         self.at = now
         self.mean_s = self.base_s = mean = first[(count - 1) // 2]
-        self.deviation_s = mean / 4
+        spread = sum([abs(sample - mean) for sample in first]) / count
+        self.deviation_s = max(mean / 4 / count, spread)
         self.unsure_s = 2 * self.deviation_s
         self._row_mean += (rows - self._row_mean) / count
         self._byte_mean += (size - self._byte_mean) / count

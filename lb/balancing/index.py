@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import log
 from typing import Final
 
-from lb.balancing.lanes import Lane
+from lb.balancing.lanes import OWN_SHARE, Lane
 
 LARGE: Final = 12
 """Up to so many lanes all are looked at; here that costs about what the heaps cost."""
@@ -78,8 +78,8 @@ class LaneIndex:
 
     @staticmethod
     def _end(lane: Lane, now: float) -> float:
-        """When one more usual execution would end in a lane that is busy."""
-        return lane.free_at(now) + lane.usual_s(now)
+        """How one more usual execution compares in a lane that is busy: about when it ends."""
+        return lane.free_at(now) + OWN_SHARE * lane.usual_s(now)
 
     def candidates(self, now: float, among: frozenset[Lane] | None) -> list[Lane] | None:
         """The best idle, the best busy and the best full lane, as far as there are any.

@@ -18,6 +18,11 @@ from lb.domain.schedule import Ending, LaneLimit, Ticket
 LEAD_S: Final = 0.05
 """A request that has to wait for an execution goes there when that ends within so much: early
 enough to lose no time, and late enough to be bound to the right backend."""
+OWN_SHARE: Final = 0.75
+"""What counts of a request's own execution when lanes are compared, beside its wait there.
+
+With all of it each request would end first, and those behind it would wait for the fast lane: a
+slow one would be used too late. Two thirds shorten the median and the mean, and no p99 grows."""
 YIELDING_LEAD_S: Final = 0.003
 """The same for requests that should not be in the way of more urgent ones."""
 MARGIN_S: Final = 0.025
@@ -105,7 +110,7 @@ class Lane:
         "_ends", "_ends_at", "_ends_expected", "adaptive", "anchor", "backend", "begins_at",
         "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_s", "in_flight", "instances",
         "is_open", "last_pick", "limit", "low", "plan", "site", "slots", "spread_s", "stamp",
-        "tally", "work_s",
+        "takes_s", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -123,6 +128,8 @@ class Lane:
         self.last_pick = 0
         self.begins_at = 0.0
         """Set by `look`: when the request would begin to execute."""
+        self.takes_s = 0.0
+        """Set by `look`: how long it would execute."""
         self.bias_s = 0.0
         """How much later than expected requests end on average: ways and event loops."""
         self.spread_s = 0.0
@@ -226,7 +233,7 @@ class Lane:
         self.spread_s += _BIAS * (abs(off_s) - self.spread_s)
 
     def look(self, rows: int, size: int, now: float) -> float:
-        """When a request would end here; sets `begins_at` and `is_open`."""
+        """When a request would end here; sets `begins_at`, `takes_s` and `is_open`."""
         cost = self.cost
         count = self.in_flight
         backend = self.backend
@@ -254,6 +261,7 @@ class Lane:
         if self.elsewhere:
             begins += self._elsewhere_s(now)
         self.begins_at = begins
+        self.takes_s = took
         return begins + took
 
     def _doubted(self, took_s: float, now: float) -> float:
@@ -296,10 +304,11 @@ class Lane:
         # What is overdue takes about as much longer as it has done already.
         return begins if begins > now else now + (now - begins)
 
-    def could_end(self, within_s: float) -> int:
-        """How many more requests it ends within a time in which it has nothing else to do."""
+    def could_take(self, within_s: float) -> int:
+        """How many more requests would compare well here with one whose wait and share of its own
+        execution are so long, when there is nothing else to do."""
         took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
-        return int(within_s * self.instances / took)
+        return int(within_s * self.instances / took + (1.0 - OWN_SHARE))
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """A ticket begins; `look` was asked about it."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import LEAD_S, YIELDING_LEAD_S, Lane, Site, Tally
+from lb.balancing.lanes import LEAD_S, OWN_SHARE, YIELDING_LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
@@ -183,22 +183,25 @@ class Line:
             is_kept = yields = False
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and not is_kept
+        if pool.best is not None and pool.best_end > head.deadline - pool.slack_s:
+            lane = pool.hurry(head, now, yields=yields, is_kept=is_kept)
+            if pool.best.is_hopeless(head, now):
+                return head, None
         best = pool.best
         if best is None:
             return None
-        if pool.best_end > head.deadline - pool.slack_s and best.is_hopeless(head, now):
-            return head, None
         if lane is None:
             self._wake(pool, best, now, YIELDING_LEAD_S if yields else LEAD_S)
             return None
         if pool.is_best(now):
             return head, lane
-        place = pool.before(pool.open_end, lane, now)
+        place = pool.before(pool.open_score, lane, now)
         if place < queue.count:
             ticket = queue.nth(place, now)
             if not self.is_kept(ticket.priority) or lane.low >= lane.slots:
                 end = lane.look(ticket.rows, ticket.size, now)
-                if end < ticket.deadline and pool.before(end, lane, now) <= place:
+                score = end - (1.0 - OWN_SHARE) * lane.takes_s
+                if end < ticket.deadline and pool.before(score, lane, now) <= place:
                     return ticket, lane
         pool.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
         return None

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import WAY_S, YIELDING_LEAD_S, Lane, Tally
+from lb.balancing.lanes import OWN_SHARE, WAY_S, YIELDING_LEAD_S, Lane, Tally
 from lb.balancing.waiting import WaitingQueue
-from lb.domain.schedule import NO_DEADLINE, QueueRules
+from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
 _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
@@ -24,8 +24,8 @@ class Pool:
     """Lanes, and a queue for them."""
 
     __slots__ = (
-        "_among", "_rate", "_rate_at", "best", "best_end", "index", "is_closed", "lanes",
-        "open_end", "queue", "tally", "wake_at",
+        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "index", "is_closed",
+        "lanes", "open_score", "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -33,10 +33,12 @@ class Pool:
         self.tally = tally
         self.queue = WaitingQueue(rules)
         self.best: Lane | None = None
-        """Set by `choose`: where a request would end first, be there room or not."""
+        """Set by `choose`: where a request belongs, be there room or not."""
         self.best_end = NO_DEADLINE
-        self.open_end = NO_DEADLINE
-        """Set by `choose`: when it would end at the lane that was given."""
+        """Set by `choose`: when it would end there."""
+        self.open_score = NO_DEADLINE
+        """Set by `choose`: how the lane that was given compares; less is better."""
+        self._best_score = NO_DEADLINE
         self.is_closed = False
         """No lane had room when it was looked at last for one that waits."""
         self.index: LaneIndex | None = None
@@ -48,9 +50,16 @@ class Pool:
         self._rate_at = -NO_DEADLINE
 
     def choose(
-        self, rows: int, size: int, now: float, *, yields: bool = False, is_kept: bool = False
+        self,
+        rows: int,
+        size: int,
+        now: float,
+        *,
+        yields: bool = False,
+        is_kept: bool = False,
+        own_share: float = OWN_SHARE,
     ) -> Lane | None:
-        """The lane where a request would end first, of those that have room; None: none has.
+        """The best lane of those that have room for a request; None: none has.
 
         Args:
             rows: of the request.
@@ -59,6 +68,8 @@ class Pool:
             yields: it leaves room for more urgent ones, and goes ahead as late as possible.
             is_kept: slots that are free are kept from it; it may only go ahead to a lane that is
                 busy with such as it is.
+            own_share: what counts of its own execution, beside its wait; with all of it the best
+                lane is where it ends first.
         """
         lanes: Sequence[Lane] = self.lanes
         if self.index is not None:
@@ -67,34 +78,43 @@ class Pool:
                 lanes = found
         if is_kept:
             lanes = [lane for lane in lanes if lane.low >= lane.slots]
+        rest = 1.0 - own_share
         best: Lane | None = None
-        best_end = NO_DEADLINE
+        best_score = NO_DEADLINE
         chosen: Lane | None = None
-        chosen_end = NO_DEADLINE
-        alike = 0.0
+        chosen_score = NO_DEADLINE
         for lane in lanes:
             end = lane.look(rows, size, now)
-            if end < best_end:
+            score = end - rest * lane.takes_s
+            if score < best_score:
                 best = lane
-                best_end = end
+                best_score = score
+                self.best_end = end
             if lane.is_open and not (yields and lane.begins_at - now > YIELDING_LEAD_S):
-                alike = _ALIKE * (end - now) + lane.cost.unsure_s
-                if chosen is None or end < chosen_end - alike:
+                alike = _ALIKE * (score - now) + lane.cost.unsure_s
+                if chosen is None or score < chosen_score - alike:
                     chosen = lane
-                    chosen_end = end
-                elif end <= chosen_end + alike and lane.is_before(chosen):
+                    chosen_score = score
+                elif score <= chosen_score + alike and lane.is_before(chosen):
                     chosen = lane
-                    chosen_end = min(chosen_end, end)
+                    chosen_score = min(chosen_score, score)
         self.best = best
-        self.best_end = best_end
-        self.open_end = chosen_end
+        self._best_score = best_score
+        self.open_score = chosen_score
         return chosen
+
+    def hurry(self, ticket: Ticket, now: float, *, yields: bool, is_kept: bool) -> Lane | None:
+        """As `choose`, for a ticket whose deadline is near: where it ends first."""
+        return self.choose(
+            ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept, own_share=1.0
+        )
 
     def is_best(self, now: float) -> bool:
         """Whether the lane that `choose` gave is the best one, or as good."""
         best = self.best
-        unsure = 0.0 if best is None else best.cost.unsure_s
-        return self.open_end - self.best_end <= _ALIKE * (self.open_end - now) + unsure
+        unsure_s = 0.0 if best is None else best.cost.unsure_s
+        score = self.open_score
+        return score - self._best_score <= _ALIKE * (score - now) + unsure_s
 
     @property
     def slack_s(self) -> float:
@@ -108,21 +128,27 @@ class Pool:
             self.index = index
             self._among = None if index.count == len(self.lanes) else frozenset(self.lanes)
 
-    def before(self, end: float, chosen: Lane, now: float) -> int:
-        """How many more requests the other lanes would end before `end`."""
+    def before(self, score: float, chosen: Lane, now: float) -> int:
+        """How many more requests compare better at the other lanes, one after the other.
+
+        Args:
+            score: of the request at the chosen lane: when it begins, and a share of its execution.
+            chosen: that lane.
+            now: the time.
+        """
         if self.index is not None:
             # Those that execute are half done on average.
             rate = self.rate(now) - chosen.rate
             tally = self.tally
             under_way = tally.in_flight - 0.5 * min(tally.in_flight, len(self.lanes))
-            return max(0, int(rate * (end - now) - under_way))
+            return max(0, int(rate * (score - now) - under_way))
         total = 0
         for lane in self.lanes:
             if lane is chosen:
                 continue
             begins = now if lane.in_flight < lane.instances else lane.free_at(now)
-            if begins < end:
-                total += lane.could_end(end - begins)
+            if begins < score:
+                total += lane.could_take(score - begins)
         return total
 
     def rate(self, now: float) -> float:

@@ -88,14 +88,11 @@ class QueueScheduler:
         yields = line.yields(ticket.priority)
         is_kept = yields and line.is_kept(ticket.priority)
         lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
-        best = pool.best
-        if (
-            best is not None
-            and pool.best_end > ticket.deadline - pool.slack_s
-            and best.is_hopeless(ticket, now)
-        ):
-            raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
-        if lane is None or (lane is not best and not pool.is_best(now)):
+        if pool.best is not None and pool.best_end > ticket.deadline - pool.slack_s:
+            lane = pool.hurry(ticket, now, yields=yields, is_kept=is_kept)
+            if pool.best.is_hopeless(ticket, now):
+                raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+        if lane is None or (lane is not pool.best and not pool.is_best(now)):
             ticket.wait = _why(lane, is_kept=is_kept)
             return self._join(ticket, line, pool, now)
         ticket.position = 0
