@@ -1,0 +1,103 @@
+"""Cost of scheduling a request, by number of backends and of requests that wait.
+
+    python -m benchmarks.bench_schedule
+
+Prints microseconds of CPU per request: its ticket, `offer`, `over`, and one call each of `next_due`
+and `next_refused`. The best of several rounds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from time import thread_time
+
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.backend import Address, Backend, BackendSpec
+from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Ticket
+
+CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
+"""Backends, and requests that wait."""
+ROUNDS = 5
+REQUESTS = 3000
+EXECUTION_S = 0.005
+BUSY = 0.7
+"""Part of the backends that execute something where nobody waits."""
+
+
+class Desk:
+    """A scheduler whose lanes have learnt, and what is under way."""
+
+    def __init__(self, count: int) -> None:
+        address = Address(host="127.0.0.1", port=1)
+        self.backends = tuple(
+            Backend(BackendSpec(name=f"b{at}", http=address)) for at in range(count)
+        )
+        self.plan = Plan(
+            limits={},
+            default=LaneLimit(1, is_auto=True),
+            rules=QueueRules(max_waiting=1_000_000),
+        )
+        self.scheduler = QueueScheduler()
+        self.under_way: deque[Ticket] = deque()
+        self.now = 0.0
+        rng = Random(1)
+        for _ in range(10 * count):
+            self.offer()
+            self.now += EXECUTION_S * rng.uniform(0.95, 1.05)
+            self.end_oldest()
+
+    def offer(self) -> None:
+        """One request comes."""
+        ticket = Ticket(b"resnet", b"", self.plan, self.backends, self.now)
+        backend = self.scheduler.offer(ticket, self.now)
+        if backend is not None:
+            backend.in_flight += 1
+            self.under_way.append(ticket)
+
+    def end_oldest(self) -> None:
+        """The request that began first ends."""
+        ticket = self.under_way.popleft()
+        backend = ticket.backend
+        assert backend is not None
+        backend.in_flight -= 1
+        self.scheduler.over(ticket, self.now, Ending.GOOD)
+
+    def turn(self) -> None:
+        """What is due begins."""
+        while (ticket := self.scheduler.next_due(self.now)) is not None:
+            assert ticket.backend is not None
+            ticket.backend.in_flight += 1
+            self.under_way.append(ticket)
+        self.scheduler.next_refused(self.now)
+
+
+def microseconds(count: int, waiting: int) -> float:
+    """CPU per request."""
+    desk = Desk(count)
+    while not waiting and len(desk.under_way) < BUSY * count:
+        desk.offer()
+    for _ in range(waiting + 8 * count if waiting else 0):
+        desk.offer()
+        desk.turn()
+    best = float("inf")
+    for _ in range(ROUNDS):
+        began = thread_time()
+        for _ in range(REQUESTS):
+            desk.now += EXECUTION_S / len(desk.under_way)
+            desk.end_oldest()
+            desk.offer()
+            desk.turn()
+        best = min(best, (thread_time() - began) / REQUESTS)
+    return 1e6 * best
+
+
+def main() -> None:
+    """Print all cases."""
+    print("backends  waiting  us per request")
+    for count, waiting in CASES:
+        print(f"{count:8}  {waiting:7}  {microseconds(count, waiting):14.1f}")
+
+
+if __name__ == "__main__":
+    main()
