@@ -182,7 +182,7 @@ class Line:
             head = urgent
             is_kept = yields = False
             lane = pool.choose(head.rows, head.size, now)
-        pool.is_closed = lane is None and not is_kept
+        pool.is_closed = lane is None and not yields
         if pool.best is not None and pool.best_end > head.deadline - pool.slack_s:
             lane = pool.hurry(head, now, yields=yields, is_kept=is_kept)
             if pool.best.is_hopeless(head, now):
@@ -209,7 +209,7 @@ class Line:
     @staticmethod
     def _wake(pool: Pool, best: Lane, now: float, lead_s: float) -> None:
         """Say when a full pool is to be looked at although nothing ended."""
-        if best.backend.max_in_flight:
+        if pool.is_capped:
             # Requests that are not ours may end there, and nobody says so.
             pool.wake_at = now + _POLL_S
         elif best.in_flight < best.limit:

@@ -24,8 +24,8 @@ class Pool:
     """Lanes, and a queue for them."""
 
     __slots__ = (
-        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "index", "is_closed",
-        "lanes", "open_score", "queue", "tally", "wake_at",
+        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "index", "is_capped",
+        "is_closed", "lanes", "open_score", "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -39,6 +39,8 @@ class Pool:
         self.open_score = NO_DEADLINE
         """Set by `choose`: how the lane that was given compares; less is better."""
         self._best_score = NO_DEADLINE
+        self.is_capped = any(lane.backend.max_in_flight for lane in lanes)
+        """Some backend has a limit of its own, which other requests count against, too."""
         self.is_closed = False
         """No lane had room when it was looked at last for one that waits."""
         self.index: LaneIndex | None = None

@@ -282,6 +282,26 @@ def test_what_yields_goes_ahead_as_late_as_possible() -> None:
     assert desk.due() == [second]
 
 
+def test_urgent_request_goes_ahead_where_others_must_not_yet() -> None:
+    desk = Desk(0.01, rules=QueueRules(reserved=0.3))
+    low = desk.fill(3, priority=1)
+    assert [ticket.is_waiting for ticket in low] == [False, True, True]
+    assert desk.offer(desk.ticket()) is desk.backends[0]
+
+
+def test_room_that_other_requests_leave_at_a_backend_is_found() -> None:
+    desk = Desk(0.005, 0.005)
+    for backend in desk.backends:
+        backend.max_in_flight = 2
+        backend.in_flight = 2
+    waiting = desk.ticket()
+    assert desk.offer(waiting) is None
+    desk.backends[1].in_flight = 0
+    assert desk.scheduler.wake_at <= desk.now + 0.01
+    desk.now = desk.scheduler.wake_at
+    assert desk.due() == [waiting]
+
+
 def test_starving_low_priority_does_not_block_what_is_kept_from_it() -> None:
     desk = Desk(0.005, 0.005, rules=QueueRules(reserved=0.5, max_starve_s=1.0))
     low = desk.fill(4, priority=1)
