@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
-from lb.domain.operation import Operation, OperationKind
-from lb.domain.pool import PoolRef
-from lb.proxy.dispatch import Dispatcher
+from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.hedging import Hedger
-from lb.wire.ledger import Ledger
-from tests.fakes.backends import make_backend
-from tests.fakes.clock import FakeLoop
-from tests.fakes.records import INFER
-from tests.fakes.relay import Finished, Outcomes, snapshot_of
+from tests.fakes.frames import data, headers, named, request_fields
+from tests.fakes.links import PaperRelay
 
-READ = Operation("ModelConfig", OperationKind.READ)
+_SERVICE = b"/inference.GRPCInferenceService/"
 
 
 class Second:
@@ -32,52 +26,50 @@ class Second:
         self.is_over = True
 
 
-class Waiting(Exchange):
-    """A request that waits for its answer."""
-
-    has_come = True
-
-    @property
-    def is_sent(self) -> bool:
-        return self.has_come
-
-
 class Bench:
-    """A hedger that knows that answers take 20 to 115 ms, 110 of them in 95 %."""
+    """A hedger that knows that answers take 16 to 115 ms, 110 of them in 95 %."""
 
     def __init__(self, backends: int = 2, rules: HedgeRules | None = None) -> None:
-        self.loop = FakeLoop()
-        self.backends = [make_backend(f"b{number}") for number in range(backends)]
-        ref = PoolRef(snapshot_of(self.backends))
-        self.dispatcher = Dispatcher(
-            ref, Outcomes(), Finished(), clock=self.loop.time, ledger=Ledger(800), max_attempts=3
-        )
-        self.under_way: list[Exchange] = []
+        self.relay = PaperRelay(backends=backends)
+        self.backends = self.relay.backends
+        self.loop = self.relay.loop
+        self.dispatcher = self.relay.dispatcher
+        for number in range(backends):
+            self.relay.backend(number)
+        self.client = self.relay.client()
         self.begun: list[Exchange] = []
         self.seconds: list[Second] = []
         self.hedger = Hedger(
-            self.dispatcher, lambda: self.under_way, self._begin, schedule=self.loop.call_later
+            self.dispatcher, self.relay.relay.under_way, self._begin, schedule=self.loop.call_later
         )
+        self.before = self.dispatcher.conduct
+        self.idle = self.loop.pending
         self.hedger.use(rules or HedgeRules())
         for number in range(100):
             self.dispatcher.conduct.answered(
                 self.backends[0], b"m", 0.016 + number * 0.001, self.loop.time()
             )
+        self._streams = -1
 
     def _begin(self, exchange: Exchange) -> Second:
         self.begun.append(exchange)
         self.seconds.append(second := Second())
         return second
 
-    def begins(self, operation: Operation = INFER, model: bytes = b"m") -> Waiting:
-        one = Waiting(AppProtocol.GRPC, operation, "10.0.0.9:4711", self.loop.time())
-        one.model = model
-        self.dispatcher.place(one)
-        self.under_way.append(one)
+    def begins(
+        self, model: bytes = b"m", method: bytes = b"ModelInfer", *, ended: bool = True
+    ) -> Exchange:
+        self._streams += 2
+        before = set(self.relay.relay.under_way())
+        head = headers(self._streams, request_fields(path=_SERVICE + method))
+        self.client.sends(head + data(self._streams, named(model), end=ended))
+        if not ended:
+            self.client.sends(data(self._streams, b""))
+        (one,) = set(self.relay.relay.under_way()) - before
         return one
 
 
-def test_what_takes_longer_than_most_is_sent_again_once() -> None:
+async def test_what_takes_longer_than_most_is_sent_again_once() -> None:
     bench = Bench()
     bench.loop.advance(0.2)
     one = bench.begins()
@@ -90,19 +82,18 @@ def test_what_takes_longer_than_most_is_sent_again_once() -> None:
     assert (bench.hedger.count, len(bench.hedger)) == (1, 1)
 
 
-def test_nothing_is_sent_again_while_too_little_is_known_of_its_model() -> None:
+async def test_nothing_is_sent_again_while_too_little_is_known_of_its_model() -> None:
     bench = Bench()
     bench.begins(model=b"unknown")
     bench.loop.advance(5.0)
     assert bench.begun == []
 
 
-def test_the_time_begins_when_all_of_the_request_has_come() -> None:
+async def test_the_time_begins_when_all_of_the_request_has_come() -> None:
     bench = Bench()
-    one = bench.begins()
-    one.has_come = False
+    one = bench.begins(ended=False)
     bench.loop.advance(5.0)
-    one.has_come = True
+    bench.client.sends(data(1, end=True))
     bench.loop.advance(0.08)
     assert bench.begun == []
     bench.loop.advance(0.08)
@@ -110,12 +101,12 @@ def test_the_time_begins_when_all_of_the_request_has_come() -> None:
 
 
 @pytest.mark.parametrize("why", ["step", "regions", "never", "read", "again", "alone", "full"])
-def test_what_must_not_or_cannot_be_sent_twice_is_not(why: str) -> None:
+async def test_what_must_not_or_cannot_be_sent_twice_is_not(why: str) -> None:
     bench = Bench(backends=1 if why == "alone" else 2)
-    one = bench.begins(READ if why == "read" else INFER)
+    one = bench.begins(method=b"ModelConfig" if why == "read" else b"ModelInfer")
     one.particulars = Particulars()
     if why == "step":
-        one.particulars.step = object()  # type: ignore[assignment]
+        one.particulars.step = SequenceStep(SequenceKey(b"m", 1))
     if why == "regions":
         one.particulars.regions = (b"r",)
     if why == "never":
@@ -130,7 +121,7 @@ def test_what_must_not_or_cannot_be_sent_twice_is_not(why: str) -> None:
     assert bench.hedger.refused == 0
 
 
-def test_there_is_a_budget() -> None:
+async def test_there_is_a_budget() -> None:
     bench = Bench(rules=HedgeRules(share=0.0001))
     for _ in range(100):
         bench.begins()
@@ -139,7 +130,7 @@ def test_there_is_a_budget() -> None:
     assert bench.hedger.refused == 100 - len(bench.begun)
 
 
-def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> None:
+async def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> None:
     bench = Bench()
     for _ in range(3):
         bench.begins()
@@ -152,19 +143,18 @@ def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> None:
     assert (bench.hedger.won, len(bench.hedger)) == (1, 1)
 
 
-def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
+async def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
     bench = Bench()
-    before = bench.hedger._conduct
     bench.begins()
     bench.loop.advance(0.2)
     bench.hedger.use(None)
     assert [second.is_over for second in bench.seconds] == [True]
-    assert bench.dispatcher.conduct is before
+    assert bench.dispatcher.conduct is bench.before
     bench.loop.advance(1.0)
-    assert bench.loop.pending == 0
+    assert bench.loop.pending == bench.idle
 
 
-def test_samples_of_answers_are_asked_for() -> None:
+async def test_samples_of_answers_are_asked_for() -> None:
     bench = Bench()
     bench.loop.advance(0.2)
     assert all(backend.reports_due for backend in bench.backends)

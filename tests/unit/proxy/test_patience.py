@@ -2,110 +2,108 @@
 
 from __future__ import annotations
 
-from lb.domain.backend import AppProtocol
-from lb.domain.operation import Operation, OperationKind
+from lb.domain.outcome import Outcome
 from lb.proxy.exchange import Exchange
 from lb.proxy.patience import AttemptTimes, Patience
-from tests.fakes.backends import make_backend
-from tests.fakes.clock import FakeLoop
-from tests.fakes.records import INFER
-
-STREAM = Operation("ModelStreamInfer", OperationKind.STREAM)
-
-
-class Slow(Exchange):
-    """A request whose answer does not begin."""
-
-    def __init__(self, now: float, model: bytes = b"m", operation: Operation = INFER) -> None:
-        super().__init__(AppProtocol.GRPC, operation, "client", now)
-        self.model = model
-        self.backend = make_backend("b")
-        self.port = self.backend.ports[1]
-        self.attempts = 1
-        self.attempt_at = now
-        self.has_come = True
-        self.late = 0
-
-    @property
-    def is_sent(self) -> bool:
-        return self.has_come
-
-    def attempt_late(self) -> None:
-        self.late += 1
+from tests.fakes.frames import call, data, headers, named, request_fields
+from tests.fakes.links import PaperRelay
+from tests.fakes.paper_streams import STREAM
 
 
 class Bench:
-    def __init__(self, times: AttemptTimes) -> None:
-        self.loop = FakeLoop()
-        self.under_way: list[Slow] = []
-        self.patience = Patience(self.loop.wheel(), self.loop.time, lambda: self.under_way)
+    """Calls at three backends, which answer nothing."""
+
+    def __init__(self, times: AttemptTimes, backends: int = 3) -> None:
+        self.relay = PaperRelay(backends=backends)
+        self.sides = [self.relay.backend(number) for number in range(backends)]
+        self.client = self.relay.client()
+        self.patience = Patience(
+            self.relay.timers, self.relay.loop.time, self.relay.relay.under_way
+        )
         self.patience.use(times)
+        self._streams = -1
 
-    def begins(self, model: bytes = b"m", operation: Operation = INFER) -> Slow:
-        self.under_way.append(slow := Slow(self.loop.time(), model, operation))
-        return slow
+    def begins(self, model: bytes = b"m") -> Exchange:
+        self._streams += 2
+        before = set(self.relay.relay.under_way())
+        self.client.sends(call(self._streams, named(model)))
+        (one,) = set(self.relay.relay.under_way()) - before
+        return one
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, also for requests that go again a little later."""
+        self.relay.loop.advance(seconds)
+        self.relay.relay.flush()
+
+    @property
+    def late(self) -> int:
+        """Attempts that were given up."""
+        seen = self.relay.outcomes.seen
+        assert {outcome for _, outcome in seen} <= {Outcome.LATE}
+        return len(seen)
 
 
-def test_an_attempt_is_late_once_its_time_is_over() -> None:
+async def test_an_attempt_is_late_once_its_time_is_over() -> None:
     bench = Bench(AttemptTimes(common=1.0))
-    slow = bench.begins()
-    bench.loop.advance(0.99)
-    assert slow.late == 0
-    bench.loop.advance(0.2)
-    assert slow.late == 1
-    bench.loop.advance(5.0)
-    assert slow.late == 1, "it is asked once"
-    slow.attempts, slow.attempt_at = 2, bench.loop.time()
-    bench.loop.advance(0.9)
-    assert slow.late == 1
-    bench.loop.advance(0.3)
-    assert slow.late == 2, "the second attempt is another one"
+    one = bench.begins()
+    bench.wait(0.99)
+    assert bench.late == 0
+    bench.wait(0.2)
+    assert (bench.late, one.attempts) == (1, 2)
+    bench.wait(0.8)
+    assert bench.late == 1
+    bench.wait(0.4)
+    assert (bench.late, one.attempts) == (2, 3), "the second attempt is another one"
+    bench.wait(10.0)
+    assert bench.late == 2, "there is no fourth"
 
 
-def test_each_model_has_its_own_time() -> None:
+async def test_one_that_may_not_go_elsewhere_is_asked_once_and_goes_on() -> None:
+    bench = Bench(AttemptTimes(common=1.0))
+    bench.relay.dispatcher.reruns.never = frozenset({b"m"})
+    one = bench.begins()
+    bench.wait(20.0)
+    assert (bench.late, one.attempts) == (0, 1)
+    assert bench.relay.dispatcher.reruns.refused == {"never": 1}
+
+
+async def test_each_model_has_its_own_time() -> None:
     bench = Bench(AttemptTimes(common=1.0, models={b"fast": 0.1, b"slow": 0.0}))
     common, fast, slow = bench.begins(), bench.begins(b"fast"), bench.begins(b"slow")
-    bench.loop.advance(0.15)
-    assert [common.late, fast.late, slow.late] == [0, 1, 0]
-    bench.loop.advance(10.0)
-    assert [common.late, fast.late, slow.late] == [1, 1, 0]
+    bench.wait(0.2)
+    assert [one.attempts for one in (common, fast, slow)] == [1, 2, 1]
+    bench.wait(10.0)
+    assert [one.attempts for one in (common, fast, slow)] == [3, 3, 1]
 
 
-def test_the_time_begins_when_all_of_the_request_has_come() -> None:
+async def test_the_time_begins_when_all_of_the_request_has_come() -> None:
     bench = Bench(AttemptTimes(common=1.0))
-    slow = bench.begins()
-    slow.has_come = False
-    bench.loop.advance(5.0)
-    slow.has_come = True
-    bench.loop.advance(0.8)
-    assert slow.late == 0
-    bench.loop.advance(0.4)
-    assert slow.late == 1
+    bench.client.sends(headers(1, request_fields()) + data(1, named(b"m")[:8]))
+    bench.client.sends(data(1, named(b"m")[8:]))
+    (one,) = bench.relay.relay.under_way()
+    bench.wait(5.0)
+    bench.client.sends(data(1, end=True))
+    bench.wait(0.8)
+    assert one.attempts == 1
+    bench.wait(0.5)
+    assert one.attempts == 2
 
 
-def test_streams_take_the_time_that_they_take() -> None:
+async def test_streams_take_the_time_that_they_take() -> None:
     bench = Bench(AttemptTimes(common=1.0))
-    stream = bench.begins(operation=STREAM)
-    bench.loop.advance(5.0)
-    assert stream.late == 0
+    bench.client.sends(headers(1, request_fields(path=STREAM)) + data(1, named(b"m"), end=True))
+    bench.wait(5.0)
+    assert bench.late == 0
 
 
-def test_what_ended_while_others_were_looked_at_is_not_late() -> None:
-    bench = Bench(AttemptTimes(common=1.0))
-    slow = bench.begins()
-    slow.port = None
-    bench.loop.advance(5.0)
-    assert slow.late == 0
-
-
-def test_nothing_is_looked_at_where_there_is_no_limit() -> None:
+async def test_nothing_is_looked_at_where_there_is_no_limit() -> None:
     bench = Bench(AttemptTimes())
-    slow = bench.begins()
-    bench.loop.advance(100.0)
-    assert (slow.late, bench.loop.pending) == (0, 0)
+    one = bench.begins()
+    bench.wait(100.0)
+    assert bench.late == 0
+    timers = len(bench.relay.timers)
     bench.patience.use(AttemptTimes(common=1.0))
-    bench.loop.advance(0.2)
-    assert slow.late == 1
+    bench.wait(0.2)
+    assert one.attempts == 2
     bench.patience.use(AttemptTimes())
-    bench.loop.advance(1.0)
-    assert bench.loop.pending == 0
+    assert len(bench.relay.timers) == timers
