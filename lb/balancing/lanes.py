@@ -51,6 +51,7 @@ _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
 _ELSEWHERE_HALF_LIFE_S: Final = 1.0
+_ADJUST_EVERY: Final = 7
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
 
@@ -328,7 +329,8 @@ class Lane:
         """An attempt is over."""
         self._ends += 1
         self._ends_at[self._ends % _ENDS] = now
-        self.adapt(now)
+        if self.adaptive is not None:
+            self.adapt(now)
         self.in_flight -= 1
         self.work_s = self.work_s - ticket.work_s if self.in_flight else 0.0
         self.site.own -= 1
@@ -375,7 +377,8 @@ class Lane:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
             self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
-        self.adjust()
+        if cost.count <= SURE or not cost.count & _ADJUST_EVERY:
+            self.adjust()
 
     def _elsewhere_s(self, now: float) -> float:
         """How long the requests of others keep it busy, as far as it was said."""

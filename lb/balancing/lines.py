@@ -183,7 +183,11 @@ class Line:
             is_kept = yields = False
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and not yields
-        if pool.best is not None and pool.best_end > head.deadline - pool.slack_s:
+        if (
+            head.deadline != NO_DEADLINE
+            and pool.best is not None
+            and pool.best_end > head.deadline - pool.slack_s
+        ):
             lane = pool.hurry(head, now, yields=yields, is_kept=is_kept)
             if pool.best.is_hopeless(head, now):
                 return head, None

@@ -24,8 +24,8 @@ class Pool:
     """Lanes, and a queue for them."""
 
     __slots__ = (
-        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "index", "is_capped",
-        "is_closed", "lanes", "open_score", "queue", "tally", "wake_at",
+        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "freed", "index",
+        "is_capped", "is_closed", "lanes", "open_score", "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -43,6 +43,8 @@ class Pool:
         """Some backend has a limit of its own, which other requests count against, too."""
         self.is_closed = False
         """No lane had room when it was looked at last for one that waits."""
+        self.freed = 0
+        """Requests of the line that have ended since."""
         self.index: LaneIndex | None = None
         """Of all lanes of the line, where these are many."""
         self._among: frozenset[Lane] | None = None

@@ -88,7 +88,11 @@ class QueueScheduler:
         yields = line.yields(ticket.priority)
         is_kept = yields and line.is_kept(ticket.priority)
         lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
-        if pool.best is not None and pool.best_end > ticket.deadline - pool.slack_s:
+        if (
+            ticket.deadline != NO_DEADLINE
+            and pool.best is not None
+            and pool.best_end > ticket.deadline - pool.slack_s
+        ):
             lane = pool.hurry(ticket, now, yields=yields, is_kept=is_kept)
             if pool.best.is_hopeless(ticket, now):
                 raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
@@ -116,6 +120,7 @@ class QueueScheduler:
             else:
                 for pool in line.waiting:
                     self._dirty[pool] = line
+                    pool.freed += 1
 
     def drop(self, ticket: Ticket) -> None:
         """A ticket that waits is wanted no more; one that does not wait is left alone."""
@@ -215,6 +220,8 @@ class QueueScheduler:
     def _step(self, line: Line, pool: Pool, now: float) -> None:
         """Begin the next ticket of a pool, refuse those before it that are late, or find that all
         have to wait."""
+        freed = pool.freed if pool.is_closed else 0
+        wake_at = pool.wake_at
         while pool.queue.count:
             found = line.due(pool, now)
             if found is None:
@@ -227,9 +234,16 @@ class QueueScheduler:
             self._left(line, pool)
             self._begin(ticket, line, lane, now)
             self._began.append(ticket)
-            if pool.queue.count:
+            if freed == 1 and lane.in_flight >= lane.limit:
+                # One place was free, and it is taken: nothing else has changed.
+                pool.is_closed = True
+                pool.freed = 0
+                pool.wake_at = wake_at if pool.queue.count else NO_DEADLINE
+                self._dirty.pop(pool, None)
+            elif pool.queue.count:
                 self._dirty[pool] = line
             return
+        pool.freed = 0
         self._dirty.pop(pool, None)
         if pool.queue.count and pool.wake_at != NO_DEADLINE:
             self._number += 1
