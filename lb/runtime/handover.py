@@ -1,8 +1,8 @@
 """What one process tells the next one of its state: what operators said, and which sequences run.
 
 Settings come from the file; whether backends live is found out by probes; what is learnt of models
-is asked for again. What is told here exists nowhere else. The process before goes on telling of
-sequences that begin and end there, on connections that clients had, until it has ended.
+is asked for again. What is told here exists nowhere else. Both processes go on telling each other
+of sequences that begin and end, until the one before has ended.
 """
 
 from __future__ import annotations
@@ -69,9 +69,51 @@ def sequence_parts(product: Product) -> Iterator[list[list[Any]]]:
         begin += _ROWS_AT_ONCE
 
 
-def follow_sequences(product: Product, tell: Callable[[list[list[Any]]], None]) -> None:
-    """Tell of every sequence that begins or ends from now on."""
-    product.dispatcher.steps.table.told = lambda sequence: tell([_row(sequence)])
+Tell = Callable[[list[list[Any]]], None]
+"""Tells another process of rows."""
+
+
+class SequenceNews:
+    """Tells other processes of every sequence that begins or ends here, and hears of theirs.
+
+    Both ways, as long as both live: a client may begin a sequence on a connection to one of them
+    and go on over one that it has to the other. What one of them said is told to the others only.
+    """
+
+    def __init__(self, product: Product) -> None:
+        self._product = product
+        self._others: list[Tell] = []
+        self._speaker: Tell | None = None
+        """Who is being heard."""
+
+    def follow(self, tell: Tell) -> None:
+        """Tell somebody of what begins or ends from now on."""
+        self._others.append(tell)
+        self._product.dispatcher.steps.table.told = self._say
+
+    def forget(self, tell: Tell) -> None:
+        """Tell them no more."""
+        self._others = [each for each in self._others if each != tell]
+        if not self._others:
+            self._product.dispatcher.steps.table.told = None
+
+    def hear(self, rows: Sequence[Sequence[Any]], speaker: Tell | None = None) -> None:
+        """Take over what somebody tells.
+
+        Args:
+            rows: of sequences.
+            speaker: how to tell them; they need not hear it again.
+        """
+        self._speaker = speaker
+        try:
+            resume_sequences(self._product, rows)
+        finally:
+            self._speaker = None
+
+    def _say(self, sequence: OpenSequence) -> None:
+        for tell in self._others:
+            if tell != self._speaker:
+                tell([_row(sequence)])
 
 
 def resume_sequences(product: Product, rows: Sequence[Sequence[Any]]) -> None:

@@ -8,6 +8,7 @@ Nothing of the data plane is imported here: a mistake in the settings is told wi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -17,6 +18,8 @@ from typing import Any, Final, NamedTuple
 VARIABLE: Final = "TRITON_LB_UPGRADE_FD"
 """Environment variable with the number of the descriptor."""
 MOST_SOCKETS: Final = 64
+MOST_UNSENT: Final = 64 << 20
+"""Bytes of news that the other process has not read: beyond that it does not read at all."""
 _MOST_BYTES: Final = 64 * 1024
 _GREETING_S: Final = 10.0
 
@@ -72,6 +75,13 @@ class Predecessor:
 def line(event: str, value: Any = True) -> bytes:
     """One message."""
     return json.dumps({event: value}).encode() + b"\n"
+
+
+def unsent(writer: asyncio.StreamWriter) -> int:
+    """Bytes of news that wait; those for a process that has gone count as endless."""
+    if writer.is_closing():
+        return MOST_UNSENT
+    return writer.transport.get_write_buffer_size()
 
 
 def find_predecessor(environment: MutableMapping[str, str]) -> Predecessor | None:

@@ -262,7 +262,8 @@ class Process:
         if predecessor is None:
             await self._open(product, doors)
             return
-        succession = Succession(predecessor, product)
+        news = self._upgrader.news if self._upgrader is not None else None
+        succession = Succession(predecessor, product, news)
         await succession.take_over()
         await doors.open_own()
         await self._open(product, doors)

@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 import os
-from typing import Final
+from typing import Any, Final
 
-from lb.runtime.handover import resume_operator_state, resume_sequences
-from lb.runtime.predecessor import Predecessor, line
+from lb.runtime.handover import SequenceNews, resume_operator_state
+from lb.runtime.predecessor import MOST_UNSENT, Predecessor, line, unsent
 from lb.runtime.wiring import Product
 
 _log = logging.getLogger(__name__)
@@ -20,9 +20,18 @@ _LINE_BYTES: Final = 16 << 20
 class Succession:
     """The conversation with the process before, from its successor's side."""
 
-    def __init__(self, predecessor: Predecessor, product: Product) -> None:
+    def __init__(
+        self, predecessor: Predecessor, product: Product, news: SequenceNews | None = None
+    ) -> None:
+        """
+        Args:
+            predecessor: the process before.
+            product: gets its state.
+            news: of sequences, where other processes hear of them as well.
+        """
         self._predecessor = predecessor
         self._product = product
+        self._news = news or SequenceNews(product)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -53,7 +62,12 @@ class Succession:
         """We accept connections: the process before may go."""
         if self._writer is not None:
             self._writer.write(line("ready", os.getpid()))
+            self._news.follow(self._tell)
             self._product.tasks.spawn(self._follow(), name="process before")
+
+    def _tell(self, rows: list[list[Any]]) -> None:
+        if self._writer is not None and unsent(self._writer) < MOST_UNSENT:
+            self._writer.write(line("sequences", rows))
 
     def _hear(self, text: bytes) -> bool:
         """Take one message in. Returns whether it was the last before we are to accept."""
@@ -61,7 +75,7 @@ class Succession:
         if "operator" in event:
             resume_operator_state(self._product, event["operator"])
         if "sequences" in event:
-            resume_sequences(self._product, event["sequences"])
+            self._news.hear(event["sequences"], self._tell)
         return "begin" in event
 
     async def _follow(self) -> None:
@@ -76,4 +90,5 @@ class Succession:
         except OSError as error:
             _log.info("process before this one has gone", extra={"why": str(error)})
         finally:
+            self._news.forget(self._tell)
             writer.close()

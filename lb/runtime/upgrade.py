@@ -8,7 +8,7 @@
     "begin"                            ->   accepts
                                        <-   "ready"
     stops accepting, drains
-    "sequences" as they come and go    ->   until the old one has ended
+    "sequences" as they come and go   <->   until the old one has ended
 
 Both accept for a moment, so no connection is refused, and those that the kernel has queued belong
 to the socket. Whatever goes wrong before "ready" leaves the old process as it was.
@@ -28,9 +28,9 @@ from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.runtime.doors import Doors
-from lb.runtime.handover import follow_sequences, operator_state, sequence_parts
+from lb.runtime.handover import SequenceNews, operator_state, sequence_parts
 from lb.runtime.notify import ready, reloading
-from lb.runtime.predecessor import VARIABLE, line
+from lb.runtime.predecessor import MOST_UNSENT, VARIABLE, line, unsent
 from lb.runtime.wiring import Product
 
 _log = logging.getLogger(__name__)
@@ -42,8 +42,6 @@ _LINE_BYTES: Final = 1 << 20
 _MOST_GREETING: Final = 64 << 10
 """Characters: what nobody reads yet must fit the buffer of the socket. What does not is told later,
 and backends that operators added are then probed only once the new process serves."""
-_MOST_UNSENT: Final = 64 << 20
-"""Bytes of news that the next process has not read: beyond that it does not read at all."""
 
 
 class UpgradeFailed(LoadBalancerError):
@@ -71,6 +69,8 @@ class Upgrader:
         self._doors = doors
         self._give_way = give_way
         self._command = command or (sys.executable, *sys.orig_argv[1:])
+        self.news = SequenceNews(product)
+        """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         """To the next process, which hears of sequences until we end."""
@@ -145,9 +145,11 @@ class Upgrader:
         else:
             _log.info("next process is ready", extra={"pid": process.pid})
             self._writer = writer
+            self._product.tasks.spawn(self._follow(reader), name="next process")
             process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
             return process.pid
-        self._product.dispatcher.steps.table.told = None
+        self.news.forget(self._tell)
+        self._writer = None
         process.terminate()
         if writer is None:
             ours.close()
@@ -194,19 +196,29 @@ class Upgrader:
 
     async def _tell_state(self, writer: asyncio.StreamWriter) -> None:
         """Tell what exists nowhere else, and go on telling until we end."""
-
-        def tell(rows: list[list[Any]]) -> None:
-            if writer.transport.get_write_buffer_size() < _MOST_UNSENT:
-                writer.write(line("sequences", rows))
-
+        self._writer = writer
         writer.write(line("operator", operator_state(self._product)))
-        follow_sequences(self._product, tell)
+        self.news.follow(self._tell)
         for rows in sequence_parts(self._product):
-            tell(rows)
+            self._tell(rows)
             await writer.drain()
             await asyncio.sleep(0)
         writer.write(line("begin"))
         await writer.drain()
+
+    def _tell(self, rows: list[list[Any]]) -> None:
+        if self._writer is not None and unsent(self._writer) < MOST_UNSENT:
+            self._writer.write(line("sequences", rows))
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        """Hear of sequences that begin and end at the next process, until we end."""
+        try:
+            while text := await reader.readline():
+                self.news.hear(json.loads(text).get("sequences", ()), self._tell)
+        except OSError as error:
+            _log.info("next process has gone", extra={"why": str(error)})
+        finally:
+            self.news.forget(self._tell)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:

@@ -12,7 +12,7 @@ import pytest
 from lb.domain.backend import AdminState, AppProtocol
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.runtime.handover import (
-    follow_sequences,
+    SequenceNews,
     operator_state,
     resume_operator_state,
     resume_sequences,
@@ -123,7 +123,7 @@ async def test_open_sequences_go_on_where_they_run(make: Callable[[], Product]) 
 async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], Product]) -> None:
     old, new = make(), make()
     start(old, b"m", 1)
-    follow_sequences(old, lambda rows: resume_sequences(new, through_json(rows)))
+    SequenceNews(old).follow(lambda rows: resume_sequences(new, through_json(rows)))
     where = start(old, b"m", 2)
     for part in sequence_parts(old):
         resume_sequences(new, part)
@@ -133,6 +133,24 @@ async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], Product
     table.forget(SequenceKey(b"m", 2), backends[where])
     assert home(new, b"m", 2) is None
     assert home(new, b"m", 1) is not None
+
+
+async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], Product]) -> None:
+    product = make()
+    news = SequenceNews(product)
+    told: dict[str, list[Any]] = {"before": [], "next": []}
+    before, following = told["before"].extend, told["next"].extend
+    news.follow(before)
+    news.follow(following)
+    where = start(product, b"m", 1)
+    news.hear([["m", 2, "a", 60.0]], before)
+    assert home(product, b"m", 2) == "a"
+    assert [row[1] for row in told["before"]] == [1]
+    assert [row[1:3] for row in told["next"]] == [[1, where], [2, "a"]]
+    news.forget(before)
+    news.forget(following)
+    start(product, b"m", 3)
+    assert [len(rows) for rows in told.values()] == [1, 2]
 
 
 async def test_sequences_of_a_backend_that_is_gone_are_not_taken_over(
