@@ -25,6 +25,9 @@ from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
 from tests.fakes.relay import Finished, Outcomes, snapshot_of
 
+pytestmark = pytest.mark.interpreted("a class of its own")
+"""Compiled, tests/integration/test_queue.py tries the same."""
+
 GRPC = AppProtocol.GRPC
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 
