@@ -38,8 +38,8 @@ class PolicyName(StrEnum):
     """How a backend is chosen among the eligible ones."""
 
     LEAST_LOADED = "least_loaded"
-    LEAST_REQUESTS = "least_requests"
     LEAST_LATENCY = "least_latency"
+    LEAST_REQUESTS = "least_requests"
     ROUND_ROBIN = "round_robin"
     POWER_OF_TWO = "power_of_two"
     RANDOM = "random"
