@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DRAIN_PING: Final = b"tlbdrain"
-_DRAIN_WAIT_S: Final = 1.0
-"""How long the client may take to answer the PING of the two-step shutdown."""
+_DRAIN_WAIT_S: Final = 2.0
+"""How long the client may take to answer the PING of the two-step shutdown: streams that it begins
+after this are lost, unless it repeats them by itself."""
 _MAX_STREAM_ID: Final = 2**31 - 1
 _FRAMES_AT_ONCE: Final = 128
 """As in `link`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""

@@ -167,7 +167,7 @@ async def test_second_step_comes_without_an_answer_too() -> None:
     relay = PaperRelay()
     client = relay.client()
     relay.relay.begin_drain()
-    relay.loop.advance(1.1)
+    relay.loop.advance(2.1)
     relay.relay.flush()
     assert [frame.kind for frame in client.gets()] == [GOAWAY, PING, GOAWAY]
     assert ended(client)
