@@ -33,6 +33,8 @@ _START_S = 20.0
 """Of the load generator, beyond its load."""
 _SETTLE_S, _LOOK_S = 20.0, 0.25
 _GENERATOR_STARTS_S = 0.25
+_DISTURBED_MS = 15.0
+"""The generator has a core that is nearly idle: only something else on the machine delays it so."""
 
 
 @dataclass
@@ -125,7 +127,7 @@ def play(
                             number,
                             fingerprint(part, step, commit, scale),
                         )
-                        journal.add(key, measure(taken, fleet, played, core))
+                        journal.add(key, undisturbed(taken, fleet, played, core))
         finally:
             fleet.close()
     return played
@@ -239,6 +241,16 @@ class _Taken:
     step: Step
     number: int
     scale: float
+
+
+def undisturbed(taken: _Taken, fleet: Fleet, played: Played, core: int) -> Run:
+    """Measure, and once more where the machine kept the load generator from sending in time."""
+    run = measure(taken, fleet, played, core)
+    if run.late_ms <= _DISTURBED_MS:
+        return run
+    say(f"  requests were sent {run.late_ms:.0f} ms late (p99): once more")
+    again = measure(taken, fleet, played, core)
+    return min(run, again, key=lambda each: each.late_ms)
 
 
 def measure(taken: _Taken, fleet: Fleet, played: Played, core: int) -> Run:
