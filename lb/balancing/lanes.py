@@ -43,6 +43,8 @@ _EXECUTIONS: Final = 4.0
 """No doubt before so many executions could have ended."""
 _AS_BEFORE: Final = 1.5
 _BIAS: Final = 0.05
+_WAYS: Final = 2.0
+"""How many times what the ways take is under way ahead."""
 _SPREADS: Final = 3.0
 _VARIED: Final = 0.3
 WAY_S: Final = 0.002
@@ -108,10 +110,10 @@ class Lane:
     """One line at one backend, which runs each request by itself."""
 
     __slots__ = (
-        "_ends", "_ends_at", "_ends_expected", "adaptive", "anchor", "backend", "begins_at",
-        "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_s", "in_flight", "instances",
-        "is_open", "last_pick", "limit", "low", "plan", "site", "slots", "spread_s", "stamp",
-        "takes_s", "tally", "work_s",
+        "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
+        "begins_at", "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_s", "in_flight",
+        "instances", "is_open", "last_pick", "lead_s", "limit", "low", "plan", "site", "slots",
+        "spread_s", "stamp", "takes_s", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -129,6 +131,10 @@ class Lane:
         self.last_pick = 0
         self.begins_at = 0.0
         """Set by `look`: when the request would begin to execute."""
+        self.alone_s = 0.0
+        """How long requests are away that find an instance free."""
+        self.lead_s = LEAD_S
+        """Requests go ahead to an execution that ends so soon."""
         self.takes_s = 0.0
         """Set by `look`: how long it would execute."""
         self.bias_s = 0.0
@@ -171,7 +177,13 @@ class Lane:
             self.instances = self.adaptive.limit
         elif not self.plan.is_auto:
             return
-        extra = MARGIN_S * self.instances / self.cost.mean_s if self.cost.count else 1.0
+        cost = self.cost
+        extra = 1.0
+        if cost.count >= KNOWN:
+            # What the ways take, both of them and all event loops, beyond executing quickly.
+            away_s = max(0.0, self.alone_s - cost.mean_s * cost.low_ratio())
+            self.lead_s = LEAD_S + _WAYS * away_s
+            extra = (MARGIN_S + _WAYS * away_s) * self.instances / cost.mean_s
         self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
 
     def forget(self) -> None:
@@ -253,7 +265,7 @@ class Lane:
         else:
             begins = self.free_at(now)
             # What nothing is known of, or not any more, gets no more than it executes.
-            self.is_open = count < self.limit and begins - now <= LEAD_S
+            self.is_open = count < self.limit and begins - now <= self.lead_s
             self.is_open = self.is_open and not is_doubted and cost.count >= KNOWN
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
@@ -342,6 +354,9 @@ class Lane:
             del expected[bisect_left(expected, end, 0, len(expected) - 1)]
         if ending is Ending.GOOD:
             self.missed(ticket, now)
+            if ticket.expected_s == ticket.work_s:  # it did not have to wait there
+                part = max(_BIAS, 1.0 / (1 + self.cost.count))
+                self.alone_s += part * (now - ticket.began_at - self.alone_s)
             began = ticket.began_at
             waited_for = ticket.after
             if self._ends - _ENDS < waited_for < self._ends:

@@ -6,7 +6,7 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import LEAD_S, OWN_SHARE, YIELDING_LEAD_S, Lane, Site, Tally
+from lb.balancing.lanes import OWN_SHARE, YIELDING_LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
@@ -195,7 +195,7 @@ class Line:
         if best is None:
             return None
         if lane is None:
-            self._wake(pool, best, now, YIELDING_LEAD_S if yields else LEAD_S)
+            self._wake(pool, best, now, YIELDING_LEAD_S if yields else best.lead_s)
             return None
         if pool.is_best(now):
             return head, lane

@@ -56,6 +56,15 @@ def test_slow_event_loops_cost_no_capacity() -> None:
     assert quantile(latencies, 0.99) <= 1.4 * ideal + 4.0
 
 
+def test_far_backends_are_kept_busy() -> None:
+    gpus = (Gpu(0.02),) * 4
+    load = poisson(1.5 * capacity(gpus), SECONDS, 1, with_deadline(0.3))
+    assert play(gpus, ours(), load, SECONDS, turnaround_s=0.05).goodput >= 0.9 * capacity(gpus)
+    world = World(gpus, late_s=0.02)
+    world.run(poisson(146.0, SECONDS, 1), ours()(world))
+    assert quantile([each.latency_s for each in world.done], 0.99) < 0.4
+
+
 @pytest.mark.parametrize("part", [0.5, 0.8, 0.95])
 def test_equal_backends_are_no_worse_off_than_with_the_best_peer(part: float) -> None:
     rate = part * capacity(EQUAL)
