@@ -63,11 +63,11 @@ class Contestant:
         """What runs; after an upgrade another one than before."""
         raise NotImplementedError
 
-    def tasks(self) -> int:
-        """Tasks of its event loop; 0 where it has none.
+    def gauge(self, name: str) -> int:
+        """The sum of a gauge of triton-lb; 0 where the contestant has none.
 
         Raises:
-            OSError, ValueError: it does not say.
+            OSError: it does not say.
         """
         return 0
 
@@ -112,12 +112,10 @@ class TritonLb(Contestant):
     def process(self) -> psutil.Process:
         return self.balancer.process()
 
-    def tasks(self) -> int:
-        for line in self.balancer.metrics_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "triton_lb_tasks":
-                return int(float(value))
-        raise ValueError("no figure of tasks")
+    def gauge(self, name: str) -> int:
+        lines = self.balancer.metrics_text().splitlines()
+        found = [line for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(int(float(line.rpartition(" ")[2])) for line in found)
 
     def reload(self, ways: Sequence[Way], **sections: dict[str, Any]) -> None:
         """Write another configuration and send SIGHUP."""

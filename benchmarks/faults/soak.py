@@ -119,6 +119,7 @@ class Sample:
     memory: float
     """MiB."""
     files: int
+    """Without the connections of clients: they keep as many as they once needed at once."""
     threads: int
     tasks: int
     """Of its event loop."""
@@ -129,7 +130,7 @@ async def _read(stage: Stage, samples: list[Sample]) -> None:
         await asyncio.sleep(_SAMPLE_S)
         try:
             samples.append(await asyncio.to_thread(_sample, stage.contestant))
-        except (psutil.Error, OSError, ValueError) as error:
+        except (psutil.Error, OSError) as error:
             say(f"  no sample: {error}")
 
 
@@ -137,12 +138,12 @@ def _sample(contestant: Contestant) -> Sample:
     """
     Raises:
         psutil.Error, OSError: it does not run, or does not answer.
-        ValueError: it does not say how many tasks it has.
     """
-    process, tasks = contestant.process(), contestant.tasks()
+    process, tasks = contestant.process(), contestant.gauge("triton_lb_tasks")
+    clients = contestant.gauge("triton_lb_connections")
     with process.oneshot():
         memory = process.memory_info().rss / _MIB
-        return Sample(memory, process.num_fds(), process.num_threads(), tasks)
+        return Sample(memory, process.num_fds() - clients, process.num_threads(), tasks)
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
