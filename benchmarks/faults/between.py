@@ -71,8 +71,10 @@ class Between:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def shut(self) -> None:
-        """Close the port: the kernel refuses connections. Open ones stay."""
+        """Close the port: the kernel refuses connections. Open ones are reset."""
         self._server.close()
+        for passing in self._open.values():
+            passing.cancel()
 
     async def __aexit__(
         self,

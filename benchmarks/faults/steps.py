@@ -236,7 +236,6 @@ def shut(*numbers: int) -> Step:
         for number in numbers:
             for between in stage.site.between[2 * number : 2 * number + 2]:
                 between.shut()
-                between.reset_share(1.0, 2)
 
     return step
 
