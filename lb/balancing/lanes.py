@@ -61,12 +61,14 @@ _USUAL_EVERY: Final = 3
 class Site:
     """A backend, with what all lines have there."""
 
-    __slots__ = ("backend", "own", "penalty", "penalty_at")
+    __slots__ = ("backend", "due", "own", "penalty", "penalty_at")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.own = 0
         """Tickets under way; the backend's `in_flight` counts other requests as well."""
+        self.due = 0
+        """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
         self.penalty = 1.0
         """By how much it counts as slower because requests failed there."""
         self.penalty_at = 0.0
@@ -303,8 +305,8 @@ class Lane:
 
     def is_shut(self) -> bool:
         """Whether the backend takes no more of anything."""
-        backend = self.backend
-        return bool(backend.max_in_flight) and backend.in_flight >= backend.max_in_flight
+        limit = self.backend.max_in_flight
+        return bool(limit) and self.backend.in_flight + self.site.due >= limit
 
     def free_at(self, now: float) -> float:
         """When an instance is free for one more request; all of them have something to do."""

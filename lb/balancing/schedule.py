@@ -134,6 +134,7 @@ class QueueScheduler:
         """Have what was decided about a ticket not happen, if nobody was told yet."""
         if ticket in self._began:
             self._began.remove(ticket)
+            self._told(ticket)
             self.over(ticket, ticket.began_at, Ending.NEITHER)
         elif ticket in self._refused:
             self._refused.remove(ticket)
@@ -148,7 +149,18 @@ class QueueScheduler:
         while self._dirty and not self._began:
             pool, line = next(iter(self._dirty.items()))
             self._step(line, pool, now)
-        return self._began.popleft() if self._began else None
+        if not self._began:
+            return None
+        ticket = self._began.popleft()
+        self._told(ticket)
+        return ticket
+
+    def _told(self, ticket: Ticket) -> None:
+        """Whoever asked counts a ticket that was due."""
+        assert ticket.backend is not None
+        site = self._sites.get(ticket.backend)
+        if site is not None and site.due:
+            site.due -= 1
 
     def next_refused(self, now: float) -> Ticket | None:
         """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
@@ -191,7 +203,7 @@ class QueueScheduler:
             return None  # nothing has changed since there was no room
         self._step(line, pool, now)
         if not ticket.is_waiting and self._began and self._began[-1] is ticket:
-            self._began.pop()
+            self._told(self._began.pop())
             return ticket.backend
         return None
 
@@ -234,6 +246,7 @@ class QueueScheduler:
             self._left(line, pool)
             self._begin(ticket, line, lane, now)
             self._began.append(ticket)
+            lane.site.due += 1
             if freed == 1 and lane.in_flight >= lane.limit:
                 # One place was free, and it is taken: nothing else has changed.
                 pool.is_closed = True
