@@ -145,3 +145,7 @@ class Sides:
     def in_flight(self) -> int:
         """Attempts that the backends are counted for."""
         return sum(backend.in_flight for backend in self.backends)
+
+    def is_clean(self) -> bool:
+        """Nothing is left of any request."""
+        return not (self.in_flight or self.dispatcher.open_exchanges or self.ledger.held)

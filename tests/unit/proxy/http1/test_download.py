@@ -34,10 +34,6 @@ class Told:
         self.told.append("abandoned")
 
 
-def _clean(sides: Sides) -> bool:
-    return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
-
-
 async def test_each_read_is_one_chunk_and_one_write() -> None:
     sides = Sides()
     connection, _ = sides.upstream()
@@ -66,7 +62,7 @@ async def test_a_chunk_that_is_one_read_goes_on_as_it_is_and_counts() -> None:
     assert connection.port.last_byte_at == 1002.0
     connection.data_received(b"0\r\n\r\n")
     assert connection.port.bytes_received == sides.finished.records[0].bytes_out == 5
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_reserved_names_are_masked_in_chunks_that_are_one_read() -> None:
@@ -100,7 +96,7 @@ async def test_events_of_one_read_go_on_as_they_came_unless_one_tells_a_name() -
     connection.data_received(b"0\r\n\r\n")
     assert sides.finished.records[0].bytes_out == 4 * 9 + 2 + len(text)
     assert connection.port.bytes_received == sides.finished.records[0].bytes_out
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_chunks_for_a_client_without_them_lose_their_framing_however_they_come() -> None:
@@ -124,7 +120,7 @@ async def test_early_answer_ends_both_connections() -> None:
     assert backend.ended == "abort"
     assert client.eof_sent
     assert sides.finished.records[0].reason is None
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_http10_gets_no_interim_answer() -> None:
@@ -166,7 +162,7 @@ async def test_an_error_that_comes_in_pieces_sends_a_request_elsewhere(
     assert len(sides.tasks) == 1
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
@@ -182,7 +178,7 @@ async def test_other_errors_in_pieces_are_passed_on_whole(size: int, text: bytes
         connection.data_received(part)
     assert client.take() == answer
     assert sides.finished.records[0].bytes_out == len(body)
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_an_error_without_a_length_ends_with_its_connection() -> None:
@@ -214,7 +210,7 @@ async def test_nothing_is_left_of_an_error_that_is_held(lost: bool) -> None:
         client.lose()
         connection.data_received(b"defghi")
         assert not backend.ended, "its connection lives on"
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:

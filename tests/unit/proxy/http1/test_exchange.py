@@ -15,10 +15,6 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def _clean(sides: Sides) -> bool:
-    return not (sides.in_flight or sides.dispatcher.open_exchanges or sides.ledger.held)
-
-
 async def test_times_are_in_order() -> None:
     sides = Sides()
     connection, _ = sides.upstream()
@@ -48,7 +44,7 @@ async def test_lost_race_is_repeated_once_on_a_new_connection() -> None:
     assert sides.outcomes.seen == [("b0", Outcome.STALE)]
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -63,7 +59,7 @@ async def test_loss_after_a_byte_is_told_where_there_is_nobody_else(begun: bool)
     assert answer == _STREAM if begun else answer.startswith(b"HTTP/1.1 502")
     assert client.ended == ("close" if begun else "")
     assert sides.finished.records[0].reason is Reason.UPSTREAM_LOST
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -79,7 +75,7 @@ async def test_loss_before_the_answer_goes_again_elsewhere(begun: bool) -> None:
     assert client.ended == ("close" if begun else "")
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_request_whose_client_left_does_not_go_again() -> None:
@@ -91,7 +87,7 @@ async def test_request_whose_client_left_does_not_go_again() -> None:
     client.lose()
     sides.waits.advance(1.0)
     assert len(sides.tasks) == len(sides.dispatcher.reruns) == 0
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_client_that_leaves_an_inference_keeps_it_in_flight_until_its_answer() -> None:
@@ -110,7 +106,7 @@ async def test_client_that_leaves_an_inference_keeps_it_in_flight_until_its_answ
     assert len(sides.relay.upstreams) == 1
     assert connection.port.codes == {200: 1}
     assert len(sides.finished.records) == 1
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_answer_that_was_too_fast_for_its_client_is_not_read_for_nobody() -> None:
@@ -122,7 +118,7 @@ async def test_answer_that_was_too_fast_for_its_client_is_not_read_for_nobody() 
     server.pause_writing()
     client.lose()
     assert backend.ended == "abort"
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_failure_after_the_client_left_is_only_counted() -> None:
@@ -134,7 +130,7 @@ async def test_failure_after_the_client_left_is_only_counted() -> None:
     backend.lose()
     assert sides.outcomes.seen == [("b0", Outcome.STALE)]
     assert len(sides.tasks) == 0
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +151,7 @@ async def test_client_that_leaves_anything_else_ends_it(kind: BackendKind, wire:
     assert backend.ended == "abort"
     assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
     assert sides.finished.records[0].reason is Reason.CLIENT_GONE
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_client_that_leaves_while_connecting_ends_the_attempt() -> None:
@@ -164,7 +160,7 @@ async def test_client_that_leaves_while_connecting_ends_the_attempt() -> None:
     server.data_received(_POST)
     client.lose()
     assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
-    assert _clean(sides)
+    assert sides.is_clean()
     await sides.tasks.aclose()
 
 
@@ -193,7 +189,7 @@ async def test_backend_that_breaks_the_protocol_is_named() -> None:
     )
     assert backend.ended == "abort"
     assert sides.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_connection_closes_after_an_answer_that_began_before_the_drain() -> None:
@@ -217,7 +213,7 @@ async def test_no_backend_is_told_and_the_connection_lives_on() -> None:
     assert client.ended == ""
     assert [record.reason for record in sides.finished.records] == [Reason.NO_BACKEND] * 2
     assert sides.traffic.answers == {None: {503: 2}}, "facts are complete when a request is over"
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 def _error(status: int, text: str) -> bytes:
@@ -268,7 +264,7 @@ async def test_other_errors_are_the_clients(status: int, text: str) -> None:
     connection.data_received(_error(status, text))
     assert client.take().endswith(text.encode() + b'"}')
     assert not len(sides.tasks)
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 @pytest.mark.parametrize("status", [400, 500])
@@ -291,7 +287,7 @@ async def test_what_a_broken_device_fails_is_asked_of_another(status: int, backe
     assert not first.ended, "its connection lives on"
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_request_at_a_hung_backend_goes_elsewhere() -> None:
@@ -309,7 +305,7 @@ async def test_request_at_a_hung_backend_goes_elsewhere() -> None:
     assert sides.outcomes.seen == [("b0", Outcome.STALLED)]
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_request_at_a_hung_backend_waits_where_there_is_nobody_else() -> None:
@@ -324,7 +320,7 @@ async def test_request_at_a_hung_backend_waits_where_there_is_nobody_else() -> N
     assert not first.ended
     connection.data_received(_OK)
     assert client.take() == _OK
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_an_attempt_that_is_late_is_left_for_another_backend() -> None:
@@ -346,7 +342,7 @@ async def test_an_attempt_that_is_late_is_left_for_another_backend() -> None:
     assert port.failures == {"upstream_late": 1}
     await sides.tasks.aclose()
     client.lose()
-    assert _clean(sides)
+    assert sides.is_clean()
 
 
 async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> None:
