@@ -359,16 +359,21 @@ class Lane:
             if ticket.expected_s == ticket.work_s:  # it did not have to wait there
                 part = max(_BIAS, 1.0 / (1 + self.cost.count))
                 self.alone_s += part * (now - ticket.began_at - self.alone_s)
-            began = ticket.began_at
-            waited_for = ticket.after
-            if self._ends - _ENDS < waited_for < self._ends:
-                began = max(began, self._ends_at[waited_for % _ENDS])
-            self.learn(now - began, ticket.rows, ticket.size, now)
+            took_s = self.executed_s(ticket, now)
+            self.learn(took_s, ticket.rows, ticket.size, now)
             usual = self.tally.usual
             if usual.count < self.cost.count or not self._ends & _USUAL_EVERY:
-                usual.learn(now - began, ticket.rows, ticket.size, now)
+                usual.learn(took_s, ticket.rows, ticket.size, now)
         elif ending is Ending.FAILED:
             self.site.failed(now)
+
+    def executed_s(self, ticket: Ticket, now: float) -> float:
+        """How long a ticket was executed that ends now: from when an instance was free for it."""
+        began = ticket.began_at
+        waited_for = ticket.after
+        if self._ends - _ENDS < waited_for < self._ends:
+            began = max(began, self._ends_at[waited_for % _ENDS])
+        return now - began
 
     def adapt(self, now: float) -> None:
         """A request ends: see whether another limit is better, where that is to be found."""

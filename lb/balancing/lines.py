@@ -8,6 +8,7 @@ from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import OWN_SHARE, YIELDING_LEAD_S, Lane, Site, Tally
 from lb.balancing.pools import Pool
+from lb.balancing.shared import SharedLane
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
 
@@ -63,7 +64,7 @@ class Line:
         self.waiting.clear()
         self._aliases.clear()
         for backend, lane in tuple(self.lanes.items()):
-            is_other_kind = isinstance(lane, BatchLane) is not _batches(self.plan.limit(backend))
+            is_other_kind = type(lane) is not _kind(self.plan.limit(backend))
             if not lane.in_flight and (is_other_kind or not lane.cost.count):
                 del self.lanes[backend]
         self._slots = 0
@@ -114,8 +115,7 @@ class Line:
             if site is None:
                 site = self.sites[backend] = Site(backend)
             limit = self.plan.limit(backend)
-            kind = BatchLane if _batches(limit) else Lane
-            lane = self.lanes[backend] = kind(site, limit, self.tally)
+            lane = self.lanes[backend] = _kind(limit)(site, limit, self.tally)
             self._slots = 0
         return lane
 
@@ -220,6 +220,9 @@ class Line:
             pool.wake_at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
 
 
-def _batches(limit: LaneLimit) -> bool:
-    """Whether a backend puts several requests into one execution."""
-    return limit.max_batch > 1
+def _kind(limit: LaneLimit) -> type[Lane]:
+    """Lanes of backends that put several requests into one execution, that work on all of them
+    side by side, or on one after the other."""
+    if limit.is_shared:
+        return SharedLane
+    return BatchLane if limit.max_batch > 1 else Lane

@@ -85,7 +85,7 @@ class Planner:
             case LimitBy.NUMBER:
                 return True
             case LimitBy.CONFIGURATION:
-                return facts.instances > 0 or bool(self._own)
+                return facts.instances > 0 or facts.is_decoupled is False or bool(self._own)
             case LimitBy.MEASUREMENT:
                 return facts.is_decoupled is False
 
@@ -103,7 +103,9 @@ class Planner:
                 usual = limit(rule.concurrency)
             case LimitBy.MEASUREMENT:
                 usual = limit(executing or _ADAPTIVE_START, is_adaptive=True)
+            case _ if facts.instances:
+                usual = limit(executing, is_auto=True)
             case _:
-                usual = limit(executing, is_auto=executing > 0)
+                usual = LaneLimit(is_shared=True)
         own = {backend: limit(concurrency) for backend, concurrency in self._own.items()}
         return Plan(limits=own, default=usual, rules=rule.queue)

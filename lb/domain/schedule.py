@@ -90,6 +90,8 @@ class LaneLimit:
     an answer and the next request travel, and a batch to fill while another one executes."""
     is_adaptive: bool = False
     """`concurrency` follows what is measured."""
+    is_shared: bool = False
+    """All that is there is worked on at once; nothing is known of how many that may be."""
     instances: int = 1
     """Executions that run side by side."""
     max_batch: int = 0

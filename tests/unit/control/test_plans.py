@@ -31,8 +31,12 @@ def test_auto_schedules_what_runs_one_by_one() -> None:
     planner = Planner(AUTO)
     assert usual(planner, TWO) == LaneLimit(2, is_auto=True, instances=2)
     assert usual(planner, BATCHING) == LaneLimit(16, is_auto=True, instances=2, max_batch=8)
-    for facts in (NO_FACTS, STATELESS, STATEFUL, DECOUPLED):
+    for facts in (NO_FACTS, STATEFUL, DECOUPLED):
         assert planner.plan(b"m", facts) is None
+
+
+def test_auto_limits_nothing_where_nobody_tells_what_keeps_a_backend_busy() -> None:
+    assert usual(Planner(AUTO), STATELESS) == LaneLimit(is_shared=True)
 
 
 def test_a_number_holds_for_all_models_but_those_of_sequences() -> None:
@@ -59,7 +63,7 @@ def test_a_backend_may_have_a_limit_of_its_own() -> None:
     assert plan.limit(small) == LaneLimit(2, is_auto=True, instances=2)
     unknown = planner.plan(b"n", STATELESS)
     assert unknown is not None
-    assert unknown.limit(small).concurrency == 0
+    assert unknown.limit(small).is_shared
 
 
 def test_a_model_may_have_rules_of_its_own() -> None:
