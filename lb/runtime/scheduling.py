@@ -7,7 +7,7 @@ from math import inf
 from lb.control.plans import LimitBy, LineRule, PlanRules
 from lb.domain.schedule import Order, QueueRules
 from lb.proxy.queue import Queue, QueueOptions
-from lb.settings.model import Settings
+from lb.settings.model import PolicyName, Settings
 from lb.settings.scheduling import Concurrency, PriorityOrder, SchedulingSettings, TenantBy
 from lb.telemetry.queue import QueueStatus
 
@@ -15,11 +15,16 @@ from lb.telemetry.queue import QueueStatus
 def plan_rules(settings: Settings) -> PlanRules:
     """Which models are scheduled, and how."""
     scheduling = settings.scheduling
-    usual = _line_rule(scheduling, scheduling.concurrency, scheduling.queue)
+    concurrency = scheduling.concurrency
+    if concurrency is None:
+        # Who asks for round robin wants round robin.
+        is_by_load = settings.balancing.policy is PolicyName.LEAST_LOADED
+        concurrency = "auto" if is_by_load else "off"
+    usual = _line_rule(scheduling, concurrency, scheduling.queue)
     models = {
         name.encode(): _line_rule(
             scheduling,
-            scheduling.concurrency if own.concurrency is None else own.concurrency,
+            concurrency if own.concurrency is None else own.concurrency,
             scheduling.queue if own.queue is None else own.queue,
         )
         for name, own in settings.models.items()

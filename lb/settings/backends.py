@@ -119,7 +119,7 @@ class BackendSettings(Section):
     or `generic`. Decides how it is probed and which calls get special treatment."""
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     """Share of the load against the other backends: one of weight 2 gets twice what one of
-    weight 1 gets."""
+    weight 1 gets. Models that are scheduled go by the speed that was learnt instead."""
     max_in_flight: Count = 0
     """Requests at once, HTTP and gRPC together; 0 is no limit. When every backend is full,
     clients get 503 or RESOURCE_EXHAUSTED."""

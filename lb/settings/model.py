@@ -58,10 +58,11 @@ class BalancingSettings(Section):
     """How requests are spread."""
 
     policy: PolicyName = PolicyName.LEAST_LOADED
-    """`least_loaded` and `least_requests`: the fewest requests in flight for its weight;
-    `least_latency`: the lowest latency times requests in flight; `round_robin`: in turn, by
-    weight; `power_of_two`: the less loaded of two at random; `random`: by weight. Requests of
-    models that are scheduled go by `scheduling` instead, where they will end first."""
+    """`least_loaded`: where a request will end first, by what models were learnt to cost on each
+    backend (see `scheduling`); for what is not scheduled the fewest requests in flight for its
+    weight. `least_requests`: always so. `least_latency`: the lowest latency times requests in
+    flight; `round_robin`: in turn, by weight; `power_of_two`: the less loaded of two at random;
+    `random`: by weight."""
 
 
 class RetrySettings(Section):

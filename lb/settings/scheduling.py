@@ -66,15 +66,17 @@ class TenantBy(StrEnum):
 
 class SchedulingSettings(Section):
     """Requests of a model that a backend can take begin at once; more wait here, in one queue per
-    model, and go to whichever backend will end them first. Steps of sequences, streams, and models
-    without a limit are placed as `balancing` says, and never wait."""
+    model, and go to whichever backend will end them first, by what was learnt of its speed. Steps
+    of sequences, streams, and models that are not scheduled are placed as `balancing` says, and
+    never wait."""
 
-    concurrency: Concurrency = "off"
+    concurrency: Concurrency | None = None
     """How many requests of one model a backend may have at once. `auto`: as many as keep the
-    instances busy that the model's configuration tells of, and their dynamic batcher; models of
-    which that is not known are not limited (ensembles, decoupled models, backends that mix requests
-    by themselves, servers other than Triton). `adaptive`: found by measuring. A number. `off`:
-    nothing is limited, and nothing waits."""
+    instances busy that the model's configuration tells of, and their dynamic batcher; where it does
+    not tell (ensembles, backends that mix requests by themselves) there is no limit, but requests
+    go by speed as well; decoupled models and servers other than Triton are not scheduled.
+    `adaptive`: found by measuring. A number. `off`: nothing is scheduled. Left out: `auto` with the
+    policy `least_loaded`, `off` with another one."""
     queue: Count = 100_000
     """Requests of one model that wait at once; beyond that those of the lowest priority are
     refused."""

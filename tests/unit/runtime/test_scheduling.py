@@ -16,13 +16,22 @@ def settings(**sections: object) -> Settings:
 
 
 def test_auto_goes_by_the_configuration_of_models_and_refuses_nothing() -> None:
-    assert plan_rules(settings()).usual.by is LimitBy.NOTHING
-    rules = plan_rules(settings(scheduling={"concurrency": "auto"}))
+    rules = plan_rules(settings())
+    assert plan_rules(settings(scheduling={"concurrency": "auto"})) == rules
     assert rules == PlanRules(
         usual=LineRule(by=LimitBy.CONFIGURATION, queue=QueueRules(max_waiting=100_000))
     )
     assert rules.usual.queue.max_wait_s == inf
     assert queue_options(settings()) == QueueOptions()
+
+
+def test_with_another_policy_nothing_is_scheduled_unless_it_is_asked_for() -> None:
+    other = {"policy": "round_robin"}
+    assert plan_rules(settings(balancing=other)).usual.by is LimitBy.NOTHING
+    asked_for = plan_rules(settings(balancing=other, scheduling={"concurrency": "auto"}))
+    assert asked_for.usual.by is LimitBy.CONFIGURATION
+    model = plan_rules(settings(balancing=other, models={"m": {"concurrency": 3}})).models[b"m"]
+    assert (model.by, model.concurrency) == (LimitBy.NUMBER, 3)
 
 
 def test_a_model_has_what_it_says_and_the_rest_of_the_common_section() -> None:

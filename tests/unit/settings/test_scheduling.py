@@ -9,7 +9,7 @@ from lb.settings.scheduling import SchedulingSettings, read_concurrency
 
 def test_nothing_is_refused_for_waiting_unless_somebody_says_so() -> None:
     settings = SchedulingSettings()
-    assert settings.concurrency == "off"
+    assert settings.concurrency is None
     assert settings.max_wait == 0
     assert settings.queue >= 100_000
     assert (settings.deadline_header, settings.priority_header) == (None, None)
