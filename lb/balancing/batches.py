@@ -93,8 +93,9 @@ class BatchLane(Lane):
             took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / self.backend.share
-        if self.elsewhere:
-            begins += self._elsewhere_s(now)
+        if self.others is not None:
+            begins += self.others.wait_s(now)
+            took *= self.others.slower(now)
         self.begins_at = begins
         self.takes_s = took
         self._ends_at_s = begins + took
@@ -123,6 +124,7 @@ class BatchLane(Lane):
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over."""
+        self._ends += 1
         self.adapt(now)
         self.in_flight -= 1
         self.rows -= ticket.rows

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.domain.load import Measured
+
 WINDOW: Final = 20
 """Samples that count: a change of speed is known after about as many."""
 KNOWN: Final = 2
@@ -43,13 +45,15 @@ class Cost:
 
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_first", "_ratios", "_row_cov", "_row_mean",
-        "_row_var", "_surprises", "_weight", "at", "base_s", "byte_s", "count", "deviation_s",
-        "mean_s", "row_s", "unsure_s",
+        "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count",
+        "deviation_s", "mean_s", "row_s", "unsure_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = 0
-        """Executions learnt from."""
+        """Executions learnt from, and those that stand for what others had measured."""
+        self.assumed = 0
+        """The latter."""
         self.at = 0.0
         """When the last one ended."""
         self.mean_s = 0.0
@@ -77,13 +81,33 @@ class Cost:
         """Seconds that one execution of so many rows and bytes takes."""
         return self.base_s + self.row_s * rows + self.byte_s * size
 
+    @property
+    def weight(self) -> int:
+        """Samples that the estimate is made of, as far as they count."""
+        return self._weight
+
+    def assume(self, measured: Measured, now: float) -> None:
+        """Begin with what somebody else has measured; a few samples outweigh it."""
+        self.count = self.assumed = self._weight = KNOWN
+        self.at = now
+        self.mean_s = mean = max(measured.mean_s, _FLOOR_S)
+        self.row_s = measured.row_s
+        self.base_s = mean - measured.row_s * measured.rows
+        self.deviation_s = self.unsure_s = mean / 4
+        self._row_mean = measured.rows
+        self._row_var = measured.rows_variance
+        self._row_cov = measured.row_s * measured.rows_variance
+
     def learn(self, took_s: float, rows: float, size: float, now: float) -> None:
         """An execution of so many rows and bytes took so many seconds."""
         took_s = max(took_s, _FLOOR_S)
         self.count += 1
         if self.count <= _FIRST:
-            self._begin(took_s, rows, size, now)
-            return
+            if not self.assumed:
+                self._begin(took_s, rows, size, now)
+                return
+            if self.count == self.assumed + 1:
+                self._byte_mean = size  # nobody has told of bytes
         if now - self.at > _STALE_S:
             self._weight = min(self._weight, _STALE_COUNT)
         self.at = now
@@ -110,6 +134,18 @@ class Cost:
         self.deviation_s += part * (abs(off) - self.deviation_s)
         self.unsure_s = self.deviation_s * _UNSURE[self._weight]
         self._regress(expected + off, rows, size, part)
+
+    def rescale(self, factor: float) -> None:
+        """All that was learnt takes so many times as long from now on."""
+        self.mean_s *= factor
+        self.deviation_s *= factor
+        self.unsure_s *= factor
+        self.base_s *= factor
+        self.row_s *= factor
+        self.byte_s *= factor
+        self._row_cov *= factor
+        self._byte_cov *= factor
+        self._first = [each * factor for each in self._first]
 
     def low_ratio(self) -> float:
         """What a quick execution takes, in parts of what is expected of it. It sorts some."""

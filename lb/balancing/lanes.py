@@ -7,12 +7,15 @@ instances as it has.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
 from lb.balancing.cost import KNOWN, SURE, Cost
+from lb.balancing.others import Others
 from lb.domain.backend import Backend
+from lb.domain.load import Measured
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
 LEAD_S: Final = 0.05
@@ -52,7 +55,9 @@ WAY_SHARE: Final = 0.02
 _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
-_ELSEWHERE_HALF_LIFE_S: Final = 1.0
+_SPOKEN_FOR_AT_MOST: Final = 0.9
+_SPOKEN_FOR_STEP: Final = 0.1
+"""Smaller changes of what others take are left to what is learnt."""
 _ADJUST_EVERY: Final = 7
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
@@ -61,7 +66,9 @@ _USUAL_EVERY: Final = 3
 class Site:
     """A backend, with what all lines have there."""
 
-    __slots__ = ("backend", "due", "own", "penalty", "penalty_at")
+    __slots__ = (
+        "backend", "due", "measured", "own", "penalty", "penalty_at", "spoken_for",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -69,9 +76,30 @@ class Site:
         """Tickets under way; the backend's `in_flight` counts other requests as well."""
         self.due = 0
         """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
+        self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
+        """What it says that executions take, by model and version."""
         self.penalty = 1.0
         """By how much it counts as slower because requests failed there."""
         self.penalty_at = 0.0
+        self.spoken_for = min(backend.spoken_for, _SPOKEN_FOR_AT_MOST)
+        """The part of its time that goes to others, as far as what was learnt here has to do
+        with it."""
+
+    def measured_of(self, model: bytes, version: bytes) -> Measured | None:
+        """What executions of a version take; without one it is the newest that has run."""
+        if version:
+            return self.measured.get((model, version))
+        found = [each for each in self.measured if each[0] == model]
+        return self.measured[max(found, key=_newness)] if found else None
+
+    def speak_for(self, part: float) -> float:
+        """Such a part of its time goes to others. By what executions take longer than so far."""
+        part = min(part, _SPOKEN_FOR_AT_MOST)
+        if abs(part - self.spoken_for) < _SPOKEN_FOR_STEP and (part or not self.spoken_for):
+            return 1.0
+        factor = (1.0 - self.spoken_for) / (1.0 - part)
+        self.spoken_for = part
+        return factor
 
     def failed(self, now: float) -> None:
         """A request failed in a way that speaks against the backend."""
@@ -113,9 +141,9 @@ class Lane:
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "bias_s", "cost", "elsewhere", "elsewhere_at", "explore_s", "in_flight",
-        "instances", "is_open", "last_pick", "lead_s", "limit", "low", "plan", "site", "slots",
-        "spread_s", "stamp", "takes_s", "tally", "work_s",
+        "begins_at", "bias_s", "cost", "explore_s", "in_flight", "instances", "is_open",
+        "last_pick", "lead_s", "limit", "low", "others", "plan", "site", "slots", "spread_s",
+        "stamp", "takes_s", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -147,9 +175,8 @@ class Lane:
         """Set by `look`: whether it may go there now."""
         self.explore_s = _EXPLORE_S
         """After so long without an answer what was learnt is doubted, more and more."""
-        self.elsewhere = 0.0
-        """Requests of others that were said to be there at `elsewhere_at`."""
-        self.elsewhere_at = 0.0
+        self.others: Others | None = None
+        """What others do there, where there is anything to say of it."""
         self.stamp = 0
         """Of its entry in the `LaneIndex`."""
         self._ends = 0
@@ -191,8 +218,37 @@ class Lane:
     def forget(self) -> None:
         """Nothing learnt holds."""
         self.cost = Cost()
-        self.elsewhere = 0.0
+        self.others = None
         self.explore_s = _EXPLORE_S
+
+    def assume(self, measured: Measured, now: float) -> None:
+        """Begin with what the backend itself has measured, where nothing is known."""
+        if self.cost.count:
+            return
+        self.cost.assume(measured, now)
+        tally = self.tally
+        if tally.best is None or self.cost.mean_s < tally.best_s:
+            tally.best = self
+            tally.best_s = self.cost.mean_s
+        self.adjust()
+
+    @property
+    def ended(self) -> int:
+        """Attempts that are over."""
+        return self._ends
+
+    def rescale(self, factor: float) -> None:
+        """Executions are expected to take so many times as long as they did, until answers say
+        how it is."""
+        cost = self.cost
+        before_s = cost.mean_s
+        cost.rescale(factor)
+        self.alone_s = max(0.0, self.alone_s + cost.mean_s - before_s)
+        tally = self.tally
+        if cost.count >= KNOWN and (tally.best is self or cost.mean_s < tally.best_s):
+            tally.best = self
+            tally.best_s = cost.mean_s
+        self.adjust()
 
     @property
     def shown_limit(self) -> int:
@@ -273,8 +329,9 @@ class Lane:
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / backend.share
-        if self.elsewhere:
-            begins += self._elsewhere_s(now)
+        if self.others is not None:
+            begins += self.others.wait_s(now)
+            took *= self.others.slower(now)
         self.begins_at = begins
         self.takes_s = took
         return begins + took
@@ -301,6 +358,8 @@ class Lane:
             took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
             took *= self.site.penalty_now(now) / self.backend.share
+        if self.others is not None:
+            took = took * self.others.slower(now) + self.others.wait_s(now)
         return took
 
     def is_shut(self) -> bool:
@@ -402,12 +461,10 @@ class Lane:
         if cost.count <= SURE or not cost.count & _ADJUST_EVERY:
             self.adjust()
 
-    def _elsewhere_s(self, now: float) -> float:
-        """How long the requests of others keep it busy, as far as it was said."""
-        left: float = self.elsewhere * 0.5 ** ((now - self.elsewhere_at) / _ELSEWHERE_HALF_LIFE_S)
-        if left < 0.1:
-            self.elsewhere = 0.0
-        return left * self.cost.mean_s / self.instances
+
+def _newness(version: tuple[bytes, bytes]) -> tuple[int, bytes]:
+    """Versions are numbers without leading zeros."""
+    return len(version[1]), version[1]
 
 
 def way_s(ticket: Ticket) -> float:

@@ -91,7 +91,7 @@ class Line:
             return known[1]
         pool = self.pools.get(eligible)
         if pool is None:
-            lanes = tuple([self._lane(backend) for backend in eligible])
+            lanes = tuple([self._lane(backend, now) for backend in eligible])
             pool = self.pools[eligible] = Pool(lanes, self.plan.rules, self.tally)
             self._index(now)
         if len(self._aliases) >= _MAX_ALIASES:
@@ -108,7 +108,7 @@ class Line:
         for pool in self.pools.values():
             pool.use(self.index)
 
-    def _lane(self, backend: Backend) -> Lane:
+    def _lane(self, backend: Backend, now: float) -> Lane:
         lane = self.lanes.get(backend)
         if lane is None:
             site = self.sites.get(backend)
@@ -117,6 +117,9 @@ class Line:
             limit = self.plan.limit(backend)
             lane = self.lanes[backend] = _kind(limit)(site, limit, self.tally)
             self._slots = 0
+            measured = site.measured_of(self.model, self.version)
+            if measured is not None:
+                lane.assume(measured, now)
         return lane
 
     def yields(self, priority: int) -> bool:

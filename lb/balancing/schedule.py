@@ -9,15 +9,17 @@ next of those that wait is decided by `lb.balancing.waiting`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from lb.balancing.cost import SURE
+from lb.balancing.elsewhere import Elsewhere
 from lb.balancing.lanes import Lane, Site, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
+from lb.domain.load import LoadReport, Measured
 from lb.domain.schedule import (
     NO_DEADLINE,
     Ending,
@@ -35,6 +37,8 @@ _MAX_LINES: Final = 4096
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
 _MIN_RETRY_S: Final = 0.01
+_CLEARLY: Final = 1.5
+"""Times what another backend takes that a request may take at its home."""
 
 
 class QueueScheduler:
@@ -51,6 +55,7 @@ class QueueScheduler:
         """Heap of when pools are to be looked at again."""
         self._expiries: list[tuple[float, int, Ticket]] = []
         """Heap of when those that wait have waited too long."""
+        self._elsewhere = Elsewhere()
         self._began: deque[Ticket] = deque()
         self._refused: deque[Ticket] = deque()
 
@@ -102,6 +107,31 @@ class QueueScheduler:
         ticket.position = 0
         self._begin(ticket, line, lane, now)
         return lane.backend
+
+    def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
+        """Where a request that cannot wait is to go; see `Scheduler.best`."""
+        line = self._line(ticket)
+        pool = line.pool(ticket, now)
+        lane = pool.choose(ticket.rows, ticket.size, now)
+        if lane is None or not pool.is_best(now):
+            lane = pool.best
+        if lane is None:
+            return None
+        own = line.lanes.get(home) if home is not None else None
+        if own is not None and own is not lane:
+            takes_s = own.look(ticket.rows, ticket.size, now) - now
+            if takes_s <= _CLEARLY * (pool.best_end - now):
+                return own.backend
+        return None if lane.is_shut() and lane.backend is not home else lane.backend
+
+    def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
+        """A request begins without having been offered; see `Scheduler.start`."""
+        self._number = ticket.number = self._number + 1
+        line = self._line(ticket)
+        line.pool(ticket, now)
+        lane = line.lanes[backend]
+        lane.look(ticket.rows, ticket.size, now)
+        self._begin(ticket, line, lane, now)
 
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """The attempt of a ticket that began is over."""
@@ -294,6 +324,14 @@ class QueueScheduler:
 
     # What is configured, and what is told
 
+    def _line(self, ticket: Ticket) -> Line:
+        line = self._lines.get((ticket.model, ticket.version))
+        if line is None:
+            line = self._new_line(ticket)
+        elif line.plan is not ticket.plan:
+            line.apply(ticket.plan)
+        return line
+
     def _new_line(self, ticket: Ticket) -> Line:
         if len(self._lines) >= _MAX_LINES:
             for key, line in tuple(self._lines.items()):
@@ -328,7 +366,8 @@ class QueueScheduler:
                 self._stay(ticket, line, found, now)
         used = {backend for line in self._lines.values() for backend in line.lanes}
         for backend in self._sites.keys() - used:
-            del self._sites[backend]
+            if not self._sites[backend].measured:
+                del self._sites[backend]
         return gone
 
     def _stay(
@@ -344,25 +383,58 @@ class QueueScheduler:
         self._dirty[pool] = line
         self._waiting += 1
 
-    def busy_elsewhere(self, backend: Backend, model: bytes, pending: float, now: float) -> None:
-        """A backend says how many requests of a model are there; see `Scheduler`."""
-        lanes = [
-            line.lanes[backend]
-            for (name, _), line in self._lines.items()
-            if name == model and backend in line.lanes
-        ]
-        own = sum([lane.in_flight for lane in lanes])
-        for lane in lanes:
-            lane.elsewhere = max(0.0, pending - own)
-            lane.elsewhere_at = now
+    def busy_elsewhere(self, backend: Backend, report: LoadReport) -> None:
+        """A backend says how much it has to do; see `Scheduler`."""
+        self._elsewhere.told(backend, self._lanes_at(backend), report)
+
+    def under_way(self, backend: Backend) -> dict[bytes, int]:
+        """Requests that are under way at a backend, by model."""
+        lanes = self._lanes_at(backend)
+        return {model: sum([lane.in_flight for lane in those]) for model, those in lanes.items()}
+
+    def _lanes_at(self, backend: Backend) -> dict[bytes, list[Lane]]:
+        found: dict[bytes, list[Lane]] = {}
+        for line in self._lines.values():
+            lane = line.lanes.get(backend)
+            if lane is not None:
+                found.setdefault(line.model, []).append(lane)
+        return found
+
+    def assume(
+        self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured], now: float
+    ) -> None:
+        """A backend says how long executions take; see `Scheduler`."""
+        site = self._sites.get(backend)
+        if site is None:
+            site = self._sites[backend] = Site(backend)
+        site.measured = measured
+        for line in self._lines.values():
+            lane = line.lanes.get(backend)
+            found = site.measured_of(line.model, line.version)
+            if lane is not None and found is not None:
+                lane.assume(found, now)
+
+    def spoken_for(self, backend: Backend, part: float, now: float) -> None:
+        """A part of a backend's time goes to what is placed otherwise; see `Scheduler`."""
+        site = self._sites.get(backend)
+        if site is None or (factor := site.speak_for(part)) == 1.0:
+            return
+        for line in self._lines.values():
+            lane = line.lanes.get(backend)
+            if lane is not None:
+                lane.rescale(factor)
+                if line.index is not None:
+                    line.index.changed(lane, now)
 
     def forget(self, backend: Backend) -> None:
         """A backend is gone, or was restarted: nothing learnt of it holds."""
         for line in self._lines.values():
             line.forget(backend)
+        self._elsewhere.forget(backend)
         site = self._sites.get(backend)
         if site is not None:
             site.penalty = 1.0
+            site.measured = {}
 
     # Views
 
@@ -379,7 +451,8 @@ class QueueScheduler:
                     limit=lane.shown_limit,
                     expected_s=cost.predict(1, 0),
                     row_s=cost.row_s,
-                    learnt=cost.count,
+                    learnt=cost.count - cost.assumed,
+                    slowed=1.0 if lane.others is None else lane.others.factor,
                 )
 
     def lines(self, now: float) -> Iterator[LineView]:

@@ -42,11 +42,14 @@ from lb.kserve.server_settings import (
     trace_from_message,
     trace_to_message,
 )
+from lb.kserve.statistics import MeasuredVersions, measured_from_json, measured_from_message
 from lb.kserve.warm_up import WarmUpRequest
 from lb.net.ask.asker import Asker
 
 READ_BYTES: Final = 4 * 2**20
 """Longer answers are not read: that would hold up everything else for too long."""
+_STATISTICS_BYTES: Final = 2**20
+"""The same of statistics, of well over a thousand models: reading them takes ten milliseconds."""
 _AT_ONCE: Final = 32
 """Questions under way: a pool of hundreds is not asked all at once."""
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
@@ -193,6 +196,15 @@ class Questions:
             pb.CudaSharedMemoryStatusRequest(),
         )
         return _read(reply.checked(), regions_from_json, cuda_regions_from_message)
+
+    async def statistics(self, record: BackendRecord) -> MeasuredVersions:
+        """What executions took there since it started, by version of a model."""
+        path = b"/v2/models/stats"
+        request = pb.ModelStatisticsRequest()
+        reply = await self._ask(record, b"GET", path, b"", messages.MODEL_STATISTICS, request)
+        if len(reply.body) > _STATISTICS_BYTES:
+            raise ValueError("the answer is too long")
+        return _read(reply.checked(), measured_from_json, measured_from_message)
 
     async def trace_settings(self, record: BackendRecord) -> Settings:
         """Its trace settings."""

@@ -15,6 +15,7 @@ from lb.domain.backend import (
     BackendState,
     Port,
 )
+from lb.domain.load import LoadReport
 from lb.health.models import ModelTable
 from lb.health.port import PortHealth
 from lb.health.thresholds import Thresholds
@@ -107,8 +108,8 @@ class BackendRecord:
 
     __slots__ = (
         "_by_protocol", "admin", "admin_before", "backend", "conduct", "empty_since", "finish_by",
-        "is_ejected", "lives", "look_due", "member", "models", "ports", "regions", "setup", "since",
-        "state", "wake",
+        "is_ejected", "lives", "load", "look_due", "member", "models", "ports", "regions", "setup",
+        "since", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -140,6 +141,8 @@ class BackendRecord:
         last sequence."""
         self.lives = False
         """It has answered since it was last found dead."""
+        self.load: LoadReport | None = None
+        """What it last said of how much it has to do."""
         self.look_due = 0.0
         """When an answer may next be a reason to ask for its models at once."""
         self.models = ModelTable()

@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from lb.domain.backend import Backend
+from lb.domain.load import LoadReport, Measured
 
 NO_DEADLINE: Final = float("inf")
 
@@ -209,7 +210,10 @@ class LaneView:
     row_s: float
     """What each further row adds."""
     learnt: int
-    """Executions that it was learnt from."""
+    """Executions that it was learnt from; where there are none, and yet a time, it is what the
+    backend says."""
+    slowed: float = 1.0
+    """By how much requests count as slower there because others use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +249,25 @@ class Scheduler(Protocol):
         """The attempt of a ticket that began is over."""
         ...
 
+    def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
+        """Where a request that cannot wait is to go: where it ends first, be there room or not.
+
+        Args:
+            ticket: not to be offered; it may be begun by `start`.
+            now: the time.
+            home: of its eligible backends the one that is as good unless another one is clearly
+                better.
+
+        Returns:
+            None: every backend is at its limit for all requests.
+        """
+        ...
+
+    def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
+        """A request begins at one of its eligible backends without having been offered: it counts
+        there until it is `over`."""
+        ...
+
     def drop(self, ticket: Ticket) -> None:
         """A ticket that waits is wanted no more; one that does not wait is left alone."""
         ...
@@ -273,9 +296,26 @@ class Scheduler(Protocol):
         """
         ...
 
-    def busy_elsewhere(self, backend: Backend, model: bytes, pending: float, now: float) -> None:
-        """A backend says how many requests of a model wait or run at it, all clients together; what
-        exceeds our own counts as work, less and less as it ages."""
+    def busy_elsewhere(self, backend: Backend, report: LoadReport) -> None:
+        """A backend says how much it has to do, for all clients together. What others do there, and
+        what was learnt does not contain, counts; less and less as the report ages."""
+        ...
+
+    def under_way(self, backend: Backend) -> Mapping[bytes, int]:
+        """Requests that are under way at a backend, by model."""
+        ...
+
+    def assume(
+        self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured], now: float
+    ) -> None:
+        """A backend says how long executions take, by model and version: what its lanes begin
+        with, as long as nothing was learnt of them."""
+        ...
+
+    def spoken_for(self, backend: Backend, part: float, now: float) -> None:
+        """Such a part of a backend's time, 1 being all of it, is expected to go to what is placed
+        otherwise, such as open sequences. Where that changes, what was learnt there is taken to
+        change with it, until answers say how it is."""
         ...
 
     def forget(self, backend: Backend) -> None:

@@ -21,12 +21,13 @@ from lb.admin.queue import QueueApi
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
+from lb.control.load import LoadReader
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
-from lb.control.pending import PendingReader
 from lb.control.plans import Planner
+from lb.control.priors import PriorReader
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.scaling import LoadSample
@@ -50,6 +51,7 @@ from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
+from lb.runtime.load import make_load_reader, make_prior_reader
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import (
@@ -127,7 +129,8 @@ class Product:
     access: Access
     reloads: Reloads
     scaling: ScalingSignal
-    pending: PendingReader = field(init=False)
+    load: LoadReader
+    priors: PriorReader
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -152,10 +155,11 @@ class Product:
         await self.probes.aclose()
         await self.restorer.aclose()
         await self.warm_up.aclose()
+        await self.priors.aclose()
         await self.models.aclose()
         self.hedger.use(None)
         self.dispatcher.queue.close()
-        await self.pending.aclose()
+        await self.load.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
@@ -181,7 +185,8 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     meter = Meter(max_models=settings.metrics.model_labels)
     sink = request_sink(settings, logs, meter, rng)
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
-    dispatcher.steps.keep_swept(timers, time.monotonic)
+    scheduler = dispatcher.queue.scheduler
+    dispatcher.steps.keep_swept(timers, time.monotonic, scheduler.spoken_for, dispatcher.pool)
     askers = tuple(_asker(settings, security, size) for size in (ANSWER_BYTES, READ_BYTES))
     models, restorer, warm_up = _models(settings, directory, askers[1], rng)
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
@@ -217,9 +222,10 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         access=access,
         reloads=reloads,
         scaling=_scaling(settings, meter, dispatcher, timers),
+        load=make_load_reader(directory, askers[1], scheduler, settings.scheduling.ask_pending),
+        priors=make_prior_reader(directory, askers[1], scheduler, models, warm_up),
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
-    product.pending = _pending(product)
     return product
 
 
@@ -276,6 +282,7 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         ready_backends=lambda: ready_backends(product.directory, product.meter.max_models),
         restored=product.restorer.counts,
         open_sequences=lambda: table.open_by_model(product.meter.max_models),
+        sequence_time=lambda: table.time_by_model(product.meter.max_models, time.monotonic()),
         sequence_counts=table.counts,
         reruns=lambda: _rerun_counts(product),
         own_calls=product.fan_out.own_calls,
@@ -305,19 +312,6 @@ def _rerun_counts(product: Product) -> RerunCounts:
         hedges_won=hedger.won,
         hedges_refused=hedger.refused,
     )
-
-
-def _pending(product: Product) -> PendingReader:
-    dispatcher = product.dispatcher
-    reader = PendingReader(
-        product.askers[1],
-        lambda: dispatcher.pool.current.backends,
-        lambda backend, model, count: dispatcher.queue.scheduler.busy_elsewhere(
-            backend, model, count, time.monotonic()
-        ),
-    )
-    reader.use(product.settings.scheduling.ask_pending)
-    return reader
 
 
 def _dispatcher(

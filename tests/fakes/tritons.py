@@ -48,6 +48,8 @@ class FakeTriton:
     cuda: list[str] = field(default_factory=list)
     trace: dict[str, Any] = field(default_factory=lambda: {"trace_level": ["OFF"]})
     log: dict[str, Any] = field(default_factory=lambda: {"log_verbose_level": 0})
+    statistics: dict[str, Any] | None = None
+    """Its answer when it is asked for them; None: it has none."""
     infers: tuple[int, dict[str, Any]] = (200, {})
     """Its answer to inferences."""
     inferred: list[tuple[str, int]] = field(default_factory=list)
@@ -123,6 +125,10 @@ def _answer(triton: FakeTriton, path: str, content: dict[str, Any]) -> Content:
         return 200, [{"name": name, **region} for name, region in triton.regions.items()]
     if path == "/v2/cudasharedmemory/status":
         return 200, [{"name": name, "device_id": 0, "byte_size": 8} for name in triton.cuda]
+    if path == "/v2/models/stats":
+        if triton.statistics is None:
+            return 404, {"error": "no statistics"}
+        return 200, triton.statistics
     settings = {"/v2/trace/setting": triton.trace, "/v2/logging": triton.log}[path]
     settings.update(content)
     return 200, settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
+from lb.balancing.others import Others
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
 
@@ -138,7 +139,9 @@ def test_cancelled_attempt_teaches_nothing() -> None:
 
 def test_requests_of_others_count_less_and_less() -> None:
     lane = taught(LaneLimit(4), 0.01)
-    lane.elsewhere, lane.elsewhere_at = 5.0, 100.0
+    lane.others = Others()
+    for at, wait_s in ((99.0, 0.0), (100.0, 0.05)):
+        lane.others.told(lane.cost, at, wait_s=wait_s, share=None, device=None)
     assert lane.look(1, 0, 100.0) == pytest.approx(100.06)
     assert lane.look(1, 0, 101.0) == pytest.approx(101.035)
     assert lane.look(1, 0, 120.0) == pytest.approx(120.01)

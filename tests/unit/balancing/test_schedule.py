@@ -8,6 +8,7 @@ import pytest
 
 from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Backend
+from lb.domain.load import LoadReport, Measured, ModelLoad
 from lb.domain.schedule import (
     Ending,
     LaneLimit,
@@ -371,8 +372,43 @@ def test_restarted_backend_is_learnt_anew() -> None:
 
 def test_load_from_elsewhere_counts() -> None:
     desk = Desk(0.005, 0.005)
-    desk.scheduler.busy_elsewhere(desk.backends[0], b"model", 5.0, desk.now)
+    for pending in (0.0, 5.0):
+        load = ModelLoad(pending=pending)
+        report = LoadReport(at=desk.now, models={b"model": load})
+        desk.scheduler.busy_elsewhere(desk.backends[0], report)
+        desk.now += 1.0
     assert {desk.offer(desk.ticket()) for _ in range(2)} == {desk.backends[1]}
+    assert desk.scheduler.under_way(desk.backends[1]) == {b"model": 2}
+
+
+def test_unused_backends_are_known_by_what_they_have_measured_themselves() -> None:
+    desk = Desk(0.0, 0.0, 0.0)
+    for backend, took_s in zip(desk.backends, (0.04, 0.005, 0.01), strict=True):
+        measured = {(b"model", b"1"): Measured(base_s=took_s)}
+        desk.scheduler.assume(backend, measured, desk.now)
+    assert [desk.offer(desk.ticket()) for _ in range(3)] == [
+        desk.backends[1],
+        desk.backends[2],
+        desk.backends[1],
+    ]
+    lanes = {lane.backend: lane for lane in desk.scheduler.lanes()}
+    assert lanes[desk.backends[0]].expected_s == 0.04
+    assert lanes[desk.backends[0]].learnt == 0
+
+
+def test_lanes_that_are_there_already_begin_with_it_too_and_a_restart_ends_it() -> None:
+    desk = Desk(0.0, 0.0)
+    held = desk.ticket(desk.backends[0])
+    desk.offer(held)
+    slow, fast = (Measured(base_s=each) for each in (0.04, 0.005))
+    desk.scheduler.assume(desk.backends[0], {(b"model", b"1"): slow}, desk.now)
+    desk.scheduler.assume(desk.backends[1], {(b"model", b"1"): fast}, desk.now)
+    assert [lane.expected_s for lane in desk.scheduler.lanes()] == [0.04]
+    desk.scheduler.forget(desk.backends[0])
+    desk.scheduler.follow(lambda ticket: (desk.plan, ticket.eligible), desk.now)
+    assert [lane.expected_s for lane in desk.scheduler.lanes()] == [0.0]
+    assert desk.offer(desk.ticket(desk.backends[1])) is desk.backends[1]
+    assert sorted(lane.expected_s for lane in desk.scheduler.lanes()) == [0.0, 0.005]
 
 
 def test_lines_that_are_not_used_are_forgotten() -> None:

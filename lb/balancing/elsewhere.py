@@ -1,0 +1,107 @@
+"""What backends say of the load that others cause, model by model, told to their lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lb.balancing.lanes import Lane
+from lb.balancing.others import Others
+from lb.domain.backend import Backend
+from lb.domain.load import LoadReport, ModelLoad
+
+_SOON_S: Final = 0.1
+"""Counters that are read sooner again say nothing new."""
+
+
+class Seen:
+    """What a backend said of one model the last time."""
+
+    __slots__ = ("_at", "_ended", "_load", "_own", "others")
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._load: ModelLoad | None = None
+        self._ended = 0
+        self._own = 0
+        self.others: dict[Lane, Others] = {}
+
+    def told(self, lanes: Sequence[Lane], load: ModelLoad, report: LoadReport, own: int) -> None:
+        """Have the lanes of a model know of another report.
+
+        Args:
+            lanes: of all its versions that are in use.
+            load: what the report says of the model.
+            report: all of it.
+            own: requests of ours under way there, the most since it was asked.
+        """
+        now = report.at
+        if self._load is not None and now - self._at < _SOON_S:
+            return
+        share, execution_s = self._since(lanes, load, own, now)
+        known = self.others
+        self.others = {lane: known.get(lane) or Others() for lane in lanes}
+        pending = max(0.0, load.pending - own)
+        for lane, others in self.others.items():
+            took_s = execution_s or lane.cost.mean_s or lane.tally.best_s
+            others.told(
+                lane.cost,
+                now,
+                wait_s=pending * took_s / lane.instances,
+                share=share,
+                device=report.others,
+            )
+            lane.others = others if others.matters else None
+
+    def _since(
+        self, lanes: Sequence[Lane], load: ModelLoad, own: int, now: float
+    ) -> tuple[float | None, float]:
+        """Part of the time in which others kept the instances busy since the last report, and
+        seconds of an execution meanwhile."""
+        before, ended = self._load, sum([lane.ended for lane in lanes])
+        seconds = now - self._at
+        mine, own_before = ended - self._ended, self._own
+        self._load, self._ended, self._own, self._at = load, ended, own, now
+        if before is None or mine < 0:
+            return None, 0.0
+        requests = load.requests - before.requests
+        if requests < 0:
+            return None, 0.0  # it was restarted
+        if not requests:
+            return 0.0, 0.0
+        took_s = max(0.0, load.execution_s - before.execution_s) / requests
+        executions = min(max(0.0, load.executions - before.executions), requests)
+        # Which of those under way at either time it had counted cannot be told.
+        theirs = max(0.0, requests - mine - max(own, own_before))
+        instances = max([lane.instances for lane in lanes])
+        busy = took_s * executions / (seconds * instances)
+        return min(1.0, busy * theirs / requests), took_s
+
+
+class Elsewhere:
+    """What all backends said the last time."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[Backend, dict[bytes, Seen]] = {}
+
+    def told(
+        self, backend: Backend, lanes: Mapping[bytes, Sequence[Lane]], report: LoadReport
+    ) -> None:
+        """Have the lanes of a backend know what it says, by model."""
+        before = self._seen.get(backend, {})
+        seen = self._seen[backend] = {}
+        for model, those in lanes.items():
+            load = report.models.get(model)
+            if load is None:
+                for lane in those:
+                    lane.others = None
+                continue
+            own = max(sum([lane.in_flight for lane in those]), report.under_way.get(model, 0))
+            seen[model] = before.get(model) or Seen()
+            seen[model].told(those, load, report, own)
+
+    def forget(self, backend: Backend) -> None:
+        """A backend is gone, or was restarted."""
+        self._seen.pop(backend, None)

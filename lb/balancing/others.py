@@ -1,0 +1,134 @@
+"""What others do where a lane is, as far as our measurements do not contain it.
+
+What others do makes our requests there take longer, and that is learnt like anything else: a lane
+that is in use needs no telling. So a number of the backend's counts only as far as it has changed
+since the lane's cost was learnt: after others came, or left, where we had few requests meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.balancing.cost import Cost
+
+_HALF_LIFE_S: Final = 1.0
+"""What waits somewhere soon waits no more, and what is said no more soon holds no more."""
+_LATE: Final = 1.5
+"""News that come so many intervals after the last ones are late."""
+_MOST: Final = 4.0
+"""By how much a lane counts as slower, or faster, at most."""
+_LITTLE: Final = 0.1
+"""Parts of the time, and of a request, that are nothing."""
+
+
+class Trend:
+    """A number of a backend's, and what it was while the cost of a lane was learnt."""
+
+    __slots__ = ("learnt", "now")
+
+    def __init__(self) -> None:
+        self.learnt: float | None = None
+        """None: that is not known."""
+        self.now = 0.0
+
+    def told(self, value: float | None, part: float, *, is_learnt: bool) -> None:
+        """It is that much now.
+
+        Args:
+            value: None where it cannot be told.
+            part: of the cost that was learnt since it was told last.
+            is_learnt: the cost was learnt by us, so what others did until now is part of it.
+        """
+        if value is None:
+            self.learnt = None
+            return
+        self.now = value
+        if not is_learnt:
+            self.learnt = 0.0
+        elif self.learnt is None:
+            self.learnt = value
+        else:
+            self.learnt += part * (value - self.learnt)
+
+    @property
+    def more(self) -> float:
+        """How much more it is."""
+        return 0.0 if self.learnt is None else self.now - self.learnt
+
+    @property
+    def slower(self) -> float:
+        """By how much executions take longer, where it is the part of the time that others use."""
+        if self.learnt is None:
+            return 1.0
+        before = max(1.0 - self.learnt, 0.01)
+        left = max(1.0 - self.now, 0.01)
+        return min(max(before / left, 1.0 / _MOST), _MOST)
+
+
+class Others:
+    """What others do where a lane is."""
+
+    __slots__ = ("_at", "_device", "_fresh_s", "_known", "_share", "_wait", "_wait_s", "factor")
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._fresh_s = 0.0
+        """How long after that it is no wonder that nothing new was said."""
+        self._wait_s = 0.0
+        self.factor = 1.0
+        """By how much executions took longer than was learnt when there were news."""
+        self._known = 0
+        """Executions that had been learnt from."""
+        self._wait = Trend()
+        self._share = Trend()
+        self._device = Trend()
+
+    def told(
+        self,
+        cost: Cost,
+        now: float,
+        *,
+        wait_s: float,
+        share: float | None,
+        device: float | None,
+    ) -> None:
+        """Take over what a backend says.
+
+        Args:
+            cost: of the lane, which it is held against.
+            now: the time.
+            wait_s: how long the requests of others keep the instances busy that wait there.
+            share: part of the time in which others keep the instances busy; None: not known.
+            device: the same of the device.
+        """
+        known = cost.count - cost.assumed
+        part = min(1.0, max(0, known - self._known) / max(1, cost.weight))
+        is_learnt = known > 0
+        self._known = known
+        self._wait.told(wait_s, part, is_learnt=is_learnt)
+        self._share.told(share, part, is_learnt=is_learnt)
+        self._device.told(device, part, is_learnt=is_learnt)
+        if self._at:
+            self._fresh_s = _LATE * (now - self._at)
+        self._at = now
+        self._wait_s = max(0.0, self._wait.more)
+        factors = (self._share.slower, self._device.slower)
+        self.factor = max(factors, key=lambda factor: max(factor, 1.0 / factor))
+
+    @property
+    def matters(self) -> bool:
+        """Whether there is anything that our measurements do not contain."""
+        return self._wait_s > 0.0 or abs(self.factor - 1.0) > _LITTLE
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until what others have waiting there has been executed."""
+        wait: float = self._wait_s * 0.5 ** ((now - self._at) / _HALF_LIFE_S)
+        return wait
+
+    def slower(self, now: float) -> float:
+        """By how much an execution there takes longer than was learnt."""
+        late_s = now - self._at - self._fresh_s
+        if late_s <= 0.0:
+            return self.factor
+        factor: float = self.factor ** (0.5 ** (late_s / _HALF_LIFE_S))
+        return factor

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+
+from lb.control.load import LoadReader
+from lb.control.record import BackendRecord, Member
+from lb.domain.backend import AdminState, Backend, BackendKind, BackendSpec, parse_address
+from lb.domain.load import LoadReport
+from lb.health.port import Finding
+from lb.net.ask.asker import Asker
+from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend
+
+PAGE = (
+    b'nv_inference_pending_request_count{model="m",version="1"} 5\n'
+    b'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5\n'
+)
+
+
+async def serve(peer: Peer) -> None:
+    received = await peer.request()
+    is_known = received.target == b"/metrics"
+    await peer.send(reply(PAGE) if is_known else reply(status=b"404 Not Found"))
+
+
+def record(
+    name: str, metrics: str = "", kind: BackendKind = BackendKind.TRITON, *, is_up: bool = True
+) -> BackendRecord:
+    made = BackendRecord(
+        Member(
+            BackendSpec(
+                name=name,
+                http=parse_address("127.0.0.1:1"),
+                metrics=parse_address(metrics) if metrics else None,
+                kind=kind,
+            )
+        ),
+        0.0,
+    )
+    for port in made.ports if is_up else ():
+        port.health.probed(Finding.READY, 0.0)
+    return made
+
+
+class Told:
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, LoadReport]] = []
+
+    def __call__(self, backend: Backend, report: LoadReport) -> None:
+        self.reports.append((backend.name, report))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.reports]
+
+
+@asynccontextmanager
+async def reading(pool: Iterable[BackendRecord], told: Told) -> AsyncIterator[LoadReader]:
+    reader = LoadReader(Asker(), lambda: pool, lambda backend: {backend.name.encode(): 3}, told)
+    try:
+        async with asyncio.timeout(20):
+            yield reader
+    finally:
+        await reader.aclose()
+
+
+async def test_a_report_says_what_waits_there_and_what_we_have_there() -> None:
+    async with scripted_backend(serve) as triton:
+        told, pool = Told(), [record("a", triton.target)]
+        async with reading(pool, told) as reader:
+            await reader.ask(pool[0])
+        ((name, report),) = told.reports
+        assert name == "a"
+        assert report.pending == report.models[b"m"].pending == 5.0
+        assert report.devices[0].utilization == report.others == 0.5
+        assert report.under_way == {b"a": 3}
+        assert pool[0].load is report
+
+
+async def test_those_that_show_metrics_and_answer_are_asked_and_the_others_are_not() -> None:
+    async with scripted_backend(serve) as triton:
+        where = triton.target
+        disabled = record("disabled", where)
+        disabled.admin = AdminState.DISABLED
+        pool = [
+            record("a", where),
+            record("no-metrics"),
+            record("down", where, is_up=False),
+            record("other", where, BackendKind.GENERIC),
+            disabled,
+            record("b", where),
+        ]
+        told = Told()
+        async with reading(pool, told) as reader:
+            reader.use(0.01)
+            await eventually(lambda: {"a", "b"} <= set(told.names))
+        assert set(told.names) == {"a", "b"}
+
+
+async def test_a_failure_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    pool, told = [record("gone", "127.0.0.1:1")], Told()
+    async with reading(pool, told) as reader:
+        await reader.ask(pool[0])
+        await reader.ask(pool[0])
+    assert len(caplog.records) == 1
+    assert told.reports == []
+    assert pool[0].load is None
+
+
+async def test_a_page_of_very_many_models_is_read_whole() -> None:
+    line = b'nv_inference_pending_request_count{model="m%d",version="1"} 1\n'
+    page = b"".join([line % number for number in range(5000)])
+
+    async def many(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(page))
+
+    async with scripted_backend(many) as triton:
+        told, pool = Told(), [record("a", triton.target)]
+        reader = LoadReader(Asker(answer_bytes=2**22), lambda: pool, lambda _: {}, told)
+        await reader.ask(pool[0])
+        assert told.reports[0][1].pending == 5000.0
+
+
+async def test_it_asks_as_often_as_it_is_told_and_can_be_switched_on_and_off() -> None:
+    async with scripted_backend(serve) as triton:
+        told, pool = Told(), [record("a", triton.target)]
+        async with reading(pool, told) as reader:
+            reader.use(0.0)
+            assert len(reader._loop) == 0
+            reader.use(0.01)
+            await eventually(lambda: len(told.reports) > 1)
+            reader.use(0.0)
+            assert pool[0].load is None
+            await eventually(lambda: not len(reader._loop))
+            reader.use(60.0)
+            assert reader.interval_s == 60.0
+            assert len(reader._loop) == 1
+
+
+async def test_backends_are_asked_one_after_the_other_in_the_course_of_the_interval() -> None:
+    async with scripted_backend(serve) as triton:
+        told, pool = Told(), [record(str(number), triton.target) for number in range(4)]
+        async with reading(pool, told) as reader:
+            reader.use(1.0)
+            await eventually(lambda: told.names == ["0"])
+            assert len(reader._asks) == 0, "the next one has to wait for its turn"
+            await eventually(lambda: len(told.names) == 4)
+            times = [report.at for _, report in told.reports]
+            assert min(b - a for a, b in pairwise(times)) > 0.1

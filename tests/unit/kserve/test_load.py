@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from lb.domain.load import DeviceLoad, ModelLoad
+from lb.kserve.load import LoadPage
+
+PAGE = b"""\
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{model="a",version="1"} 3
+nv_inference_pending_request_count{model="a",version="2"} 1.000000
+nv_inference_pending_request_count{version="1",model="b.c"} 0
+nv_inference_request_success{model="a",version="1"} 12
+nv_inference_request_failure{model="a",reason="OTHER",version="1"} 7
+nv_inference_count{model="d",version="1"} 7
+nv_inference_exec_count{model="a",version="1"} 6
+nv_inference_request_duration_us{model="a",version="1"} 99000000
+nv_inference_compute_input_duration_us{model="a",version="1"} 1000
+nv_inference_compute_infer_duration_us{model="a",version="1"} 2e+06
+nv_inference_compute_output_duration_us{gpu_uuid="GPU-1",model="a",version="1"} 3000
+nv_inference_first_response_histogram_ms_bucket{model="a",version="1",le="100"} 1
+nv_gpu_utilization{gpu_uuid="GPU-1"} 0.35
+nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 17179869184.000000
+nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 1073741824
+nv_gpu_memory_used_bytes{gpu_uuid="MIG-2"} 5
+nv_gpu_utilization{gpu_uuid="MIG-2"} nan
+nv_gpu_power_usage{gpu_uuid="GPU-1"} 70.5
+nv_cpu_utilization 0.9
+"""
+
+
+def read(page: bytes) -> LoadPage:
+    found = LoadPage()
+    found.add(page)
+    return found
+
+
+def test_versions_of_a_model_are_added_up() -> None:
+    assert read(PAGE).models == {
+        b"a": ModelLoad(pending=4.0, requests=12.0, executions=6.0, execution_s=2.004),
+        b"b.c": ModelLoad(),
+    }
+
+
+def test_devices_say_what_they_know() -> None:
+    assert read(PAGE).devices == (
+        DeviceLoad(
+            device=b"GPU-1",
+            utilization=0.35,
+            memory_used=float(2**30),
+            memory_total=float(2**34),
+        ),
+        DeviceLoad(device=b"MIG-2", memory_used=5.0),
+    )
+
+
+def test_a_page_may_be_read_in_pieces() -> None:
+    whole, parts = read(PAGE), LoadPage()
+    for line in PAGE.splitlines(keepends=True):
+        parts.add(line)
+    assert (parts.models, parts.devices) == (whole.models, whole.devices)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b'nv_inference_pending_request_count{model="a"} nan\n',
+        b'nv_inference_pending_request_count{model="a"} -1\n',
+        b'nv_inference_pending_request_count{model="a"} 1e999\n',
+        b'nv_inference_pending_request_count{model="a"} 1e\n',
+        b'nv_inference_pending_request_count{version="1"} 1\n',
+        b'nv_gpu_utilization{uuid="1"} 0.5\n',
+        b'nv_gpu_utilization{gpu_uuid="',
+        b"\xff\x00 nv_gpu_utilization{} 3",
+    ],
+)
+def test_what_is_no_page_says_nothing(page: bytes) -> None:
+    found = read(page)
+    assert (found.models, found.devices) == ({}, ())
+
+
+def test_a_utilisation_beyond_all_is_all() -> None:
+    (device,) = read(b'nv_gpu_utilization{gpu_uuid="1"} 98\n').devices
+    assert device.utilization == 1.0
