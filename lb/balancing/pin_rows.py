@@ -17,7 +17,18 @@ _SHARDS: Final = 256
 class PinRows:
     """Each row has a key, an owner and a place in one queue. Row numbers are used again."""
 
-    __slots__ = ("_count", "_free", "_index", "_keys", "_newer", "_older", "owner", "queue", "used")
+    __slots__ = (
+        "_count",
+        "_free",
+        "_index",
+        "_keys",
+        "_newer",
+        "_older",
+        "owner",
+        "queue",
+        "rate",
+        "used",
+    )
 
     def __init__(self) -> None:
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(_SHARDS))
@@ -31,6 +42,8 @@ class PinRows:
         """Whatever the owner of the table wants to find again."""
         self.used = array("d")
         """When a row was last used, in monotonic seconds."""
+        self.rate = array("f")
+        """How often it was used then, in times per second; the owner of the table keeps it."""
         self._free = NO_ROW
         self._count = 0
 
@@ -96,6 +109,7 @@ class PinRows:
         for column in (self._older, self._newer, self.queue, self.owner):
             column.append(0)
         self.used.append(0.0)
+        self.rate.append(0.0)
         self._keys.append(b"")
         return len(self._keys) - 1
 

@@ -1,8 +1,9 @@
 """Which backend runs which sequence, over all protocols and connections.
 
-A sequence is pinned by its START to the backend with the fewest open sequences of its model for
-its weight, or to one that every replica of the balancer can find by a hash; its other steps follow;
-its END, or a long silence, frees it. A pin wins over who may
+A sequence is pinned by its START to the backend whose time is spoken for the least by those that
+are open (`habits`), to the one with the fewest of its model for its weight, or to one that every
+replica of the balancer can find by a hash; its other steps follow; its END, or a long silence,
+frees it. A pin wins over who may
 get new requests, so a backend that drains keeps what it runs. When a backend has died its pins
 are lost: the next step of each is told so, and the next START is placed afresh.
 
@@ -17,8 +18,10 @@ from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from lb.balancing.habits import STEP_RATE, Habit, StepCost, faded
 from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
+from lb.balancing.shares import OpenModel, Share, Totals, by_work
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -38,6 +41,8 @@ _MAX_MODELS: Final = 10_000
 class Affinity(Enum):
     """How the backend of a new sequence is chosen."""
 
+    LEAST_WORK = "least_work"
+    """Where the least of the time is spoken for."""
     LEAST_OPEN = "least_open"
     RENDEZVOUS = "rendezvous"
     """By a hash of the key over the eligible backends: replicas of the balancer agree on it
@@ -53,44 +58,6 @@ class OpenSequence(NamedTuple):
     """Name of the backend; empty: it is over."""
     lifetime_s: float = 0.0
     """How long it is remembered without a step."""
-
-
-class _Model:
-    """The open sequences of one model."""
-
-    __slots__ = ("name", "number", "open", "shares")
-
-    def __init__(self, name: bytes, number: int) -> None:
-        self.name = name
-        self.number = number
-        """Stands for the name in keys. Never used again."""
-        self.open = 0
-        self.shares: dict[Backend, _Share] = {}
-
-    def row_key(self, sequence_id: int | str) -> bytes:
-        """What tells its sequences from all others."""
-        if isinstance(sequence_id, int):
-            return b"%x i%x" % (self.number, sequence_id)
-        return b"%x s%b" % (self.number, sequence_id.encode("utf-8", "surrogateescape"))
-
-
-class _Share:
-    """Those of them that run on one backend, until it dies."""
-
-    __slots__ = ("backend", "deaths", "model", "number", "open")
-
-    def __init__(self, model: _Model, backend: Backend, number: int) -> None:
-        self.model = model
-        self.backend = backend
-        self.number = number
-        """Stands for it in rows."""
-        self.deaths = backend.deaths
-        self.open = 0
-
-    @property
-    def is_lost(self) -> bool:
-        """Its backend has died since."""
-        return self.deaths != self.backend.deaths
 
 
 class Pin:
@@ -126,9 +93,11 @@ class SequenceTable:
         """By row: those with steps under way."""
         self._queues: dict[float, int] = {}
         """By lifetime: of rows that live equally long without a step."""
-        self._models: dict[bytes, _Model] = {}
+        self._models: dict[bytes, OpenModel] = {}
+        self._habits: dict[bytes, Habit] = {}
+        self._totals = Totals()
         self._models_seen = 0
-        self._shares: dict[int, _Share] = {}
+        self._shares: dict[int, Share] = {}
         self._shares_seen = 0
         self._turn = 0
         self.told: Callable[[OpenSequence], None] | None = None
@@ -154,6 +123,7 @@ class SequenceTable:
         now: float,
         tried: tuple[Backend, ...] = (),
         joined: Collection[Backend] = (),
+        slots: int = 0,
     ) -> tuple[Backend | None, Pin | None]:
         """Choose the backend of a step, and count the step as under way if it is pinned.
 
@@ -164,6 +134,7 @@ class SequenceTable:
             now: monotonic seconds.
             tried: backends at which an attempt at this request has failed.
             joined: backends that take it without one more request in flight.
+            slots: sequences of its model that one backend runs at once; 0: that is not known.
 
         Returns:
             The backend, and the pin that `ended` wants to have back. No pin: it is not
@@ -187,16 +158,17 @@ class SequenceTable:
             self._close(row)
             row = NO_ROW
         if row == NO_ROW:
-            if not step.is_start and self.affinity is Affinity.LEAST_OPEN:
+            if not step.is_start and self.affinity is not Affinity.RENDEZVOUS:
                 return None, None
-            backend = self._choose(step, placement, tried, joined)
+            candidates = self._candidates(step, placement, tried, joined)
+            backend = self._choose(step, candidates, slots, now)
             if backend is None:
                 return None, None
             row = self._open(step.key, queue, backend, now)
             if row == NO_ROW:
                 return backend, None
         else:
-            self._rows.touch(row, queue, now)
+            self._use(row, queue, now, is_step=True)
         pin = self._pins.get(row)
         if pin is None:
             pin = self._pins[row] = Pin(self._shares[self._rows.owner[row]].backend, row)
@@ -207,7 +179,14 @@ class SequenceTable:
         return pin.backend, pin
 
     def ended(
-        self, step: SequenceStep, pin: Pin, starts: int, now: float, *, surely_not_run: bool = False
+        self,
+        step: SequenceStep,
+        pin: Pin,
+        starts: int,
+        now: float,
+        *,
+        surely_not_run: bool = False,
+        began_at: float = 0.0,
     ) -> None:
         """An attempt at a step is over, however it ended.
 
@@ -217,16 +196,19 @@ class SequenceTable:
             starts: `pin.starts` right after it was placed.
             now: monotonic seconds.
             surely_not_run: the backend certainly did nothing: no sequence began, or ended.
+            began_at: when it was sent, if it was answered well; its time teaches.
         """
         pin.steps -= 1
         row = pin.row
         if row == NO_ROW:
             return  # it was freed meanwhile
+        if began_at:
+            self._shares[self._rows.owner[row]].cost.ended(began_at, now)
         is_over = step.is_start if surely_not_run else step.is_end
         if is_over and pin.starts == starts:
             self._close(row)
             return
-        self._rows.touch(row, self._rows.queue[row], now)
+        self._use(row, self._rows.queue[row], now, is_step=False)
         if not pin.steps:
             del self._pins[row]
 
@@ -255,6 +237,22 @@ class SequenceTable:
         """Forget up to `limit` expired sequences of each lifetime; due about every second."""
         for lifetime_s, queue in self._queues.items():
             self._expire(queue, lifetime_s, now, limit)
+
+    # Time that is spoken for
+
+    def cost(self, model: bytes, backend: Backend) -> StepCost | None:
+        """What steps of a model cost at a backend, to be taught; None: none ran there."""
+        habit = self._habits.get(model)
+        return None if habit is None else habit.cost(backend)
+
+    def totals(self, now: float) -> dict[Backend, float]:
+        """The parts of their time that open sequences of all models take; 0 of those left out."""
+        return self._totals.renew(self._shares.values(), now)
+
+    def keep_only(self, backends: frozenset[Backend]) -> None:
+        """Forget what was learnt of backends that have gone."""
+        for habit in self._habits.values():
+            habit.keep_only(backends)
 
     # Another table
 
@@ -303,15 +301,28 @@ class SequenceTable:
         """Name of the backend, model, and how many run there; of models beyond the first
         `max_models` under the name `other`."""
         found: Counter[tuple[str, str]] = Counter()
+        for name, share in self._by_model(max_models):
+            found[share.backend.name, name] += share.open
+        for (backend, name), count in found.items():
+            yield backend, name, count
+
+    def time_by_model(self, max_models: int, now: float) -> Iterator[tuple[str, str, float]]:
+        """The same with the part of the backend's time that they are expected to take."""
+        found: dict[tuple[str, str], float] = {}
+        for name, share in self._by_model(max_models):
+            key = share.backend.name, name
+            found[key] = found.get(key, 0.0) + share.part(now)
+        for (backend, name), part in found.items():
+            yield backend, name, part
+
+    def _by_model(self, max_models: int) -> Iterator[tuple[str, Share]]:
         for number, model in enumerate(self._models.values()):
             name = (
                 model.name.decode("utf-8", "backslashreplace") if number < max_models else "other"
             )
             for share in model.shares.values():
                 if not share.is_lost:
-                    found[share.backend.name, name] += share.open
-        for (backend, name), count in found.items():
-            yield backend, name, count
+                    yield name, share
 
     def counts(self) -> dict[str, int]:
         """Since the start: how many were started, and forgotten without their END."""
@@ -324,21 +335,30 @@ class SequenceTable:
 
     # Choice
 
-    def _choose(
-        self,
+    @staticmethod
+    def _candidates(
         step: SequenceStep,
         placement: Placement,
         tried: tuple[Backend, ...],
         joined: Collection[Backend],
-    ) -> Backend | None:
+    ) -> list[Backend]:
         free = list(placement.eligible)
         if step.is_start:  # others have to go where they belong
             free = [backend for backend in free if backend.has_room or backend in joined]
-        candidates = [backend for backend in free if backend not in tried] or free
+        return [backend for backend in free if backend not in tried] or free
+
+    def _choose(
+        self, step: SequenceStep, candidates: list[Backend], slots: int, now: float
+    ) -> Backend | None:
         if not candidates:
             return None
         model = self._models.get(step.key.model)
         shares = model.shares if model is not None else {}
+        if self.affinity is Affinity.LEAST_WORK:
+            if not self._totals.hold(now):
+                self.totals(now)
+            habit = self._habit(step.key.model)
+            return by_work(habit, shares, self._totals, candidates, slots, now)
 
         def running(backend: Backend) -> int:
             share = shares.get(backend)
@@ -369,7 +389,27 @@ class SequenceTable:
 
     # Pins
 
-    def _share_of(self, key: SequenceKey) -> _Share | None:
+    def _use(self, row: int, queue: int, now: float, *, is_step: bool) -> None:
+        """Something was heard of a sequence: a step of it begins, or is over."""
+        rows = self._rows
+        share = self._shares[rows.owner[row]]
+        pause_s = max(0.0, now - rows.used[row])
+        share.model.habit.note(pause_s, is_step=is_step)
+        step = STEP_RATE if is_step else 0.0
+        rows.rate[row] = faded(rows.rate[row], pause_s) + step
+        share.add_rate(step, now)
+        rows.touch(row, queue, now)
+
+    def _habit(self, model: bytes) -> Habit:
+        habits = self._habits
+        habit = habits.get(model)
+        if habit is None:
+            if len(habits) >= 2 * _MAX_MODELS:
+                self._habits = habits = {each.name: each.habit for each in self._models.values()}
+            habit = habits[model] = Habit()
+        return habit
+
+    def _share_of(self, key: SequenceKey) -> Share | None:
         model = self._models.get(key.model)
         row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
         return None if row == NO_ROW else self._shares[self._rows.owner[row]]
@@ -400,11 +440,12 @@ class SequenceTable:
                 self.dropped += 1
                 return NO_ROW
             self._models_seen += 1
-            model = self._models[key.model] = _Model(key.model, self._models_seen)
+            habit = self._habit(key.model)
+            model = self._models[key.model] = OpenModel(key.model, self._models_seen, habit)
         share = model.shares.get(backend)
         if share is None or share.is_lost:
             self._shares_seen += 1
-            share = model.shares[backend] = _Share(model, backend, self._shares_seen)
+            share = model.shares[backend] = Share(model, backend, self._shares_seen)
             self._shares[share.number] = share
         model.open += 1
         share.open += 1
@@ -414,7 +455,10 @@ class SequenceTable:
         if self.told is not None:
             lifetime_s = next(each for each, known in self._queues.items() if known == queue)
             self.told(OpenSequence(key, backend.name, lifetime_s))
-        return self._rows.add(model.row_key(key.id), share.number, queue, now)
+        row = self._rows.add(model.row_key(key.id), share.number, queue, now)
+        self._rows.rate[row] = model.habit.rate
+        share.add_rate(self._rows.rate[row], now)
+        return row
 
     def _close(self, row: int) -> None:
         pin = self._pins.pop(row, None)
@@ -422,8 +466,10 @@ class SequenceTable:
             pin.row = NO_ROW
         if self.told is not None:
             self.told(OpenSequence(self._key(row), ""))
-        share = self._shares[self._rows.owner[row]]
-        self._rows.remove(row)
+        rows = self._rows
+        share = self._shares[rows.owner[row]]
+        share.take_rate(rows.rate[row], rows.used[row])
+        rows.remove(row)
         share.open -= 1
         if not share.is_lost:
             share.backend.open_sequences -= 1
@@ -443,7 +489,7 @@ class SequenceTable:
             if row == NO_ROW or rows.used[row] + lifetime_s > now:
                 return
             if row in self._pins:
-                rows.touch(row, queue, now)  # a long step is no silence
+                self._use(row, queue, now, is_step=False)  # a long step is no silence
             else:
                 self.expired += 1
                 self._close(row)

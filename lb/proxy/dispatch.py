@@ -329,7 +329,7 @@ class Dispatcher:
         if now is None:
             now = self.clock()
         if exchange.particulars is not None:
-            self.steps.ended(exchange.particulars, outcome, now)
+            self.steps.ended(exchange, exchange.particulars, outcome, code, now)
             queued = exchange.particulars.queued
             if queued is not None and queued.is_under_way:
                 self.queue.ended(exchange, queued, outcome, code, now)

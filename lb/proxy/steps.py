@@ -14,7 +14,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.domain.pool import Placement
+from lb.domain.pool import Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
@@ -22,8 +22,13 @@ from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.failure import upstream_detail
 
 _SWEEP_S: Final = 1.0
+_HTTP_GOOD: Final = range(200, 300)
 _SWEPT: Final = 5000
 """Sequences that one sweep forgets at most, which takes about 6 ms."""
+_NOTHING: Final = 0.001
+"""A part of a backend's time that is not worth speaking of."""
+SpokenFor = Callable[[Backend, float, float], None]
+"""Is told of a backend, the part of its time that is spoken for, and the time."""
 UNKNOWN_IDLE_S: Final = 60.0
 """Patience with sequences of a model whose configuration has not been read."""
 
@@ -33,11 +38,36 @@ class Steps:
 
     def __init__(self, table: SequenceTable) -> None:
         self.table = table
+        self._backends: tuple[Backend, ...] = ()
+        """Those of the pool when it was last looked at."""
 
-    def keep_swept(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
-        """Forget what has expired every second from now on, until the timers are closed."""
-        self.table.sweep(clock(), _SWEPT)
-        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock))
+    def keep_swept(
+        self, timers: TimerWheel, clock: Callable[[], float], told: SpokenFor, pool: PoolRef
+    ) -> None:
+        """Forget what has expired every second from now on, until the timers are closed, and tell
+        how much of each backend's time open sequences take."""
+        now = clock()
+        self.table.sweep(now, _SWEPT)
+        self.tell(told, pool.current.backends, now)
+        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock, told, pool))
+
+    def tell(self, told: SpokenFor, backends: tuple[Backend, ...], now: float) -> None:
+        """Tell how much of each backend's time open sequences take.
+
+        Args:
+            told: is told of each.
+            backends: of the pool.
+            now: monotonic seconds.
+        """
+        if self._backends is not backends:
+            self._backends = backends
+            self.table.keep_only(frozenset(backends))
+        totals = self.table.totals(now)
+        for backend in backends:
+            part = totals.get(backend, 0.0)
+            if part or backend.spoken_for:
+                backend.spoken_for = part if part > _NOTHING else 0.0
+                told(backend, backend.spoken_for, now)
 
     def place(
         self, exchange: Exchange, placement: Placement, facts: ModelFacts | None, now: float
@@ -56,7 +86,9 @@ class Steps:
         particulars = exchange.particulars
         if particulars is None or (step := particulars.step) is None:
             return None
-        backend, pin = self.table.place(step, placement, idle_of(facts), now, exchange.tried)
+        backend, pin = self.table.place(
+            step, placement, idle_of(facts), now, exchange.tried, slots=slots_of(facts)
+        )
         if backend is None or pin is None:
             return backend
         refused = refusal(step, backend, exchange.protocol)
@@ -67,13 +99,29 @@ class Steps:
         particulars.starts = pin.starts
         return backend
 
-    def ended(self, particulars: Particulars, outcome: Outcome, now: float) -> None:
+    def ended(
+        self,
+        exchange: Exchange,
+        particulars: Particulars,
+        outcome: Outcome,
+        code: int,
+        now: float,
+    ) -> None:
         """The attempt at a step is over."""
         pin, step = particulars.pin, particulars.step
         if pin is None or step is None:
             return
-        surely_not_run = REPLAY_TABLE[outcome].ran is Ran.NO
-        self.table.ended(step, pin, particulars.starts, now, surely_not_run=surely_not_run)
+        is_good = outcome is Outcome.ANSWERED and (
+            not code if exchange.protocol is AppProtocol.GRPC else code in _HTTP_GOOD
+        )
+        self.table.ended(
+            step,
+            pin,
+            particulars.starts,
+            now,
+            surely_not_run=REPLAY_TABLE[outcome].ran is Ran.NO,
+            began_at=exchange.attempt_at if is_good else 0.0,
+        )
         particulars.pin = None
 
     def home(self, step: SequenceStep) -> Backend | None:
@@ -128,3 +176,8 @@ def idle_of(facts: ModelFacts | None) -> float:
     if facts is None or facts.is_stateful is None:
         return UNKNOWN_IDLE_S
     return facts.idle_s
+
+
+def slots_of(facts: ModelFacts | None) -> int:
+    """Sequences of a model that one backend runs at once; 0 where that is not known."""
+    return 0 if facts is None else facts.slots

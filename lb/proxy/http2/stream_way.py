@@ -14,7 +14,7 @@ from lb.kserve.gate import StreamMask
 from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.http2.call import Call
-from lb.proxy.steps import idle_of, refusal
+from lb.proxy.steps import idle_of, refusal, slots_of
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Pipe
 from lb.wire.http2.heads import RequestHead
@@ -118,7 +118,8 @@ class RoutedStream(Call):
         tried = self.tried if self._home is None else ()
         idle_s = idle_of(None if route is None else route.facts)
         joined = self._joined
-        backend, pin = table.place(step, placement, idle_s, now, tried, joined)
+        slots = slots_of(None if route is None else route.facts)
+        backend, pin = table.place(step, placement, idle_s, now, tried, joined, slots)
         refused = None if backend is None else refusal(step, backend, _GRPC, joined)
         if pin is not None:
             # Nobody can say when a step on a stream is over: its answers may be many.

@@ -1,0 +1,146 @@
+"""The open sequences of a model by backend, and how much of each backend's time they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from lb.balancing.habits import Habit, faded
+from lb.domain.backend import Backend
+
+_QUIET: Final = 0.05
+"""What an open sequence that is quiet counts, in parts of a usual one: it may go on any time."""
+_BESIDE: Final = 0.5
+"""What the time counts that sequences of other models take: they share the device, but no
+instance."""
+_TOTALS_S: Final = 0.5
+"""How long what all models take together is taken to be the same."""
+
+
+class OpenModel:
+    """The open sequences of one model."""
+
+    __slots__ = ("habit", "name", "number", "open", "shares")
+
+    def __init__(self, name: bytes, number: int, habit: Habit) -> None:
+        self.name = name
+        self.habit = habit
+        self.number = number
+        """Stands for the name in keys. Never used again."""
+        self.open = 0
+        self.shares: dict[Backend, Share] = {}
+
+    def row_key(self, sequence_id: int | str) -> bytes:
+        """What tells its sequences from all others."""
+        if isinstance(sequence_id, int):
+            return b"%x i%x" % (self.number, sequence_id)
+        return b"%x s%b" % (self.number, sequence_id.encode("utf-8", "surrogateescape"))
+
+
+class Share:
+    """Those of them that run on one backend, until it dies."""
+
+    __slots__ = (
+        "_rate", "_rate_at", "backend", "cost", "deaths", "model", "number", "open", "time",
+    )  # fmt: skip
+
+    def __init__(self, model: OpenModel, backend: Backend, number: int) -> None:
+        self.model = model
+        self.backend = backend
+        self.number = number
+        """Stands for it in rows."""
+        self.deaths = backend.deaths
+        self.open = 0
+        self.cost = model.habit.cost(backend)
+        self._rate = 0.0
+        self._rate_at = 0.0
+        self.time = 0.0
+        """`part` when all were last looked at."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Its backend has died since."""
+        return self.deaths != self.backend.deaths
+
+    # Steps per second: a sum over its sequences that fades as each of them does
+
+    def add_rate(self, rate: float, now: float) -> None:
+        """So many more steps per second are to be expected."""
+        self._rate = self.rate(now) + rate
+        self._rate_at = now
+
+    def take_rate(self, rate: float, at: float) -> None:
+        """A sequence is over that had so many at a time, which is not after the last addition."""
+        self._rate = max(0.0, self._rate - faded(rate, self._rate_at - at))
+
+    def rate(self, now: float) -> float:
+        """Steps per second, as far as was seen of late."""
+        return faded(self._rate, now - self._rate_at) if self._rate else 0.0
+
+    def part(self, now: float) -> float:
+        """The part of the backend's time that they take; 1 is all of it."""
+        return self.rate(now) * self.model.habit.step_s(self.backend)
+
+
+class Totals:
+    """The parts of their time that open sequences of all models take at backends, looked at now
+    and then."""
+
+    __slots__ = ("_at", "parts")
+
+    def __init__(self) -> None:
+        self.parts: dict[Backend, float] = {}
+        self._at = -_TOTALS_S
+
+    def hold(self, now: float) -> bool:
+        """Whether they are new enough."""
+        return 0.0 <= now - self._at < _TOTALS_S
+
+    def renew(self, shares: Iterable[Share], now: float) -> dict[Backend, float]:
+        """Look again at all there is."""
+        self._at = now
+        parts: dict[Backend, float] = {}
+        self.parts = parts
+        for share in shares:
+            share.time = 0.0 if share.is_lost else share.part(now)
+            parts[share.backend] = parts.get(share.backend, 0.0) + share.time
+        return parts
+
+
+def by_work(
+    habit: Habit,
+    shares: Mapping[Backend, Share],
+    totals: Totals,
+    candidates: Sequence[Backend],
+    slots: int,
+    now: float,
+) -> Backend:
+    """The backend whose time would be spoken for the least with one more sequence.
+
+    Args:
+        habit: of its model.
+        shares: of its model.
+        totals: of all models.
+        candidates: not empty.
+        slots: sequences of the model that one backend runs at once; 0: that is not known.
+        now: monotonic seconds.
+    """
+    usual = habit.rate
+
+    def rank(backend: Backend) -> tuple[bool, float, float, int]:
+        share = shares.get(backend)
+        beside = totals.parts.get(backend, 0.0)
+        rate = usual
+        running = 0
+        if share is not None and not share.is_lost:
+            running = share.open
+            rate += share.rate(now) + _QUIET * usual * running
+            beside = max(0.0, beside - share.time)
+        return (
+            0 < slots <= running,
+            rate * habit.unit_s(backend, now) + _BESIDE * beside,
+            (backend.in_flight + 1) * backend.inverse_weight,
+            backend.last_sequence,
+        )
+
+    return min(candidates, key=rank)

@@ -1,0 +1,138 @@
+"""What the scheduler knows of requests that it does not place: those that cannot wait, and what
+sequences take of a backend's time."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.balancing.index import LARGE
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.backend import Backend
+from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from tests.fakes.backends import make_backend
+
+ROUNDS = 8
+
+
+class Desk:
+    """A scheduler that has learnt how long requests take at some backends."""
+
+    def __init__(self, *takes_s: float) -> None:
+        self.scheduler = QueueScheduler()
+        self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
+        self.plan = Plan(limits={}, default=LaneLimit(1, is_auto=True))
+        self.now = 100.0
+        for backend, took_s in zip(self.backends, takes_s, strict=True):
+            for _ in range(ROUNDS if took_s else 0):
+                self.run(backend, took_s)
+
+    def ticket(self, *eligible: Backend) -> Ticket:
+        return Ticket(b"model", b"", self.plan, eligible or self.backends, self.now)
+
+    def run(self, backend: Backend, took_s: float) -> None:
+        ticket = self.ticket()
+        self.scheduler.start(ticket, backend, self.now)
+        assert ticket.backend is backend
+        self.now += took_s
+        self.scheduler.over(ticket, self.now, Ending.GOOD)
+        self.now += 0.01
+
+    def expected(self) -> list[float]:
+        return [lane.expected_s for lane in self.scheduler.lanes()]
+
+    def in_flight(self) -> list[int]:
+        return [lane.in_flight for lane in self.scheduler.lanes()]
+
+    def best(self, home: Backend | None = None) -> str:
+        backend = self.scheduler.best(self.ticket(), self.now, home)
+        return "-" if backend is None else backend.name
+
+
+def test_what_begins_past_the_queue_teaches_and_counts() -> None:
+    desk = Desk(0.01, 0.04)
+    assert desk.expected() == pytest.approx([0.01, 0.04])
+    ticket = desk.ticket()
+    desk.scheduler.start(ticket, desk.backends[0], desk.now)
+    assert desk.in_flight() == [1, 0]
+    offered = desk.ticket()
+    assert desk.scheduler.offer(offered, desk.now) is desk.backends[0]  # sent ahead
+    desk.scheduler.over(ticket, desk.now + 0.01, Ending.GOOD)
+    desk.scheduler.over(offered, desk.now + 0.02, Ending.GOOD)
+    assert desk.in_flight() == [0, 0]
+
+
+def test_the_best_is_where_a_request_ends_first() -> None:
+    desk = Desk(0.01, 0.04)
+    places = []
+    for _ in range(10):
+        ticket = desk.ticket()
+        backend = desk.scheduler.best(ticket, desk.now)
+        assert backend is not None
+        desk.scheduler.start(ticket, backend, desk.now)
+        places.append(backend.name)
+    assert places[:3] == ["b0"] * 3
+    assert 1 <= places.count("b1") <= 3  # however many there are already
+
+
+def test_home_is_good_enough_unless_another_one_is_clearly_better() -> None:
+    desk = Desk(0.010, 0.013, 0.04)
+    assert desk.best() == "b0"
+    assert desk.best(desk.backends[1]) == "b1"
+    assert desk.best(desk.backends[2]) == "b0"
+    desk.scheduler.start(desk.ticket(), desk.backends[1], desk.now)
+    assert desk.best(desk.backends[1]) == "b0"
+
+
+def test_a_backend_at_its_limit_for_everything_is_none_but_for_what_is_there() -> None:
+    desk = Desk(0.01)
+    (only,) = desk.backends
+    only.max_in_flight = only.in_flight = 1
+    assert desk.best() == "-"
+    assert desk.best(only) == "b0"
+
+
+def test_what_sequences_take_makes_a_backend_slower_at_once() -> None:
+    desk = Desk(0.01, 0.01)
+    first, second = desk.backends
+    desk.scheduler.spoken_for(first, 0.5, desk.now)
+    assert desk.expected() == pytest.approx([0.02, 0.01])
+    assert {desk.best() for _ in range(5)} == {"b1"}
+    desk.scheduler.spoken_for(first, 0.0, desk.now)
+    assert desk.expected() == pytest.approx([0.01, 0.01])
+    desk.scheduler.spoken_for(second, 7.0, desk.now)
+    assert desk.expected() == pytest.approx([0.01, 0.1])  # bounded
+
+
+def test_what_is_measured_has_the_last_word() -> None:
+    desk = Desk(0.01, 0.01)
+    first = desk.backends[0]
+    desk.scheduler.spoken_for(first, 0.5, desk.now)
+    for _ in range(60):
+        desk.run(first, 0.012)
+    assert desk.expected()[0] == pytest.approx(0.012, rel=0.05)
+    desk.scheduler.spoken_for(first, 0.52, desk.now)  # little has changed
+    assert desk.expected()[0] == pytest.approx(0.012, rel=0.05)
+
+
+def test_what_is_learnt_meanwhile_is_of_that_time() -> None:
+    desk = Desk(0.0)
+    (only,) = desk.backends
+    only.spoken_for = 0.5
+    desk.run(only, 0.02)  # the first that the scheduler hears of it
+    for _ in range(ROUNDS):
+        desk.run(only, 0.02)
+    desk.scheduler.spoken_for(only, 0.0, desk.now)
+    assert desk.expected() == pytest.approx([0.01])
+
+
+def test_a_backend_that_nobody_knows_of_may_be_spoken_for() -> None:
+    desk = Desk(0.01)
+    desk.scheduler.spoken_for(make_backend("new"), 0.5, desk.now)
+    assert desk.expected() == pytest.approx([0.01])
+
+
+def test_among_very_many_the_slowed_one_is_not_the_best_any_more() -> None:
+    desk = Desk(*[0.005], *[0.01] * LARGE)
+    assert desk.best() == "b0"
+    desk.scheduler.spoken_for(desk.backends[0], 0.8, desk.now)
+    assert desk.best() != "b0"
