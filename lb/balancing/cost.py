@@ -88,12 +88,14 @@ class Cost:
 
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what somebody else has measured; a few samples outweigh it."""
-        self.count = self.assumed = self._weight = KNOWN
+        self.count = self.assumed = KNOWN
+        self._weight = 1
         self.at = now
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)
         self.row_s = measured.row_s
         self.base_s = mean - measured.row_s * measured.rows
-        self.deviation_s = self.unsure_s = mean / 4
+        self.deviation_s = mean / 16
+        self.unsure_s = mean / 4
         self._row_mean = measured.rows
         self._row_var = measured.rows_variance
         self._row_cov = measured.row_s * measured.rows_variance

@@ -80,7 +80,7 @@ class Change:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
         product.dispatcher.queue.options = queue_options(new)
-        product.load.use(new.scheduling.ask_pending)
+        product.readers.load.use(new.scheduling.ask_pending)
         if (old.scheduling, old.models) != (new.scheduling, new.models):
             product.directory.use_planner(Planner(plan_rules(new)), time.monotonic())
         apply_judgement(product.directory, new, time.monotonic())

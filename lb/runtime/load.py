@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from lb.control.directory import BackendDirectory
 from lb.control.load import LoadReader
@@ -10,40 +11,56 @@ from lb.control.models import ModelWatch
 from lb.control.priors import PriorReader
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord
-from lb.control.warm_up import WarmUp
 from lb.domain.schedule import Scheduler
 from lb.health.models import Version
 from lb.net.ask.asker import Asker
 
 
-def make_load_reader(
-    directory: BackendDirectory, asker: Asker, scheduler: Scheduler, interval_s: float
-) -> LoadReader:
-    """Asks again and again. Needs a running loop."""
-    reader = LoadReader(
-        asker, lambda: directory.records, scheduler.under_way, scheduler.busy_elsewhere
-    )
-    reader.use(interval_s)
-    return reader
+@dataclass(frozen=True, slots=True)
+class LoadReaders:
+    """Both of them."""
+
+    load: LoadReader
+    """Asks again and again what there is to do."""
+    priors: PriorReader
+    """Asks those that join what they have measured."""
+
+    async def aclose(self) -> None:
+        """Ask nobody any more."""
+        await self.load.aclose()
+        await self.priors.aclose()
 
 
-def make_prior_reader(
+def make_load_readers(
     directory: BackendDirectory,
     asker: Asker,
     scheduler: Scheduler,
     watch: ModelWatch,
-    warm_up: WarmUp,
-) -> PriorReader:
-    """Asks those that join."""
-    reader = PriorReader(
+    interval_s: float,
+) -> LoadReaders:
+    """Make them. Needs a running loop.
+
+    Args:
+        directory: of whom to ask.
+        asker: makes the calls.
+        scheduler: is told.
+        watch: knows who joins.
+        interval_s: how often each is asked what there is to do; 0: not at all.
+    """
+    load = LoadReader(
+        asker, lambda: directory.records, scheduler.under_way, scheduler.busy_elsewhere
+    )
+    load.use(interval_s)
+    priors = PriorReader(
         directory,
         Questions(asker),
         lambda backend, measured: scheduler.assume(backend, measured, time.monotonic()),
     )
+    before = watch.came
 
     def came(record: BackendRecord, versions: frozenset[Version]) -> None:
-        warm_up.came(record, versions)
-        reader.came(record, versions)
+        before(record, versions)
+        priors.came(record, versions)
 
     watch.came = came
-    return reader
+    return LoadReaders(load, priors)

@@ -164,7 +164,7 @@ class Process:
             product.models.start()
             await self._unless_stopped(product.probes.first_round())
             await self._unless_stopped(product.models.first_round(_TABLES_S))
-            await self._unless_stopped(product.priors.first_round(_TABLES_S))
+            await self._unless_stopped(product.readers.priors.first_round(_TABLES_S))
             if not self._stop.is_set():
                 await self._begin(product, doors)
                 reloader.begun.set()

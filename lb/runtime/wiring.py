@@ -21,19 +21,18 @@ from lb.admin.queue import QueueApi
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
-from lb.control.load import LoadReader
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
 from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.plans import Planner
-from lb.control.priors import PriorReader
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.scaling import LoadSample
 from lb.control.views import conduct_statuses, port_statuses
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol, BackendPort
+from lb.domain.schedule import Scheduler
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
@@ -51,7 +50,7 @@ from lb.proxy.steps import Steps
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
-from lb.runtime.load import make_load_reader, make_prior_reader
+from lb.runtime.load import LoadReaders, make_load_readers
 from lb.runtime.logs import Logs
 from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import (
@@ -129,8 +128,7 @@ class Product:
     access: Access
     reloads: Reloads
     scaling: ScalingSignal
-    load: LoadReader
-    priors: PriorReader
+    readers: LoadReaders
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -155,11 +153,10 @@ class Product:
         await self.probes.aclose()
         await self.restorer.aclose()
         await self.warm_up.aclose()
-        await self.priors.aclose()
+        await self.readers.aclose()
         await self.models.aclose()
         self.hedger.use(None)
         self.dispatcher.queue.close()
-        await self.load.aclose()
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
@@ -222,8 +219,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         access=access,
         reloads=reloads,
         scaling=_scaling(settings, meter, dispatcher, timers),
-        load=make_load_reader(directory, askers[1], scheduler, settings.scheduling.ask_pending),
-        priors=make_prior_reader(directory, askers[1], scheduler, models, warm_up),
+        readers=_readers(settings, directory, askers[1], scheduler, models),
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
     return product
@@ -377,6 +373,17 @@ def _models(
     )
     watch.came = warm_up.came
     return watch, restorer, warm_up
+
+
+def _readers(
+    settings: Settings,
+    directory: BackendDirectory,
+    asker: Asker,
+    scheduler: Scheduler,
+    watch: ModelWatch,
+) -> LoadReaders:
+    interval_s = settings.scheduling.ask_pending
+    return make_load_readers(directory, asker, scheduler, watch, interval_s)
 
 
 def _asker(settings: Settings, security: Security, answer_bytes: int) -> Asker:

@@ -54,7 +54,7 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "hedging": product.hedger.rules,
         "plans": product.directory.planner.rules,
         "queue": product.dispatcher.queue.options,
-        "pending": product.pending.interval_s,
+        "pending": product.readers.load.interval_s,
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
         "discovery": (
             [source.name for source in product.discovery._sources],

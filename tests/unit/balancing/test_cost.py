@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from lb.balancing.cost import WINDOW, Cost
+from lb.domain.load import Measured
 
 
 def learnt(*samples: float) -> Cost:
@@ -66,3 +67,35 @@ def test_estimate_is_never_negative() -> None:
         cost.learn(rng.expovariate(100), rng.randint(1, 64), rng.randint(0, 10**6), number / 50)
         assert cost.predict(1, 0) >= 0.0
         assert cost.predict(64, 10**6) >= 0.0
+
+
+def test_what_somebody_else_has_measured_is_what_it_begins_with() -> None:
+    cost = Cost()
+    cost.assume(Measured(base_s=0.004, row_s=0.001, rows=3.0, rows_variance=8.0), 0.0)
+    assert cost.predict(1, 10**6) == pytest.approx(0.005)
+    assert cost.predict(8, 0) == pytest.approx(0.012)
+    assert (cost.count - cost.assumed, cost.weight) == (0, 1)
+
+
+def test_own_samples_outweigh_it_after_a_few() -> None:
+    cost = Cost()
+    cost.assume(Measured(base_s=0.04), 0.0)
+    for number in range(6):
+        cost.learn(0.005, 1, 600_000, number / 10)
+    assert cost.predict(1, 600_000) < 0.0125
+    assert cost.count - cost.assumed == 6
+
+
+def test_it_holds_for_rows_while_own_samples_are_alike() -> None:
+    cost = Cost()
+    cost.assume(Measured(base_s=0.004, row_s=0.001, rows=3.0, rows_variance=8.0), 0.0)
+    for number in range(3):
+        cost.learn(0.005, 1, 100, number / 10)
+    assert cost.predict(8, 100) == pytest.approx(0.012, rel=0.1)
+
+
+def test_one_slow_first_execution_hardly_counts_against_it() -> None:
+    cost = Cost()
+    cost.assume(Measured(base_s=0.005), 0.0)
+    cost.learn(3.0, 1, 100, 0.1)
+    assert cost.predict(1, 100) < 0.01

@@ -1,0 +1,127 @@
+"""What the scheduler makes of what Tritons say of their speed and load, in the simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.study.simulate import Gpu, Request, World, poisson, quantile
+from benchmarks.study.simulate_goals import UNEQUAL
+from benchmarks.study.simulated_balancers import Scheduled, auto_plan
+from lb.domain.load import LoadReport, Measured, ModelLoad
+
+MODEL = b"gpu"
+FIRST = 30
+
+
+def started(world: World, *, knows: bool) -> Scheduled:
+    """A balancer that begins before backends which have served others for long."""
+    balancer = Scheduled(world, auto_plan(world))
+    for server in world.servers if knows else ():
+        # What a Triton has measured contains warm-up: everything took somewhat longer.
+        measured = Measured(base_s=1.2 * server.gpu.base_s)
+        balancer.scheduler.assume(server.backend, {(MODEL, b"1"): measured}, 0.0)
+    return balancer
+
+
+def firsts(*, knows: bool) -> list[Request]:
+    """The first requests of many starts."""
+    found = []
+    for seed in range(20):
+        world = World(UNEQUAL, seed=seed)
+        load = poisson(150.0, 1.0, seed)[:FIRST]
+        world.run(load, started(world, knows=knows))
+        found += load
+    return found
+
+
+def test_the_first_requests_go_by_speed_where_backends_say_how_fast_they_are() -> None:
+    cold, told = firsts(knows=False), firsts(knows=True)
+    slow_cold, slow_told = (sum(each.backend == 2 for each in some) for some in (cold, told))
+    assert slow_told <= 0.35 * slow_cold
+    mean_cold, mean_told = (sum(each.latency_s for each in some) for some in (cold, told))
+    assert mean_told < 0.85 * mean_cold
+
+
+def test_what_backends_say_is_forgotten_where_it_does_not_hold() -> None:
+    world = World(UNEQUAL)
+    balancer = Scheduled(world, auto_plan(world))
+    for server, wrong_s in zip(world.servers, (0.1, 0.01, 0.002), strict=True):
+        measured = {(MODEL, b"1"): Measured(base_s=wrong_s)}
+        balancer.scheduler.assume(server.backend, measured, 0.0)
+    load = poisson(150.0, 12.0, 1)
+    world.run(load, balancer)
+    late = [each for each in load if each.at > 6.0]
+    assert sum(each.backend == 0 for each in late) > 0.5 * len(late)
+    assert quantile([each.latency_s for each in late], 0.99) < 0.045
+
+
+class Shared(Scheduled):
+    """Before backends that others use without it."""
+
+    def ended(self, request: Request, now: float) -> None:
+        """Those of others are none of its business."""
+        if request.state is not None:
+            super().ended(request, now)
+
+    def ask(self, number: int, world: World) -> None:
+        """Read what a Triton's metrics say."""
+        server = world.servers[number]
+        load = ModelLoad(
+            pending=float(len(server.queue)),
+            requests=float(server.executed),
+            executions=float(server.executions),
+            execution_s=server.busy_s,
+        )
+        under_way = self.scheduler.under_way(server.backend)
+        report = LoadReport(at=world.now, models={MODEL: load}, under_way=under_way)
+        self.scheduler.busy_elsewhere(server.backend, report)
+
+
+def shared(*, asks: bool, rate: float) -> list[Request]:
+    """Ours, before a fast backend that others use from 10 to 20 s, nearly all the time, and a
+    slower one."""
+    world = World((Gpu(0.01), Gpu(0.02)))
+    balancer = Shared(world, auto_plan(world))
+    for each in poisson(95.0, 10.0, 2):
+        world.at(10.0 + each.at, lambda each=each: world.send(each, 0))  # type: ignore[misc]
+    for second in range(30 if asks else 0):
+        for number in range(2):
+            world.at(second + 0.5 * number, lambda at=number: balancer.ask(at, world))  # type: ignore[misc]
+    load = poisson(rate, 30.0, 1)
+    world.run(load, balancer)
+    return load
+
+
+def used(load: list[Request], begin_s: float, end_s: float) -> float:
+    """The part of the requests of some time that went to the fast backend."""
+    some = [each.backend == 0 for each in load if begin_s < each.at < end_s]
+    return sum(some) / len(some)
+
+
+@pytest.mark.parametrize("rate", [4.0, 30.0])
+def test_a_backend_that_others_use_is_left_to_them_and_used_again_when_they_leave(
+    rate: float,
+) -> None:
+    told, untold = shared(asks=True, rate=rate), shared(asks=False, rate=rate)
+    assert used(told, 1.0, 10.0) > 0.8
+    assert used(told, 12.0, 20.0) < 0.7 * used(untold, 12.0, 20.0) < 0.1
+    assert used(told, 21.0, 30.0) > 0.6
+    assert used(told, 21.0, 30.0) > 1.5 * used(untold, 21.0, 30.0)
+    total_s = [sum(each.latency_s for each in load) for load in (told, untold)]
+    assert total_s[0] < total_s[1]
+
+
+@pytest.mark.parametrize("rate", [40.0, 110.0])
+def test_what_backends_say_changes_nothing_where_nobody_else_uses_them(rate: float) -> None:
+    def mean_s(*, asks: bool) -> float:
+        world = World((Gpu(0.01), Gpu(0.02)))
+        balancer = Shared(world, auto_plan(world))
+        for second in range(20 if asks else 0):
+            for number in range(2):
+                at_s = second + 0.5 * number + 0.123
+                world.at(at_s, lambda at=number: balancer.ask(at, world))  # type: ignore[misc]
+        load = poisson(rate, 20.0, 1)
+        world.run(load, balancer)
+        return sum(each.latency_s for each in load) / len(load)
+
+    assert mean_s(asks=True) <= 1.03 * mean_s(asks=False)
