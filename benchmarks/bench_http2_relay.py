@@ -71,7 +71,7 @@ class IgnoredOutcomes:
         raise AssertionError(outcome)
 
 
-def request(stream_id: int, number: int | None) -> tuple[bytes, ...]:
+def request(stream_id: int, number: int | None, message: bytes | None = None) -> tuple[bytes, ...]:
     """HEADERS and DATA of a small ModelInfer."""
     block = b"\x83\x86" + encode_field(b":path", b"/inference.GRPCInferenceService/ModelInfer")
     block += encode_field(b":authority", b"127.0.0.1:8001")
@@ -79,7 +79,8 @@ def request(stream_id: int, number: int | None) -> tuple[bytes, ...]:
     block += encode_field(b"user-agent", b"grpc-python/1.60 grpc-c/37 (linux; chttp2)")
     if number is not None:
         block += encode_field(b"traceparent", b"00-%032x-%016x-01" % (number, number))
-    message = b"\0" + (200).to_bytes(4, "big") + b"\x0a\x06simple" + bytes(192)
+    if message is None:
+        message = b"\0" + (200).to_bytes(4, "big") + b"\x0a\x06simple" + bytes(192)
     return (
         fr.header_frames(stream_id, block, end_stream=False, frame_size=16384),
         fr.frame_header(len(message), fr.DATA, fr.END_STREAM, stream_id) + message,

@@ -3,7 +3,8 @@
     python -m benchmarks.bench_schedule
 
 Prints microseconds of CPU per request: its ticket, `offer`, `over`, and one call each of `next_due`
-and `next_refused`. The best of several rounds.
+and `next_refused`. The best of several rounds. What a scheduled request costs beside a plain one,
+the relays included: `python -m benchmarks.micro "scheduled" "HTTP/1.1 request" "gRPC call"`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,28 @@ from time import thread_time
 from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Ticket
+from lb.wire.grpc.message import frame_message
 
 CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
 """Backends, and requests that wait."""
+PLAN = Plan(
+    limits={},
+    default=LaneLimit(1, is_auto=True),
+    rules=QueueRules(max_waiting=1_000_000),
+)
+WIDE_PLAN = Plan(limits={}, default=LaneLimit(16, instances=16))
+JSON_BODY = (
+    b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":[%b]}]}'
+    % b",".join(b"%d" % (number % 100) for number in range(20))
+).ljust(130)
+"""Of a small inference over HTTP."""
+MESSAGE = frame_message(
+    b"\x0a\x06simple"
+    b"\x2a\x13\x0a\x06INPUT0\x12\x05INT32\x1a\x02\x01\x10"
+    b"\x2a\x13\x0a\x06INPUT1\x12\x05INT32\x1a\x02\x01\x10"
+    b"\x32\x09\x0a\x07OUTPUT0\x3a\x40%b\x3a\x40%b" % (bytes(64), bytes(64))
+)
+"""Of the same over gRPC."""
 ROUNDS = 5
 REQUESTS = 3000
 EXECUTION_S = 0.005
@@ -33,11 +53,7 @@ class Desk:
         self.backends = tuple(
             Backend(BackendSpec(name=f"b{at}", http=address)) for at in range(count)
         )
-        self.plan = Plan(
-            limits={},
-            default=LaneLimit(1, is_auto=True),
-            rules=QueueRules(max_waiting=1_000_000),
-        )
+        self.plan = PLAN
         self.scheduler = QueueScheduler()
         self.under_way: deque[Ticket] = deque()
         self.now = 0.0
@@ -63,6 +79,13 @@ class Desk:
         backend.in_flight -= 1
         self.scheduler.over(ticket, self.now, Ending.GOOD)
 
+    def go_on(self, _: object = None) -> None:
+        """One ends, one comes, and what is due begins."""
+        self.now += EXECUTION_S / len(self.under_way)
+        self.end_oldest()
+        self.offer()
+        self.turn()
+
     def turn(self) -> None:
         """What is due begins."""
         while (ticket := self.scheduler.next_due(self.now)) is not None:
@@ -72,22 +95,25 @@ class Desk:
         self.scheduler.next_refused(self.now)
 
 
-def microseconds(count: int, waiting: int) -> float:
-    """CPU per request."""
+def busy_desk(count: int, waiting: int) -> Desk:
+    """One with so many lanes that are busy, or full where so many wait."""
     desk = Desk(count)
     while not waiting and len(desk.under_way) < BUSY * count:
         desk.offer()
     for _ in range(waiting + 8 * count if waiting else 0):
         desk.offer()
         desk.turn()
+    return desk
+
+
+def microseconds(count: int, waiting: int) -> float:
+    """CPU per request."""
+    desk = busy_desk(count, waiting)
     best = float("inf")
     for _ in range(ROUNDS):
         began = thread_time()
         for _ in range(REQUESTS):
-            desk.now += EXECUTION_S / len(desk.under_way)
-            desk.end_oldest()
-            desk.offer()
-            desk.turn()
+            desk.go_on()
         best = min(best, (thread_time() - began) / REQUESTS)
     return 1e6 * best
 

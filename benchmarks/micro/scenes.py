@@ -21,6 +21,7 @@ from benchmarks.bench_http1_heads import ANSWER as ANSWER_HEAD
 from benchmarks.bench_http1_heads import LIMITS, MESH, SMALL
 from benchmarks.bench_http2_headers import REQUEST, RESPONSE, stateless
 from benchmarks.bench_http2_relay import join, request, response
+from benchmarks.bench_schedule import JSON_BODY, MESSAGE, PLAN, WIDE_PLAN, busy_desk
 from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
 from benchmarks.micro.sides import Clock, Http1Sides, Http2Sides
@@ -30,6 +31,7 @@ from lb.balancing.random_choice import RandomPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn
 from lb.domain.pool import Picker
+from lb.domain.schedule import Plan
 from lb.telemetry.meter import Meter
 from lb.wire.grpc.message import frame_message, model_name
 from lb.wire.http1.body import ChunkedDecoder
@@ -137,10 +139,12 @@ def http1_events(number: int) -> Make:
 # gRPC
 
 
-def _calls(*, unique: bool, batch: int = 1, interleaved: bool = False) -> Iterator[Any]:
+def _calls(
+    *, unique: bool, batch: int = 1, interleaved: bool = False, message: bytes | None = None
+) -> Iterator[Any]:
     for start in itertools.count(0, batch):
         numbers = range(start, start + batch)
-        asked = [request(2 * n + 1, n if unique else None) for n in numbers]
+        asked = [request(2 * n + 1, n if unique else None, message) for n in numbers]
         answered = [response(2 * n + 1) for n in numbers]
         yield join(asked, interleaved=interleaved), join(answered, interleaved=interleaved)
 
@@ -249,6 +253,50 @@ def grpc_download(clock: Clock) -> Scene:
         + start
     )
     return _same(sides.backend_sends, _frames(bytes(CHUNK)))
+
+
+# Scheduled models
+
+
+def _ticking() -> Clock:
+    """A clock that goes on by a millisecond whenever it is looked at, without a call: what ends is
+    learnt from."""
+    return itertools.count(1000.0, 0.001).__next__
+
+
+def http1_scheduled(backends: int) -> Make:
+    """A request of a scheduled model, and its answer, one read each."""
+
+    def make(_: Clock) -> Scene:
+        sides = Http1Sides(_ticking(), backends=backends, plan=PLAN)
+        return _same(_exchange(sides), (SMALL + JSON_BODY, _ANSWER))
+
+    return make
+
+
+def grpc_scheduled(batch: int = 1, plan: Plan = PLAN) -> Make:
+    """A call of a scheduled model, and its answer; `batch` of them per read."""
+
+    def make(_: Clock) -> Scene:
+        sides = Http2Sides(_ticking(), plan=plan)
+
+        def call(pair: tuple[bytes, bytes]) -> None:
+            sides.client_sends(pair[0])
+            sides.backend_sends(pair[1])
+
+        return Scene(call, _calls(unique=False, batch=batch, message=MESSAGE), batch)
+
+    return make
+
+
+def tickets(lanes: int, waiting: int = 0) -> Make:
+    """A ticket that begins, and one that ends."""
+
+    def make(_: Clock) -> Scene:
+        desk = busy_desk(lanes, waiting)
+        return _same(desk.go_on, None)
+
+    return make
 
 
 # Picks
@@ -365,6 +413,13 @@ SCENES: dict[str, Make] = {
     "gRPC stream, larger messages": grpc_messages(9000),
     "gRPC upload, 256 KiB": grpc_upload,
     "gRPC download, 256 KiB": grpc_download,
+    "HTTP/1.1 request, scheduled": http1_scheduled(1),
+    "HTTP/1.1 request, scheduled, 3 backends": http1_scheduled(3),
+    "gRPC call, scheduled": grpc_scheduled(),
+    "gRPC call, scheduled, 8 per read": grpc_scheduled(8, WIDE_PLAN),
+    "ticket, 3 lanes": tickets(3),
+    "ticket, 200 lanes": tickets(200),
+    "ticket, 200 lanes, 10,000 wait": tickets(200, 10_000),
     "least_loaded, 2 backends": pick(lambda backends: LeastLoadedPicker(backends, Turn()), 2),
     "least_loaded, 200 backends": pick(
         lambda backends: WindowPicker(backends, Turn(), Random(1)), 200

@@ -15,6 +15,7 @@ from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
+from lb.domain.schedule import Plan
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
@@ -104,9 +105,16 @@ class StillLoop:
 
 
 class Wiring:
-    """What both relays need, over so many backends, of which so many have a stateless model."""
+    """What both relays need, over so many backends, of which so many have a stateless model; or
+    all of them have it, and it is scheduled."""
 
-    def __init__(self, backends: int, clock: Clock, having_model: int | None = None) -> None:
+    def __init__(
+        self,
+        backends: int,
+        clock: Clock,
+        having_model: int | None = None,
+        plan: Plan | None = None,
+    ) -> None:
         self.backends = tuple(
             Backend(
                 BackendSpec(
@@ -121,7 +129,9 @@ class Wiring:
         placement = Placement(self.backends, policy.build(self.backends), policy)
         facts = ModelFacts(is_stateful=False, is_decoupled=False)
         ready = frozenset({b"1"})
-        route = ModelRoute(facts=facts, ready_versions=ready, is_uniform=True, is_plain=True)
+        route = ModelRoute(
+            facts=facts, ready_versions=ready, is_uniform=True, is_plain=plan is None, plan=plan
+        )
         if having_model is not None:
             some = self.backends[:having_model]
             special = Placement(some, policy.build(some), policy)
@@ -145,8 +155,15 @@ class Wiring:
 class Http1Sides:
     """A client's connection and one idle connection to each backend. Needs a running loop."""
 
-    def __init__(self, clock: Clock, *, backends: int = 1, having_model: int | None = None) -> None:
-        wiring = Wiring(backends, clock, having_model)
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        backends: int = 1,
+        having_model: int | None = None,
+        plan: Plan | None = None,
+    ) -> None:
+        wiring = Wiring(backends, clock, having_model, plan)
         self.relay = Http1Relay(
             wiring.dispatcher,
             wiring.timers,
@@ -177,8 +194,8 @@ class Http1Sides:
 class Http2Sides:
     """A client's connection and one connection to the backend. Needs a running loop."""
 
-    def __init__(self, clock: Clock) -> None:
-        wiring = Wiring(1, clock)
+    def __init__(self, clock: Clock, plan: Plan | None = None) -> None:
+        wiring = Wiring(1, clock, plan=plan)
         self.relay = Http2Relay(
             wiring.dispatcher,
             wiring.timers,

@@ -93,7 +93,7 @@ class Cost:
         self.at = now
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)
         self.row_s = measured.row_s
-        self.base_s = mean - measured.row_s * measured.rows
+        self.base_s = max(_FLOOR_S, mean - measured.row_s * measured.rows)
         self.deviation_s = mean / 16
         self.unsure_s = mean / 4
         self._row_mean = measured.rows
@@ -102,13 +102,15 @@ class Cost:
 
     def learn(self, took_s: float, rows: float, size: float, now: float) -> None:
         """An execution of so many rows and bytes took so many seconds."""
-        took_s = max(took_s, _FLOOR_S)
-        self.count += 1
-        if self.count <= _FIRST:
+        # HOT PATH (benchmarks/bench_schedule.py). No call but where something varies: `abs`, `min`
+        # and `max` are written out.
+        took_s = _FLOOR_S if took_s < _FLOOR_S else took_s
+        self.count = count = self.count + 1
+        if count <= _FIRST:
             if not self.assumed:
                 self._begin(took_s, rows, size, now)
                 return
-            if self.count == self.assumed + 1:
+            if count == self.assumed + 1:
                 self._byte_mean = size  # nobody has told of bytes
         if now - self.at > _STALE_S:
             self._weight = min(self._weight, _STALE_COUNT)
@@ -119,8 +121,9 @@ class Cost:
         if len(ratios) < _RECENT:
             ratios.append(took_s / expected)
         else:
-            ratios[self.count % _RECENT] = took_s / expected
-        usual = _CLIP_DEVIATIONS * self.deviation_s + _CLIP_SHARE * expected + _CLIP_S
+            ratios[count % _RECENT] = took_s / expected
+        deviation_s = self.deviation_s
+        usual = _CLIP_DEVIATIONS * deviation_s + _CLIP_SHARE * expected + _CLIP_S
         if -usual <= off <= usual:
             self._surprises = 0
         else:
@@ -130,12 +133,18 @@ class Cost:
                 self._surprises = 0
                 self._weight = 1
                 off = took_s - expected
-        if self._weight < WINDOW:
-            self._weight += 1
-        part = 1.0 / self._weight
-        self.deviation_s += part * (abs(off) - self.deviation_s)
-        self.unsure_s = self.deviation_s * _UNSURE[self._weight]
-        self._regress(expected + off, rows, size, part)
+        weight = self._weight
+        if weight < WINDOW:
+            self._weight = weight = weight + 1
+        part = 1.0 / weight
+        deviation_s += part * ((off if off > 0.0 else -off) - deviation_s)
+        self.deviation_s = deviation_s
+        self.unsure_s = deviation_s * _UNSURE[weight]
+        if self._row_var or self._byte_var or rows != self._row_mean or size != self._byte_mean:
+            self._regress(expected + off, rows, size, part)
+        else:
+            self.mean_s += part * (expected + off - self.mean_s)
+            self.base_s = self.mean_s
 
     def rescale(self, factor: float) -> None:
         """All that was learnt takes so many times as long from now on."""
@@ -174,9 +183,6 @@ class Cost:
         self.mean_s = mean = self.mean_s + part * off
         by_row = rows - self._row_mean
         by_byte = size - self._byte_mean
-        if not by_row and not by_byte and not self._row_var and not self._byte_var:
-            self.base_s = mean
-            return
         self._row_mean += part * by_row
         self._row_var = keep * (self._row_var + part * by_row * by_row)
         self._row_cov = keep * (self._row_cov + part * by_row * off)
@@ -196,9 +202,9 @@ class Cost:
         by_byte = byte_cov * byte_cov / byte_var if bytes_vary and byte_cov > 0 else 0.0
         if by_row > 0 and by_row >= 0.8 * by_byte:
             self.row_s = min(row_cov / row_var, mean / row_mean)
-            self.base_s = mean - self.row_s * row_mean
+            self.base_s = max(_FLOOR_S, mean - self.row_s * row_mean)
         elif by_byte > 0:
             self.byte_s = min(byte_cov / byte_var, mean / byte_mean)
-            self.base_s = mean - self.byte_s * byte_mean
+            self.base_s = max(_FLOOR_S, mean - self.byte_s * byte_mean)
         else:
             self.base_s = mean

@@ -59,6 +59,10 @@ _SPOKEN_FOR_AT_MOST: Final = 0.9
 _SPOKEN_FOR_STEP: Final = 0.1
 """Smaller changes of what others take are left to what is learnt."""
 _ADJUST_EVERY: Final = 7
+_OFTEN: Final = int(1.0 / _BIAS)
+_GOOD: Final = Ending.GOOD
+_FAILED: Final = Ending.FAILED
+_WELL_KNOWN: Final = 64
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
 
@@ -119,11 +123,9 @@ class Site:
 class Tally:
     """What the lanes of one line know together."""
 
-    __slots__ = ("begun", "best", "best_s", "in_flight", "usual")
+    __slots__ = ("best", "best_s", "in_flight", "usual")
 
     def __init__(self) -> None:
-        self.begun = 0
-        """Tickets that have begun."""
         self.in_flight = 0
         """Tickets under way."""
         self.usual = Cost()
@@ -386,45 +388,66 @@ class Lane:
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """A ticket begins; `look` was asked about it."""
+        # HOT PATH (benchmarks/bench_schedule.py). `predict` is written out.
         count = self.in_flight
-        ticket.work_s = took = self.predict(ticket.rows, ticket.size)
-        ticket.expected_s = self.begins_at - now + took
-        ticket.after = self._ends + max(0, count - self.instances + 1)
-        if self.instances > 1:
-            insort(self._ends_expected, now + ticket.expected_s)
-        self.in_flight = count = count + 1
-        if count <= self.instances:
+        instances = self.instances
+        cost = self.cost
+        if cost.count >= KNOWN:
+            took = cost.base_s + cost.row_s * ticket.rows + cost.byte_s * ticket.size
+        else:
+            took = self.tally.best_s
+        ticket.work_s = took
+        ticket.expected_s = expected_s = self.begins_at - now + took
+        if instances > 1:
+            insort(self._ends_expected, now + expected_s)
+        if count < instances:
+            ticket.after = self._ends
             self.anchor = now
+        else:
+            ticket.after = self._ends + count - instances + 1
+        self.in_flight = count + 1
         self.work_s += took
         self.site.own += 1
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over."""
-        self._ends += 1
-        self._ends_at[self._ends % _ENDS] = now
+        # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.
+        self._ends = ends = self._ends + 1
+        self._ends_at[ends % _ENDS] = now
         if self.adaptive is not None:
             self.adapt(now)
-        self.in_flight -= 1
-        self.work_s = self.work_s - ticket.work_s if self.in_flight else 0.0
+        self.in_flight = count = self.in_flight - 1
+        self.work_s = self.work_s - ticket.work_s if count else 0.0
         self.site.own -= 1
         self.anchor = now
+        began = ticket.began_at
+        expected_s = ticket.expected_s
         expected = self._ends_expected
         if expected:
             # Or that of another one which was expected to end at about the same time.
-            end = ticket.began_at + ticket.expected_s
-            del expected[bisect_left(expected, end, 0, len(expected) - 1)]
-        if ending is Ending.GOOD:
-            self.missed(ticket, now)
-            if ticket.expected_s == ticket.work_s:  # it did not have to wait there
-                part = max(_BIAS, 1.0 / (1 + self.cost.count))
-                self.alone_s += part * (now - ticket.began_at - self.alone_s)
-            took_s = self.executed_s(ticket, now)
-            self.learn(took_s, ticket.rows, ticket.size, now)
-            usual = self.tally.usual
-            if usual.count < self.cost.count or not self._ends & _USUAL_EVERY:
-                usual.learn(took_s, ticket.rows, ticket.size, now)
-        elif ending is Ending.FAILED:
-            self.site.failed(now)
+            del expected[bisect_left(expected, began + expected_s, 0, len(expected) - 1)]
+        if ending is not _GOOD:
+            if ending is _FAILED:
+                self.site.failed(now)
+            return
+        cost = self.cost
+        off_s = now - began - expected_s
+        limit_s = cost.mean_s
+        if off_s > limit_s:
+            off_s = limit_s
+        elif off_s < -limit_s:
+            off_s = -limit_s
+        off_s -= self.bias_s
+        self.bias_s += _BIAS * off_s
+        self.spread_s += _BIAS * ((off_s if off_s > 0.0 else -off_s) - self.spread_s)
+        if expected_s == ticket.work_s:  # it did not have to wait there
+            part = _BIAS if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
+            self.alone_s += part * (now - began - self.alone_s)
+        took_s = self.executed_s(ticket, now)
+        self.learn(took_s, ticket.rows, ticket.size, now)
+        usual = self.tally.usual
+        if usual.count < cost.count <= _WELL_KNOWN or not ends & _USUAL_EVERY:
+            usual.learn(took_s, ticket.rows, ticket.size, now)
 
     def executed_s(self, ticket: Ticket, now: float) -> float:
         """How long a ticket was executed that ends now: from when an instance was free for it."""

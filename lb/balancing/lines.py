@@ -24,7 +24,7 @@ class Line:
 
     __slots__ = (
         "_aliases", "_busy", "_low", "_slots", "index", "lanes", "model", "plan", "pools",
-        "sites", "tally", "version", "waiting",
+        "reserves", "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +33,8 @@ class Line:
         self.model = model
         self.version = version
         self.plan = plan
+        self.reserves = plan.rules.reserved > 0.0
+        """Some of what may execute at once is for the highest priority alone."""
         self.sites = sites
         self.tally = Tally()
         self.lanes: dict[Backend, Lane] = {}
@@ -53,6 +55,7 @@ class Line:
     def apply(self, plan: Plan) -> None:
         """Take over another plan."""
         self.plan = plan
+        self.reserves = plan.rules.reserved > 0.0
         for backend, lane in self.lanes.items():
             lane.apply(plan.limit(backend))
         self._slots = 0
@@ -83,8 +86,8 @@ class Line:
     def pool(self, ticket: Ticket, now: float) -> Pool:
         """The pool of a ticket."""
         eligible = ticket.eligible
-        tried = ticket.tried
-        if tried:
+        if ticket.tried:
+            tried = ticket.tried
             eligible = tuple([each for each in eligible if each not in tried]) or eligible
         known = self._aliases.get(id(eligible))
         if known is not None and known[0] is eligible:
@@ -124,7 +127,7 @@ class Line:
 
     def yields(self, priority: int) -> bool:
         """Whether requests of a priority have to leave room for more urgent ones."""
-        return priority > 0 and self.plan.rules.reserved > 0.0
+        return self.reserves and priority > 0
 
     def is_kept(self, priority: int) -> bool:
         """Whether slots that are free are kept for a higher priority than this one.
@@ -144,7 +147,6 @@ class Line:
 
     def began(self, ticket: Ticket, lane: Lane, now: float) -> None:
         """A ticket has begun in a lane."""
-        self.tally.begun += 1
         self.tally.in_flight += 1
         if self.index is not None:
             self.index.changed(lane, now)

@@ -58,7 +58,6 @@ class Pool:
         rows: int,
         size: int,
         now: float,
-        *,
         yields: bool = False,
         is_kept: bool = False,
         own_share: float = OWN_SHARE,
@@ -84,7 +83,7 @@ class Pool:
             lanes = [lane for lane in lanes if lane.low >= lane.slots]
         rest = 1.0 - own_share
         best: Lane | None = None
-        best_score = NO_DEADLINE
+        best_score = best_end = NO_DEADLINE
         chosen: Lane | None = None
         chosen_score = NO_DEADLINE
         for lane in lanes:
@@ -93,15 +92,21 @@ class Pool:
             if score < best_score:
                 best = lane
                 best_score = score
-                self.best_end = end
+                best_end = end
             if lane.is_open and not (yields and lane.begins_at - now > YIELDING_LEAD_S):
+                if chosen is None:
+                    chosen = lane
+                    chosen_score = score
+                    continue
                 alike = _ALIKE * (score - now) + lane.cost.unsure_s
-                if chosen is None or score < chosen_score - alike:
+                if score < chosen_score - alike:
                     chosen = lane
                     chosen_score = score
                 elif score <= chosen_score + alike and lane.is_before(chosen):
                     chosen = lane
                     chosen_score = min(chosen_score, score)
+        if best is not None:
+            self.best_end = best_end
         self.best = best
         self._best_score = best_score
         self.open_score = chosen_score

@@ -81,6 +81,8 @@ class QueueScheduler:
         Raises:
             ScheduleRefused: it is not run.
         """
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly always nobody waits, nobody has to yield,
+        # and the best lane has room: that takes no call beside `choose` and what counts.
         self._number = ticket.number = self._number + 1
         line = self._lines.get((ticket.model, ticket.version))
         if line is None:
@@ -90,9 +92,13 @@ class QueueScheduler:
         pool = line.pool(ticket, now)
         if pool.queue.count:
             return self._join(ticket, line, pool, now)
-        yields = line.yields(ticket.priority)
-        is_kept = yields and line.is_kept(ticket.priority)
-        lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
+        yields = is_kept = False
+        if line.reserves and ticket.priority > 0:
+            yields = True
+            is_kept = line.is_kept(ticket.priority)
+            lane = pool.choose(ticket.rows, ticket.size, now, yields=True, is_kept=is_kept)
+        else:
+            lane = pool.choose(ticket.rows, ticket.size, now)
         if (
             ticket.deadline != NO_DEADLINE
             and pool.best is not None
@@ -105,8 +111,12 @@ class QueueScheduler:
             ticket.wait = _why(lane, is_kept=is_kept)
             return self._join(ticket, line, pool, now)
         ticket.position = 0
-        self._begin(ticket, line, lane, now)
-        return lane.backend
+        ticket.backend = backend = lane.backend
+        ticket.began_at = now
+        lane.last_pick = ticket.number
+        lane.begin(ticket, now)
+        line.began(ticket, lane, now)
+        return backend
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
         """Where a request that cannot wait is to go; see `Scheduler.best`."""

@@ -14,7 +14,6 @@ from typing import Final
 from lb.access.gate import Claim, Gate
 from lb.balancing.schedule import QueueScheduler
 from lb.balancing.sequences import SequenceTable
-from lb.balancing.trial import TrialPicker
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
@@ -181,6 +180,8 @@ class Dispatcher:
             if backend is None:
                 raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         else:
+            if now is None:
+                now = self.clock()
             backend = self._choose(exchange, now)
             if backend is None:
                 return None
@@ -242,42 +243,42 @@ class Dispatcher:
             raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
         self.queue.hold(exchange, now)
 
-    def _take_turn(self, exchange: Exchange, queued: Queued, now: float | None) -> Backend | None:
+    def _take_turn(
+        self, exchange: Exchange, particulars: Particulars, queued: Queued, now: float
+    ) -> Backend | None:
         """As `place` for what may have to wait for its turn. None also where its model is not
         scheduled any more: then it has no ticket."""
+        # HOT PATH (benchmarks/bench_schedule.py).
         if queued.turn is not None:
             kept, queued.turn = queued.turn, None
             queued.is_under_way = True
             return kept
-        route = self.pool.current.routes.get(exchange.model)
-        placement = self.placement(exchange)
-        if route is None or route.plan is None or placement.picker is None:
+        terms = self.queue.terms.find(exchange, particulars)
+        if terms is None:
             queued.ticket = None
             return None
-        if exchange.tried and self._is_left_by_all(exchange, placement):
+        if exchange.tried and self._is_left_by_all(exchange, terms.placement):
             self._hold(exchange, now)
             return None
-        if isinstance(placement.picker, TrialPicker):
-            backend = placement.picker.take()
+        if terms.trial is not None:
+            backend = terms.trial.take()
             if backend is not None:
                 return backend
-        now = self.clock() if now is None else now
-        return self.queue.offer(exchange, queued, route.plan, placement, now)
+        return self.queue.offer(exchange, queued, terms, now)
 
-    def _home(self, exchange: Exchange, now: float | None) -> Backend | None:
+    def _home(self, exchange: Exchange, now: float) -> Backend | None:
         """The backend of a step of a sequence; None leaves it to the policy."""
         route = self.pool.current.routes.get(exchange.model)
         facts = None if route is None else route.facts
-        now = self.clock() if now is None else now
         return self.steps.place(exchange, self.placement(exchange), facts, now)
 
-    def _choose(self, exchange: Exchange, now: float | None) -> Backend | None:
+    def _choose(self, exchange: Exchange, now: float) -> Backend | None:
         """As `place` for what needs a second look."""
         particulars = exchange.particulars
         if particulars is not None:
             queued = particulars.queued
             if queued is not None:
-                chosen = self._take_turn(exchange, queued, now)
+                chosen = self._take_turn(exchange, particulars, queued, now)
                 if chosen is not None or queued.ticket is not None:
                     return chosen
             elif particulars.step is not None:
@@ -328,11 +329,11 @@ class Dispatcher:
             exchange.permit.release()
         if now is None:
             now = self.clock()
-        if exchange.particulars is not None:
-            self.steps.ended(exchange, exchange.particulars, outcome, code, now)
-            queued = exchange.particulars.queued
-            if queued is not None and queued.is_under_way:
-                self.queue.ended(exchange, queued, outcome, code, now)
+        particulars = exchange.particulars
+        if particulars is not None:
+            if particulars.step is not None:
+                self.steps.ended(exchange, particulars, outcome, code, now)
+            self.turn_ended(exchange, particulars, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -349,11 +350,25 @@ class Dispatcher:
         self._outcomes.report(backend, exchange.protocol, outcome, now)
         self._tell_of_failure(exchange, backend, outcome, now)
 
+    def turn_ended(
+        self,
+        exchange: Exchange,
+        particulars: Particulars,
+        outcome: Outcome,
+        code: int,
+        now: float,
+    ) -> None:
+        """The attempt of an exchange is over: if it is that of a ticket, that is over, too."""
+        queued = particulars.queued
+        if queued is not None and queued.is_under_way:
+            self.queue.ended(exchange, queued, outcome, code, now)
+
     def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
         """The attempt is answered, and the client has the answer: both at once.
 
         Args:
-            exchange: whose attempt it is; it is under way, without particulars and permit.
+            exchange: whose attempt it is; it is under way, no step of a sequence, and without
+                permit. `turn_ended` is to be called after it.
             status: gRPC status of the answer.
             now: the time.
         """

@@ -14,7 +14,6 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
-from lb.kserve.work import Work
 from lb.telemetry.record import RequestRecord
 
 
@@ -23,10 +22,10 @@ class Queued:
 
     __slots__ = ("is_under_way", "priority", "rows", "size", "ticket", "turn")
 
-    def __init__(self, work: Work, size: int) -> None:
-        self.rows = work.rows
+    def __init__(self, rows: int, priority: int, size: int) -> None:
+        self.rows = rows
         """Batch dimension; 1 where it does not say so."""
-        self.priority = work.priority
+        self.priority = priority
         """The parameter of that name: 1 is the highest."""
         self.size = size
         """Bytes of the request, as far as they are announced."""
@@ -43,8 +42,8 @@ class Particulars:
 
     __slots__ = ("pin", "queued", "regions", "starts", "step", "version")
 
-    def __init__(self) -> None:
-        self.version = b""
+    def __init__(self, version: bytes = b"", queued: Queued | None = None) -> None:
+        self.version = version
         """The model's version that it asks for; empty leaves it to the backend."""
         self.step: SequenceStep | None = None
         """Of a sequence."""
@@ -54,7 +53,7 @@ class Particulars:
         self.starts = 0
         self.regions: tuple[bytes, ...] = ()
         """Regions of shared memory that it names, as far as not all backends have them."""
-        self.queued: Queued | None = None
+        self.queued = queued
         """Where its model is scheduled, and it is no step."""
 
 

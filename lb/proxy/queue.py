@@ -26,6 +26,7 @@ from lb.domain.schedule import Ending, Plan, Refusal, Scheduler, ScheduleRefused
 from lb.kserve.work import UNSAID
 from lb.proxy.exchange import Exchange, Queued
 from lb.proxy.hints import priority_of
+from lb.proxy.terms import Terms, TermsBook
 from lb.wire.ledger import Ledger
 
 _HELD_AT_MOST: Final = 1 << 20
@@ -33,6 +34,9 @@ _HELD_AT_MOST: Final = 1 << 20
 _TURNS_AT_ONCE: Final = 64
 """Requests that begin, or are refused, in one turn of the loop."""
 _MAX_TENANT: Final = 128
+_OK: Final = 200
+_GOOD: Final = Ending.GOOD
+_ANSWERED: Final = Outcome.ANSWERED
 _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = frozenset({
@@ -88,7 +92,7 @@ class Queue:
     __slots__ = (
         "_armed_for", "_backends", "_clock", "_held", "_homeless", "_is_soon",
         "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
-        "scheduler", "waits", "whys",
+        "scheduler", "terms", "whys",
     )  # fmt: skip
 
     def __init__(
@@ -129,8 +133,8 @@ class Queue:
         self._armed_for = inf
         self._backends: dict[Backend, int] = {}
         """Those of the last snapshot, and how often each had died."""
-        self.waits: dict[bytes, Histogram] = {}
-        """How long scheduled requests that began had waited, by model."""
+        self.terms = TermsBook(pool, placement)
+        """What holds for scheduled requests."""
         self.whys: dict[tuple[bytes, str], int] = {}
         """Requests that had to wait, by model and why."""
         pool.subscribe(self._on_snapshot)
@@ -146,19 +150,21 @@ class Queue:
 
     # What the dispatcher asks
 
-    def offer(
-        self, exchange: Exchange, queued: Queued, plan: Plan, placement: Placement, now: float
-    ) -> Backend | None:
+    def offer(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Backend | None:
         """Place an exchange of a scheduled model. None: it waits.
 
         Raises:
             RequestRefused: it is not run.
         """
+        # HOT PATH (benchmarks/bench_schedule.py). Most begin at once, for the first time: they are
+        # counted here, without a search for how long they waited.
         ticket = queued.ticket
         if ticket is None:
-            ticket = self._new_ticket(exchange, queued, plan, placement, now)
+            ticket = self._new_ticket(exchange, queued, terms, now)
         else:
-            ticket.plan, ticket.eligible, ticket.tried = plan, placement.eligible, exchange.tried
+            ticket.plan, ticket.eligible, ticket.tried = (
+                terms.plan, terms.eligible, exchange.tried,
+            )  # fmt: skip
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:
@@ -166,20 +172,32 @@ class Queue:
         queued.ticket = ticket
         if backend is not None:
             queued.is_under_way = True
-            self._began(ticket, now)
-        elif self._may_hold(ticket):
+            if ticket.came_at == now and not ticket.tried:
+                terms.waits.counts[0] += 1
+            else:
+                self._began(ticket, now)
+        else:
+            backend = self._wait(exchange, queued, ticket, terms)
+        if self._waiting:
+            self._soon()
+        return backend
+
+    def _wait(
+        self, exchange: Exchange, queued: Queued, ticket: Ticket, terms: Terms
+    ) -> Backend | None:
+        """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
+        if self._may_hold(ticket):
             self._waiting[ticket] = exchange
             self._held += min(ticket.size, _HELD_AT_MOST)
             self._count_wait(exchange.model, ticket.wait.value)
-        else:
-            # Rather too many at a backend than too much here.
-            self.scheduler.drop(ticket)
-            queued.ticket = None
-            backend = placement.picker.pick() if placement.picker is not None else None
-            if backend is None:
-                raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
-        if self._waiting:
-            self._soon()
+            return None
+        # Rather too many at a backend than too much here.
+        self.scheduler.drop(ticket)
+        queued.ticket = None
+        picker = terms.placement.picker
+        backend = picker.pick() if picker is not None else None
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
         return backend
 
     def may_hold(self, exchange: Exchange, now: float) -> bool:
@@ -212,36 +230,37 @@ class Queue:
         self, exchange: Exchange, queued: Queued, outcome: Outcome, code: int, now: float
     ) -> None:
         """The attempt of a scheduled exchange is over, and counted no more."""
-        assert queued.ticket is not None
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly all are good answers; `_ending` is the
+        # reference.
+        ticket = queued.ticket
+        assert ticket is not None
         queued.is_under_way = False
-        self.scheduler.over(queued.ticket, now, _ending(exchange.protocol, outcome, code))
+        if outcome is _ANSWERED and (not code if exchange.protocol else code == _OK):
+            self.scheduler.over(ticket, now, _GOOD)
+        else:
+            self.scheduler.over(ticket, now, _ending(exchange.protocol, outcome, code))
         if self._waiting:
             self._soon()
 
     # Tickets
 
-    def _new_ticket(
-        self,
-        exchange: Exchange,
-        queued: Queued,
-        plan: Plan,
-        placement: Placement,
-        now: float,
-    ) -> Ticket:
+    def _new_ticket(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Ticket:
+        # HOT PATH (benchmarks/bench_schedule.py). Names are asked for only where they count.
         options = self.options
-        version = exchange.particulars.version if exchange.particulars is not None else b""
-        ticket = Ticket(exchange.model, version, plan, placement.eligible, now)
+        particulars = exchange.particulars
+        version = b"" if particulars is None else particulars.version
+        ticket = Ticket(exchange.model, version, terms.plan, terms.eligible, now)
         ticket.rows = queued.rows
         ticket.size = queued.size
         ticket.deadline = exchange.due
         ticket.tried = exchange.tried
-        priority = 0
+        priority = queued.priority
         if options.priority_header:
-            priority = priority_of(exchange.hint(options.priority_header))
-        if not priority:
-            priority = queued.priority
+            priority = priority_of(exchange.hint(options.priority_header)) or priority
         if priority == UNSAID:
-            priority = options.priorities.get(exchange.model, options.priority)
+            priority = options.priority
+            if options.priorities:
+                priority = options.priorities.get(exchange.model, priority)
         ticket.priority = priority - 1
         if options.by_token:
             ticket.tenant = exchange.token
@@ -275,9 +294,7 @@ class Queue:
     def _began(self, ticket: Ticket, now: float) -> None:
         if ticket.tried:
             return  # it goes again
-        histogram = self.waits.get(ticket.model)
-        if histogram is None:
-            histogram = self.waits[ticket.model] = Histogram()
+        histogram = self.terms.waits.setdefault(ticket.model, Histogram())
         waited = now - ticket.came_at
         histogram.counts[bisect_left(LATENCY_BOUNDS_S, waited)] += 1
         histogram.sum += waited
@@ -289,6 +306,11 @@ class Queue:
     def waiting(self) -> Iterator[Ticket]:
         """Those that wait for their turn, in the order in which they came."""
         yield from self._waiting
+
+    @property
+    def waits(self) -> Mapping[bytes, Histogram]:
+        """How long scheduled requests that began had waited, by model."""
+        return self.terms.waits
 
     @property
     def homeless(self) -> int:

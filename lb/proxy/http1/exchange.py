@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 from lb.domain.backend import Backend, BackendKind, Port
@@ -187,7 +186,10 @@ class Http1Exchange(Download):
     def due(self) -> float:
         """See `Exchange`."""
         options = self.relay.options if self.server is None else self.server.options
-        return self.started_at + min(options.request_timeout_s or inf, self.plan.timeout_s)
+        timeout_s, own_s = self.plan.timeout_s, options.request_timeout_s
+        if own_s and own_s < timeout_s:
+            timeout_s = own_s
+        return self.started_at + timeout_s
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""

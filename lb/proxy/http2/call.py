@@ -16,7 +16,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.attempt import AttemptedCall
-from lb.proxy.http2.look import look_closer
+from lb.proxy.http2.look import look_closer, look_quickly
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.grpc.status import status_of_http
 from lb.wire.http2.codec import COPY_BELOW
@@ -138,21 +138,30 @@ class Call(AttemptedCall):
 
     def _find_model(self, payload: bytes) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
+        # HOT PATH (benchmarks/bench_schedule.py). What a scheduled model goes by is read in one
+        # pass; `look_closer` is the reference.
         self.model = name = model_name(payload) or b""
         snapshot = self.relay.dispatcher.pool.current
         route = snapshot.routes.get(name)
         is_plain = route is not None and route.is_plain
         if not snapshot.regions and name and (is_plain or route is None):
             self.relay.models.learn(snapshot, payload, name, is_plain=is_plain)
+        elif (
+            route is not None
+            and route.plan is not None
+            and route.facts.is_stateful is False
+            and not snapshot.regions
+            and payload[_NAME_AT - 1] == len(name)
+            and look_quickly(self, payload, _NAME_AT + len(name))
+        ):
+            return True
         if (
             snapshot.regions
             or (route is not None and not is_plain)
             or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
         ):
             look_closer(self, payload, route, is_all=True)
-            if self.particulars is not None and (
-                self.particulars.step is not None or (route is not None and route.plan is not None)
-            ):
+            if self.particulars is not None and self.particulars.step is not None:
                 if self.request.push(payload):
                     self._place()
                 return False
@@ -402,7 +411,7 @@ class Call(AttemptedCall):
             or not request.finished
             or status
             or request.held
-            or self.particulars is not None
+            or ((particulars := self.particulars) is not None and particulars.step is not None)
             or self.permit is not None
         ):
             self._end_slowly(trailers)
@@ -418,6 +427,8 @@ class Call(AttemptedCall):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.dispatcher.answered_whole(self, status, now)
+        if particulars is not None:
+            relay.dispatcher.turn_ended(self, particulars, _ANSWERED, status, now)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:

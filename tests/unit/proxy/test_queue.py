@@ -15,7 +15,6 @@ from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
-from lb.kserve.work import Work
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars, Queued
 from lb.proxy.queue import Queue, QueueOptions
@@ -46,7 +45,7 @@ class Waiting(Exchange):
         self.hints: dict[bytes, bytes] = {}
         if model == b"m":
             self.particulars = Particulars()
-            self.particulars.queued = Queued(Work(), 0)
+            self.particulars.queued = Queued(1, 0, 0)
 
     @property
     def queued(self) -> Queued:

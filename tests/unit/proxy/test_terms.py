@@ -1,0 +1,121 @@
+"""What holds for requests of a scheduled model is looked up once per pool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from lb.balancing.least_loaded import LeastLoaded
+from lb.balancing.trial import TrialPicker
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute, Placement, PoolRef
+from lb.domain.schedule import Plan
+from lb.domain.trial import Trial
+from lb.kserve.work import UNSAID
+from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.terms import TermsBook
+from tests.fakes.backends import make_backends
+from tests.fakes.records import INFER
+from tests.fakes.relay import snapshot_of
+
+FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+POLICY = LeastLoaded(Random(1))
+
+
+def placement_of(*backends: Backend) -> Placement:
+    return Placement(backends, POLICY.build(backends) if backends else None, POLICY)
+
+
+class Bench:
+    """A pool with one model, and who is asked where its requests may go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.placement = placement_of(*make_backends(0, 0))
+        self.route = ModelRoute(facts=FACTS, plan=Plan(limits={}))
+        self.ref = PoolRef(self.snapshot())
+        self.book = TermsBook(self.ref, self.place)
+
+    def snapshot(self) -> object:
+        return replace(snapshot_of(self.placement.eligible), routes={b"m": self.route})
+
+    def place(self, _: Exchange) -> Placement:
+        self.asked += 1
+        return self.placement
+
+    def find(self, version: bytes = b"", protocol: AppProtocol = AppProtocol.GRPC) -> object:
+        exchange = Exchange(protocol, INFER, "10.0.0.9:4711", 1.0)
+        exchange.model = b"m"
+        exchange.particulars = Particulars(version, Queued(1, UNSAID, 0))
+        return self.book.find(exchange, exchange.particulars)
+
+
+def test_the_same_terms_are_found_again_without_a_question() -> None:
+    bench = Bench()
+    terms = bench.find()
+    assert terms is not None
+    assert bench.find() is terms
+    assert terms.plan is bench.route.plan
+    assert terms.eligible is bench.placement.eligible
+    assert bench.asked == 1
+
+
+def test_versions_and_protocols_have_their_own() -> None:
+    bench = Bench()
+    found = [bench.find(), bench.find(b"2"), bench.find(protocol=AppProtocol.HTTP)]
+    assert len({id(each) for each in found}) == 3
+    assert found[0].waits is found[1].waits is found[2].waits is bench.book.waits[b"m"]
+
+
+def test_another_pool_has_other_terms_at_once() -> None:
+    bench = Bench()
+    before = bench.find()
+    bench.placement = placement_of(*make_backends(0))
+    bench.ref.current = bench.snapshot()  # before anybody is told
+    after = bench.find()
+    assert after is not before
+    assert len(after.eligible) == 1
+
+
+@pytest.mark.parametrize("change", ["no plan", "no model", "no backend"])
+def test_what_is_not_scheduled_has_none(change: str) -> None:
+    bench = Bench()
+    if change == "no plan":
+        bench.route = replace(bench.route, plan=None)
+    if change == "no backend":
+        bench.placement = placement_of()
+    bench.ref.publish(bench.snapshot())
+    if change == "no model":
+        bench.ref.publish(snapshot_of(bench.placement.eligible))
+    assert bench.find() is None
+
+
+def test_what_names_regions_has_terms_of_its_own() -> None:
+    bench = Bench()
+    exchange = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 1.0)
+    exchange.model = b"m"
+    exchange.particulars = particulars = Particulars(b"", Queued(1, UNSAID, 0))
+    particulars.regions = (b"r",)
+    terms = bench.book.find(exchange, particulars)
+    assert bench.book.find(exchange, particulars) is not terms
+    assert bench.find() is not terms
+
+
+def test_a_trial_is_known() -> None:
+    bench = Bench()
+    assert bench.find().trial is None
+    backend = bench.placement.eligible[0]
+    picker = TrialPicker(Trial(backend), POLICY.build(bench.placement.eligible))
+    bench.placement = Placement(bench.placement.eligible, picker, POLICY)
+    bench.ref.publish(bench.snapshot())
+    assert bench.find().trial is picker
+
+
+def test_versions_that_clients_make_up_do_not_pile_up() -> None:
+    bench = Bench()
+    for number in range(3000):
+        assert bench.find(b"%d" % number) is not None
+    assert sum(len(each) for each in bench.book._known) <= 1024
