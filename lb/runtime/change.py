@@ -81,8 +81,8 @@ class Change:
             product.directory.use_policy(policy, time.monotonic())
         product.dispatcher.queue.options = queue_options(new)
         product.readers.load.use(new.scheduling.ask_pending)
-        if (old.scheduling, old.models) != (new.scheduling, new.models):
-            product.directory.use_planner(Planner(plan_rules(new)), time.monotonic())
+        if (plans := plan_rules(new)) != plan_rules(old):
+            product.directory.use_planner(Planner(plans), time.monotonic())
         apply_judgement(product.directory, new, time.monotonic())
         product.security.replace(self.security)
         product.discovery.configure(new)
