@@ -21,7 +21,7 @@ UNKNOWN_S: Final = 0.01
 """What a step is taken to cost while that is known of no backend."""
 _WINDOW: Final = 64
 """Steps that a cost is the mean of, about."""
-_KNOWN: Final = 4
+_KNOWN: Final = 16
 """Steps from which on a cost is one."""
 _CLIP: Final = 4.0
 """How many times what is usual from its sending to its answer a step counts at most."""
@@ -31,8 +31,14 @@ _FIRST: Final = 0.1
 _KEEP: Final = 1.0 - 1.0 / 256.0
 _MAX_PAUSE_S: Final = 60.0
 """Longer pauses are the end of a sequence that was not said."""
-_ALIKE: Final = 1.3
-"""Backends whose costs differ by less are alike."""
+_ALIKE: Final = 1.5
+"""Backends whose quickest steps differ by less are alike."""
+_DRIFT_S: Final = 60.0
+"""A backend may have become twice as slow when there was no quick step for so long."""
+_DRIFT_AT_ONCE_S: Final = 5.0
+_DOUBT_S: Final = 30.0
+"""What was learnt of a backend holds half as much when only others were heard of for so long."""
+_LEAST_S: Final = 1e-5
 _RENEW_S: Final = 0.5
 
 
@@ -42,23 +48,26 @@ def faded(value: float, for_s: float) -> float:
 
 
 class StepCost:
-    """What a step of one model costs at one backend: how long the backend is busy with it.
+    """What a step of one model costs at one backend.
 
-    Steps that run side by side, or in one batch, share the time that passes between their ends.
+    Steps that run side by side, or in one batch, share the time that passes between their ends: so
+    long the backend is busy with each. How fast it is shows in the quickest ones, whatever else it
+    has to do.
     """
 
-    __slots__ = ("_deviation_s", "_ended_at", "_whole_s", "count", "mean_s", "unsure_s")
+    __slots__ = ("_whole_s", "count", "ended_at", "mean_s", "quick_s")
 
     def __init__(self) -> None:
         self.count = 0
         """Steps learnt from."""
         self.mean_s = 0.0
-        self.unsure_s = 0.0
-        """By how much the mean may be off: about two standard errors."""
-        self._deviation_s = 0.0
-        self._ended_at = 0.0
+        """How long the backend is busy with a step."""
+        self.quick_s = 0.0
+        """From sending a step to its answer, when all goes well."""
         self._whole_s = 0.0
-        """From sending a step to its answer, on average."""
+        """The same on average."""
+        self.ended_at = 0.0
+        """When a step was answered last."""
 
     @property
     def is_known(self) -> bool:
@@ -67,23 +76,26 @@ class StepCost:
 
     def ended(self, began_at: float, now: float) -> None:
         """A step that was sent at a time was answered well."""
-        whole_s = now - began_at
-        took_s = max(0.0, now - max(began_at, self._ended_at))
-        self._ended_at = now
+        whole_s = max(_LEAST_S, now - began_at)
+        took_s = max(0.0, now - max(began_at, self.ended_at))
+        drift_s = min(max(0.0, now - self.ended_at), _DRIFT_AT_ONCE_S)
+        self.ended_at = now
         self.count = count = self.count + 1
-        if count == 1 or (count == 2 and whole_s < self._whole_s):
+        if count == 1:
+            self.quick_s = self._whole_s = whole_s
+            self.mean_s = took_s
+            return
+        drifted: float = self.quick_s * 2.0 ** (drift_s / _DRIFT_S)
+        self.quick_s = min(whole_s, drifted)
+        if count == 2 and whole_s < self._whole_s:
             # The first execution often takes very long.
             self._whole_s = whole_s
-            self.mean_s = self.unsure_s = self._deviation_s = took_s
+            self.mean_s = took_s
             return
         weight = min(count, _WINDOW)
         most_s = _CLIP * self._whole_s + _CLIP_S
         self._whole_s += (min(whole_s, most_s) - self._whole_s) / weight
-        off_s = min(took_s, most_s) - self.mean_s
-        self.mean_s += off_s / weight
-        self._deviation_s += (abs(off_s) - self._deviation_s) / weight
-        # A standard deviation is 1.25 mean ones, and recent samples weigh more than old ones.
-        self.unsure_s = 2.5 * self._deviation_s / (2 * weight - 1) ** 0.5
+        self.mean_s += (min(took_s, most_s) - self.mean_s) / weight
 
 
 class Habit:
@@ -96,7 +108,7 @@ class Habit:
         self._time_s = _FIRST
         self.costs: dict[Backend, StepCost] = {}
         self._units: dict[Backend, float] = {}
-        """Costs of those that are known, where those that are alike have the same."""
+        """How quick those are that are known, where those that are alike have the same."""
         self._usual_s = UNKNOWN_S
         """What a step is taken to cost at an unknown backend of weight 1: as at the best one."""
         self._renewed_at = -_RENEW_S
@@ -128,7 +140,7 @@ class Habit:
         return self._usual_s * backend.inverse_weight
 
     def unit_s(self, backend: Backend, now: float) -> float:
-        """The same, to compare backends by: a bit behind, and equal where they are alike."""
+        """Seconds that a quick step takes, to compare backends by: equal where they are alike."""
         if not 0.0 <= now - self._renewed_at < _RENEW_S:
             self._renewed_at = now
             self._renew()
@@ -144,25 +156,30 @@ class Habit:
             self._units.pop(backend, None)
 
     def _renew(self) -> None:
-        known = sorted(
-            ((cost.mean_s, cost.unsure_s, each) for each, cost in self.costs.items()
-             if cost.is_known),
+        known = {each: cost for each, cost in self.costs.items() if cost.is_known}
+        best_s = min([cost.quick_s for cost in known.values()], default=0.0)
+        heard_at = max([cost.ended_at for cost in known.values()], default=0.0)
+        quick = sorted(
+            [(_doubted(cost, best_s, heard_at), each) for each, cost in known.items()],
             key=lambda entry: entry[0],
-        )  # fmt: skip
+        )
         self._units = units = {}
         at = 0
-        while at < len(known):
-            least_s, unsure_s, _ = known[at]
+        while at < len(quick):
             end = at + 1
-            while end < len(known) and (
-                known[end][0] <= _ALIKE * least_s
-                or known[end][0] - known[end][1] <= least_s + unsure_s
-            ):
+            while end < len(quick) and quick[end][0] <= _ALIKE * quick[at][0]:
                 end += 1
-            mean_s = sum([each[0] for each in known[at:end]]) / (end - at)
-            for _, _, backend in known[at:end]:
+            alike = quick[at:end]
+            mean_s = sum([each[0] for each in alike]) / len(alike)
+            for _, backend in alike:
                 units[backend] = mean_s
             at = end
         self._usual_s = min(
             [unit * backend.spec.weight for backend, unit in units.items()], default=UNKNOWN_S
         )
+
+
+def _doubted(cost: StepCost, best_s: float, heard_at: float) -> float:
+    """How quick a backend is that was not heard of while others were: perhaps as the best one."""
+    sure: float = 0.5 ** ((heard_at - cost.ended_at) / _DOUBT_S)
+    return best_s + (cost.quick_s - best_s) * sure
