@@ -6,34 +6,25 @@ Triton without a GPU no `nv_gpu_*` at all.
 
 from __future__ import annotations
 
-import re
 from math import inf
 from typing import Final
 
 from lb.domain.load import DeviceLoad, ModelLoad
 
-_LINE: Final = re.compile(
-    rb"^nv_("
-    rb"inference_(?:pending_request_count|request_success|exec_count"
-    rb"|compute_(?:input|infer|output)_duration_us)"
-    rb"|gpu_(?:utilization|memory_(?:used|total)_bytes)"
-    rb")\{(.*)\} ([0-9.eE+-]+)",
-    re.MULTILINE,
-)
-_MODEL: Final = re.compile(rb'(?:^|,)model="([^"]*)"')
-_DEVICE: Final = re.compile(rb'(?:^|,)gpu_uuid="([^"]*)"')
-_FIELD: Final = {
-    b"inference_pending_request_count": 0,
-    b"inference_request_success": 1,
-    b"inference_exec_count": 2,
-    b"inference_compute_input_duration_us": 3,
-    b"inference_compute_infer_duration_us": 3,
-    b"inference_compute_output_duration_us": 3,
+_MODEL: Final = b'model="'
+_DEVICE: Final = b'gpu_uuid="'
+_COMMA: Final = 0x2C
+_BEGIN: Final = (b"nv_inference_", b"nv_gpu_")
+_OF_MODEL: Final = {
+    b"nv_inference_pending_request_count": 0,
+    b"nv_inference_request_success": 1,
+    b"nv_inference_exec_count": 2,
+    b"nv_inference_compute_infer_duration_us": 3,
 }
-_DEVICE_FIELD: Final = {
-    b"gpu_utilization": 0,
-    b"gpu_memory_used_bytes": 1,
-    b"gpu_memory_total_bytes": 2,
+_OF_DEVICE: Final = {
+    b"nv_gpu_utilization": 0,
+    b"nv_gpu_memory_used_bytes": 1,
+    b"nv_gpu_memory_total_bytes": 2,
 }
 _MOST: Final = 10_000
 """Models, and devices, that are kept."""
@@ -43,54 +34,63 @@ class LoadPage:
     """One page, which may be read in pieces of whole lines."""
 
     def __init__(self) -> None:
-        self._models: dict[bytes, list[float]] = {}
-        self._devices: dict[bytes, list[float | None]] = {}
+        self._models: dict[bytes, dict[int, float]] = {}
+        self._devices: dict[bytes, dict[int, float]] = {}
 
     def add(self, lines: bytes) -> None:
         """Read some lines."""
-        for name, labels, number in _LINE.findall(lines):
-            value = _number(number)
-            if value is None:
+        for line in lines.split(b"\n"):
+            if not line.startswith(_BEGIN):
                 continue
-            place = _FIELD.get(name)
-            if place is not None:
-                model = _MODEL.search(labels)
-                if model is not None and len(self._models) < _MOST:
-                    # Versions, and devices, of a model are added up.
-                    self._models.setdefault(model[1], [0.0] * 4)[place] += value
-            else:
-                device = _DEVICE.search(labels)
-                if device is not None and len(self._devices) < _MOST:
-                    values = self._devices.setdefault(device[1], [None] * 3)
-                    values[_DEVICE_FIELD[name]] = value
+            name, _, rest = line.partition(b"{")
+            if name in _OF_MODEL:
+                self._add(self._models, _OF_MODEL[name], _MODEL, rest)
+            elif name in _OF_DEVICE:
+                self._add(self._devices, _OF_DEVICE[name], _DEVICE, rest)
+
+    @staticmethod
+    def _add(found: dict[bytes, dict[int, float]], place: int, label: bytes, rest: bytes) -> None:
+        """Add a number to what is known of a model or device."""
+        begin = rest.find(label)
+        if begin > 0 and rest[begin - 1] != _COMMA:
+            begin = rest.find(b"," + label) + 1 or -1
+        begin += len(label)
+        name = rest[begin : rest.find(b'"', begin)]
+        try:
+            value = float(rest[rest.rfind(b" ") + 1 :])
+        except ValueError:
+            return
+        if begin >= len(label) and 0 <= value < inf:
+            values = found.get(name)
+            if values is None:
+                if len(found) >= _MOST:
+                    return
+                values = found[name] = {}
+            # Versions of a model are added up.
+            values[place] = values.get(place, 0.0) + value
 
     @property
     def models(self) -> dict[bytes, ModelLoad]:
         """By name."""
         return {
             name: ModelLoad(
-                pending=pending, requests=requests, executions=runs, execution_s=us / 1e6
+                pending=values.get(0, 0.0),
+                requests=values.get(1, 0.0),
+                executions=values.get(2, 0.0),
+                execution_s=values.get(3, 0.0) / 1e6,
             )
-            for name, (pending, requests, runs, us) in self._models.items()
+            for name, values in self._models.items()
         }
 
     @property
     def devices(self) -> tuple[DeviceLoad, ...]:
         """In the order of the page."""
-        return tuple(
+        return tuple([
             DeviceLoad(
                 device=device,
-                utilization=None if share is None else min(share, 1.0),
-                memory_used=used,
-                memory_total=total,
+                utilization=min(values[0], 1.0) if 0 in values else None,
+                memory_used=values.get(1),
+                memory_total=values.get(2),
             )
-            for device, (share, used, total) in self._devices.items()
-        )
-
-
-def _number(text: bytes) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < inf else None
+            for device, values in self._devices.items()
+        ])  # fmt: skip

@@ -18,6 +18,7 @@ nv_inference_exec_count{model="a",version="1"} 6
 nv_inference_request_duration_us{model="a",version="1"} 99000000
 nv_inference_compute_input_duration_us{model="a",version="1"} 1000
 nv_inference_compute_infer_duration_us{model="a",version="1"} 2e+06
+nv_inference_compute_infer_duration_us{gpu_uuid="GPU-1",super_model="c",model="b.c"} 5e5
 nv_inference_compute_output_duration_us{gpu_uuid="GPU-1",model="a",version="1"} 3000
 nv_inference_first_response_histogram_ms_bucket{model="a",version="1",le="100"} 1
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.35
@@ -38,8 +39,8 @@ def read(page: bytes) -> LoadPage:
 
 def test_versions_of_a_model_are_added_up() -> None:
     assert read(PAGE).models == {
-        b"a": ModelLoad(pending=4.0, requests=12.0, executions=6.0, execution_s=2.004),
-        b"b.c": ModelLoad(),
+        b"a": ModelLoad(pending=4.0, requests=12.0, executions=6.0, execution_s=2.0),
+        b"b.c": ModelLoad(execution_s=0.5),
     }
 
 
@@ -72,6 +73,8 @@ def test_a_page_may_be_read_in_pieces() -> None:
         b'nv_inference_pending_request_count{model="a"} 1e\n',
         b'nv_inference_pending_request_count{version="1"} 1\n',
         b'nv_gpu_utilization{uuid="1"} 0.5\n',
+        b'nv_inference_pending_request_count{super_model="1"} 1\n',
+        b'nv_inference_pending_request_count{super_model="1",version="1"} 1\n',
         b'nv_gpu_utilization{gpu_uuid="',
         b"\xff\x00 nv_gpu_utilization{} 3",
     ],
