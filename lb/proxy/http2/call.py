@@ -186,7 +186,9 @@ class Call(AttemptedCall):
         self.bytes_in += size
         retained = request.retained
         if retained is not None and size:
-            if not retained and size < UNCOUNTED:
+            if retained:
+                request.retain(payload, self.relay.options.retained_size)
+            elif size < UNCOUNTED:
                 retained.append(payload)
                 request.retained_size = size
             else:

@@ -133,9 +133,12 @@ class Pipe(Generic[S]):
         assert retained is not None
         size = len(payload)
         if self._keeps(size, limit):
-            is_small = isinstance(payload, memoryview) and size * 2 < memoryview(payload.obj).nbytes
-            # A view keeps all that was read with it.
-            retained.append(bytes(payload) if is_small else payload)
+            if isinstance(payload, memoryview) and size * 2 < len(payload.obj):  # type: ignore[arg-type]  # bytes
+                # A view keeps all that was read with it.
+                last = retained[-1] if retained else b""
+                if not (isinstance(last, memoryview) and last.obj is payload.obj):
+                    payload = bytes(payload)
+            retained.append(payload)
 
     def retain_run(self, pieces: list[Payload], size: int, limit: int) -> None:
         """As `retain` for pieces of one read, `size` bytes together."""
@@ -143,7 +146,7 @@ class Pipe(Generic[S]):
         assert retained is not None
         if self._keeps(size, limit):
             first = pieces[0]
-            if isinstance(first, memoryview) and size * 2 < memoryview(first.obj).nbytes:
+            if isinstance(first, memoryview) and size * 2 < len(first.obj):  # type: ignore[arg-type]  # bytes
                 retained += [bytes(piece) for piece in pieces]
             else:
                 retained += pieces
@@ -163,15 +166,18 @@ class Pipe(Generic[S]):
 
     def _keeps(self, size: int, limit: int) -> bool:
         """Account for bytes that are to be retained. False when nothing is retained any more."""
-        before = self._retained_counted
-        self.retained_size += size
-        grown = self._retained_counted - before
-        if self.retained_size > limit or (grown and not self.ledger.may_keep(grown)):
-            self.retained_size -= size
+        before = self.retained_size
+        after = before + size
+        if after > UNCOUNTED:
+            grown = size if before > UNCOUNTED else after
+            if after > limit or not self.ledger.may_keep(grown):
+                self.drop_retained()
+                return False
+            self.ledger.take(self, grown)  # there is room for it
+        elif after > limit:
             self.drop_retained()
             return False
-        if grown:
-            self.ledger.take(self, grown)  # there is room for it
+        self.retained_size = after
         return True
 
     def drop_retained(self) -> None:

@@ -115,17 +115,25 @@ def test_retained_copies_are_counted_above_the_size_of_a_call() -> None:
 
 
 def test_views_are_retained_unless_they_keep_much_else() -> None:
-    read = bytes(100_000)
-    view = memoryview(read)
+    view, other = memoryview(bytes(100_000)), memoryview(bytes(100_000))
     pipe = make_pipe()
     pipe.retained = []
     pipe.retain(view[:60_000], 1 << 20)
-    pipe.retain(view[:10_000], 1 << 20)
+    pipe.retain(other[:10_000], 1 << 20)
     pipe.retain_run([view[:30_000], view[30_000:60_000]], 60_000, 1 << 20)
-    pipe.retain_run([view[:10_000], view[10_000:20_000]], 20_000, 1 << 20)
+    pipe.retain_run([other[:10_000], other[10_000:20_000]], 20_000, 1 << 20)
     kinds = [type(piece) for piece in pipe.retained or ()]
     assert kinds == [memoryview, bytes, memoryview, memoryview, bytes, bytes]
     assert pipe.held == pipe.retained_size == 150_000
+
+
+def test_a_small_view_is_retained_where_its_read_is_anyway() -> None:
+    view = memoryview(bytes(100_000))
+    pipe = make_pipe()
+    pipe.retained = []
+    pipe.retain(view[:60_000], 1 << 20)
+    pipe.retain(view[60_000:70_000], 1 << 20)
+    assert [type(piece) for piece in pipe.retained or ()] == [memoryview, memoryview]
 
 
 @pytest.mark.parametrize("run", [False, True])
