@@ -30,6 +30,7 @@ def _json(schema: Schema, description: str) -> Schema:
 _COUNT: Final = {"type": "integer", "minimum": 0}
 _SECONDS: Final = {"type": "number", "minimum": 0}
 _SECONDS_OR_NULL: Final = {"type": ["number", "null"], "minimum": 0}
+_NUMBER_OR_NULL: Final = {"type": ["number", "null"], "minimum": 0}
 _MS: Final = {"type": ["number", "null"], "minimum": 0}
 _TEXT: Final = {"type": "string"}
 _NAMES: Final = {"type": "array", "items": _TEXT}
@@ -70,6 +71,33 @@ _SCHEMAS: Final = {
         },
         "One protocol port of a backend.",
     ),
+    "Device": _object(
+        {
+            "id": _TEXT | {"description": "The UUID of a GPU, or of a slice of one."},
+            "utilization": _NUMBER_OR_NULL
+            | {"description": "Part of the time in which anybody used it, 0 to 1."},
+            "memory_used_bytes": _NUMBER_OR_NULL,
+            "memory_total_bytes": _NUMBER_OR_NULL,
+        },
+        "A device of a backend; null: it does not say.",
+    ),
+    "Load": _object(
+        {
+            "age_s": _SECONDS_OR_NULL | {"description": "Since it said so; null: it does not."},
+            "pending": {
+                "type": "number",
+                "minimum": 0,
+                "description": "Requests that wait in it, whoever sent them.",
+            },
+            "others": _NUMBER_OR_NULL
+            | {
+                "description": "Part of the time in which others than this load balancer keep its "
+                "devices busy; null: that cannot be told."
+            },
+            "devices": {"type": "array", "items": _ref("Device")},
+        },
+        "What a backend with a metrics address says of how much it has to do.",
+    ),
     "Backend": _object(
         {
             "name": _TEXT,
@@ -108,6 +136,7 @@ _SCHEMAS: Final = {
                 "description": "When what still runs on a backend that drains or leaves is cut; "
                 "null: never."
             },
+            "load": _ref("Load"),
             "ports": {
                 "type": "object",
                 "description": "By protocol: `http`, `grpc`.",
@@ -149,7 +178,17 @@ _SCHEMAS: Final = {
             "expected_ms": _MS
             | {"description": "What a request of one row takes there alone; null: not learnt yet."},
             "row_ms": _MS | {"description": "What each further row adds."},
-            "learnt": _COUNT | {"description": "Executions that it was learnt from."},
+            "learnt": _COUNT
+            | {
+                "description": "Executions that it was learnt from; 0, and yet a time: the backend "
+                "itself has measured that."
+            },
+            "slowed": {
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "description": "By how much requests count as slower there because others use it, "
+                "as far as that is not learnt already.",
+            },
         },
         "A scheduled model on one backend.",
     ),

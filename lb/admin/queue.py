@@ -55,9 +55,10 @@ def _lane(lane: LaneView) -> dict[str, Any]:
         "name": lane.backend.name,
         "in_flight": lane.in_flight,
         "limit": lane.limit,
-        "expected_ms": round(lane.expected_s * 1000, 3) if lane.learnt else None,
-        "row_ms": round(lane.row_s * 1000, 3) if lane.learnt else None,
+        "expected_ms": round(lane.expected_s * 1000, 3) if lane.expected_s else None,
+        "row_ms": round(lane.row_s * 1000, 3) if lane.expected_s else None,
         "learnt": lane.learnt,
+        "slowed": round(lane.slowed, 3),
     }
 
 

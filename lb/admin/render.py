@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lb.control.views import BackendView, LatencyView, PortView
+from lb.control.views import BackendView, LatencyView, LoadView, PortView
 
 
 def render_backend(view: BackendView) -> dict[str, Any]:
@@ -25,6 +25,7 @@ def render_backend(view: BackendView) -> dict[str, Any]:
         "empty": view.empty,
         "origin": view.origin,
         "cut_in_s": None if view.cut_in_s is None else round(view.cut_in_s, 3),
+        "load": _render_load(view.load),
         "ports": {port.protocol.label: _render_port(port) for port in view.ports},
     }
 
@@ -43,6 +44,27 @@ def _render_port(view: PortView) -> dict[str, Any]:
         "latency": _render_latency(view.latency),
         "probe_ms": _in_ms(view.probe_latency_s),
     }
+
+
+def _render_load(view: LoadView) -> dict[str, Any]:
+    return {
+        "age_s": _rounded(view.age_s),
+        "pending": view.pending,
+        "others": _rounded(view.others),
+        "devices": [
+            {
+                "id": each.device.decode("utf-8", "backslashreplace"),
+                "utilization": _rounded(each.utilization),
+                "memory_used_bytes": each.memory_used,
+                "memory_total_bytes": each.memory_total,
+            }
+            for each in view.devices
+        ],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _render_latency(view: LatencyView) -> dict[str, float | None]:

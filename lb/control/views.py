@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lb.control.directory import BackendDirectory
 from lb.control.record import BackendRecord, PortRecord
 from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, AppProtocol, BackendState, Histogram
+from lb.domain.load import DeviceLoad, LoadReport
 from lb.telemetry.collector import ConductStatus, PortStatus
 
 
@@ -41,6 +42,19 @@ class PortView:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadView:
+    """What a backend says of how much it has to do, for everybody."""
+
+    age_s: float | None
+    """Since it said so; None: it does not."""
+    pending: float
+    """Requests that wait there."""
+    others: float | None
+    """Part of the time in which others keep its devices busy; None: that cannot be told."""
+    devices: tuple[DeviceLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BackendView:
     """One backend."""
 
@@ -67,6 +81,7 @@ class BackendView:
     """What names it: the configuration, a source, the operator."""
     cut_in_s: float | None
     """Seconds until what still runs on one that drains or leaves is cut; None: never."""
+    load: LoadView
 
 
 def backend_view(record: BackendRecord, now: float) -> BackendView:
@@ -90,7 +105,14 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
         ports=ports,
         origin=record.member.origin,
         cut_in_s=None if record.finish_by is None else max(record.finish_by - now, 0.0),
+        load=_load(record.load, now),
     )
+
+
+def _load(report: LoadReport | None, now: float) -> LoadView:
+    if report is None:
+        return LoadView(None, 0.0, None, ())
+    return LoadView(max(0.0, now - report.at), report.pending, report.others, report.devices)
 
 
 def _why(record: BackendRecord) -> str:

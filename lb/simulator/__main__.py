@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import sys
 
+from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.models import MODELS
 from lb.simulator.process import Ports, serve
 
@@ -30,6 +31,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--speed", type=_speed, default=1.0, help="how many times as fast as 1.0")
     parser.add_argument("--models", nargs="+", choices=sorted(MODELS), default=sorted(MODELS))
+    parser.add_argument("--gpu", metavar="UUID", help="report one of that UUID")
+    parser.add_argument("--mig", action="store_true", help="as a slice, of unknown utilisation")
     return parser.parse_args(arguments)
 
 
@@ -42,8 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve until a signal ends it."""
     given = _parse(arguments)
     ports = Ports(given.host, given.http_port, given.grpc_port, given.metrics_port)
+    gpu = SimulatedGpu(given.gpu, is_slice=given.mig) if given.gpu else None
     try:
-        asyncio.run(serve(ports, tuple(given.models), given.speed, _say))
+        asyncio.run(serve(ports, tuple(given.models), given.speed, _say, gpu))
     except (OSError, RuntimeError) as error:
         sys.exit(f"simulator: cannot listen: {error}")
 

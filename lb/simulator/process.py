@@ -11,6 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
+from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.grpc_service import make_grpc_server
 from lb.simulator.http_service import make_http_application
 from lb.simulator.server import SimulatedTriton
@@ -94,7 +95,8 @@ class Simulator:
     def _metrics_application(self) -> web.Application:
         async def metrics(request: web.Request) -> web.Response:
             return web.Response(
-                text=metrics_text(self.triton.counters.values()), content_type="text/plain"
+                text=metrics_text(self.triton.counters.values(), self.triton.gpu),
+                content_type="text/plain",
             )
 
         application = web.Application()
@@ -103,7 +105,11 @@ class Simulator:
 
 
 async def serve(
-    ports: Ports, models: tuple[str, ...], speed: float, say: Callable[[str], None]
+    ports: Ports,
+    models: tuple[str, ...],
+    speed: float,
+    say: Callable[[str], None],
+    gpu: SimulatedGpu | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT; `say` gets one line when all ports are open.
 
@@ -114,6 +120,6 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    async with Simulator(SimulatedTriton(models, speed), ports) as simulator:
+    async with Simulator(SimulatedTriton(models, speed, gpu), ports) as simulator:
         say(simulator.ports.to_json())
         await ended.wait()

@@ -6,10 +6,12 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Final
 
 from lb.kserve import inference_pb2 as pb
 from lb.simulator.errors import Fault, TritonError, invalid
+from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.models import MODELS, VERSION, InferRequest, Model, Respond
 from lb.simulator.statistics import ModelCounters, statistics_of
 from lb.simulator.tensors import Tensor
@@ -56,8 +58,15 @@ LOG_SETTINGS: Final[Mapping[str, bool | int | str]] = {
 class SimulatedTriton:
     """Serves some of the simulated models, `speed` times as fast as they are by themselves."""
 
-    def __init__(self, models: Iterable[str] = tuple(MODELS), speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        models: Iterable[str] = tuple(MODELS),
+        speed: float = 1.0,
+        gpu: SimulatedGpu | None = None,
+    ) -> None:
         self._speed = speed
+        self.gpu = gpu
+        """What executions run on, which others may use as well."""
         self._models = {name: MODELS[name] for name in sorted(models)}
         self.counters = {name: ModelCounters(name) for name in self._models}
         self._free = {
@@ -158,9 +167,10 @@ class SimulatedTriton:
             counters.pending -= 1
         queue_ns = time.monotonic_ns() - arrived
         try:
-            if model.compute_s:
-                await asyncio.sleep(model.compute_s / self._speed)
-            await model.run(request, _only(request.outputs, respond))
+            with self.gpu.used() if self.gpu is not None else nullcontext():
+                if model.compute_s:
+                    await asyncio.sleep(model.compute_s / self._speed)
+                await model.run(request, _only(request.outputs, respond))
         finally:
             free.release()
         return queue_ns

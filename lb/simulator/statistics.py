@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lb.kserve import inference_pb2 as pb
+from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.models import VERSION
 
 
@@ -26,6 +27,8 @@ class ModelCounters:
     failure_ns: int = 0
     queue_ns: int = 0
     compute_ns: int = 0
+    by_rows: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Executions by their rows, and how long they took together."""
     last_inference_ms: int = 0
     """When the last request came, in milliseconds since the epoch."""
 
@@ -35,7 +38,10 @@ class ModelCounters:
         self.batch += batch
         self.queue_ns += queue_ns
         self.request_ns += total_ns
-        self.compute_ns += total_ns - queue_ns
+        compute_ns = total_ns - queue_ns
+        self.compute_ns += compute_ns
+        count, ns = self.by_rows.get(batch, (0, 0))
+        self.by_rows[batch] = (count + 1, ns + compute_ns)
 
     def failed(self, *, total_ns: int) -> None:
         """Count one request that was accepted and then failed."""
@@ -66,6 +72,15 @@ def statistics_of(counters: ModelCounters) -> pb.ModelStatistics:
             cache_hit=duration(),
             cache_miss=duration(),
         ),
+        batch_stats=[
+            pb.InferBatchStatistics(
+                batch_size=rows,
+                compute_input=duration(count),
+                compute_infer=duration(count, ns),
+                compute_output=duration(count),
+            )
+            for rows, (count, ns) in sorted(counters.by_rows.items())
+        ],
     )
 
 
@@ -121,7 +136,18 @@ _METRICS: Final[tuple[tuple[str, str, str, Callable[[ModelCounters], dict[str, i
 )
 
 
-def metrics_text(counters: Iterable[ModelCounters]) -> str:
+_GPU_METRICS: Final[tuple[tuple[str, str, Callable[[SimulatedGpu], float | None]], ...]] = (
+    (
+        "nv_gpu_utilization",
+        "GPU utilization rate [0.0 - 1.0)",
+        lambda gpu: gpu.utilization,
+    ),
+    ("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
+    ("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", lambda gpu: gpu.memory_used),
+)
+
+
+def metrics_text(counters: Iterable[ModelCounters], gpu: SimulatedGpu | None = None) -> str:
     """Return the counters in Prometheus' text format, under Triton's names."""
     models = tuple(counters)
     lines: list[str] = []
@@ -130,4 +156,16 @@ def metrics_text(counters: Iterable[ModelCounters]) -> str:
         for model in models:
             for more, value in values(model).items():
                 lines.append(f'{name}{{model="{model.model}"{more},version="{VERSION}"}} {value}')
+    if gpu is not None:
+        lines += _gpu_lines(gpu)
     return "\n".join(lines) + "\n"
+
+
+def _gpu_lines(gpu: SimulatedGpu) -> list[str]:
+    lines: list[str] = []
+    for name, what, value_of in _GPU_METRICS:
+        value = value_of(gpu)
+        if value is not None:
+            lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge"]
+            lines.append(f'{name}{{gpu_uuid="{gpu.uuid}"}} {value:.6f}')
+    return lines

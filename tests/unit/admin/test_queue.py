@@ -18,9 +18,10 @@ def lane(name: str, learnt: int) -> LaneView:
         backend=make_backend(name),
         in_flight=1,
         limit=2,
-        expected_s=0.005,
+        expected_s=0.005 if learnt else 0.0,
         row_s=0.0005,
         learnt=learnt,
+        slowed=1.5 if learnt else 1.0,
     )
 
 
@@ -55,6 +56,7 @@ async def test_the_queue_is_shown_by_model() -> None:
                         "expected_ms": None,
                         "row_ms": None,
                         "learnt": 0,
+                        "slowed": 1.0,
                     },
                     {
                         "name": "b",
@@ -63,6 +65,7 @@ async def test_the_queue_is_shown_by_model() -> None:
                         "expected_ms": 5.0,
                         "row_ms": 0.5,
                         "learnt": 7,
+                        "slowed": 1.5,
                     },
                 ],
             },

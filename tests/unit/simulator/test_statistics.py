@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.statistics import ModelCounters, metrics_text, statistics_of
 
 
@@ -22,6 +23,18 @@ def test_statistics_add_up() -> None:
     assert (parts.success.count, parts.success.ns) == (2, 9_000)
     assert (parts.queue.ns, parts.compute_infer.ns) == (3_000, 6_000)
     assert (parts.fail.count, parts.fail.ns) == (2, 7_000)
+    rows = [(row.batch_size, row.compute_infer.ns) for row in statistics.batch_stats]
+    assert rows == [(1, 2_000), (3, 4_000)]
+
+
+def test_a_gpu_is_reported_as_far_as_it_is_known() -> None:
+    gpu, mig = SimulatedGpu("GPU-1"), SimulatedGpu("MIG-1", is_slice=True)
+    page = metrics_text([], gpu)
+    assert 'nv_gpu_utilization{gpu_uuid="GPU-1"} 0.0' in page
+    assert 'nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 17179869184.0' in page
+    assert 'nv_gpu_memory_used_bytes{gpu_uuid="MIG-1"}' in metrics_text([], mig)
+    assert "nv_gpu_utilization" not in metrics_text([], mig)
+    assert "nv_gpu" not in metrics_text([counted()])
 
 
 def test_metrics_are_prometheus_text_under_tritons_names() -> None:
