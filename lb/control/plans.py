@@ -85,7 +85,8 @@ class Planner:
             case LimitBy.NUMBER:
                 return True
             case LimitBy.CONFIGURATION:
-                return facts.instances > 0 or facts.is_decoupled is False or bool(self._own)
+                is_by_work = facts.is_mixed and not facts.is_decoupled
+                return facts.instances > 0 or is_by_work or bool(self._own)
             case LimitBy.MEASUREMENT:
                 return facts.is_decoupled is False
 

@@ -24,6 +24,9 @@ class ModelFacts:
     instances: int = 0
     """Executions that run side by side on one backend, each of which ends before its instance
     begins another; 0 where that is not so, or not known."""
+    is_mixed: bool = False
+    """Requests are worked on side by side, and nobody tells how many are enough: an ensemble, or an
+    engine that batches by itself."""
     max_batch: int = 0
     """Rows that a dynamic batcher puts into one execution; 0 where there is none."""
 

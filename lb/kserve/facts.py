@@ -111,6 +111,7 @@ def _combined(parts: Sequence[ModelFacts]) -> ModelFacts:
         idle_s=max((facts.idle_s for facts in stateful), default=NO_FACTS.idle_s),
         slots=min((facts.slots for facts in stateful if facts.slots), default=0),
         instances=min(facts.instances for facts in parts),
+        is_mixed=any(facts.is_mixed for facts in parts),
         max_batch=min(facts.max_batch for facts in parts),
     )
 
@@ -137,6 +138,7 @@ def _configured(config: pb.ModelConfig) -> Configured:
             is_stateful=False,
             is_decoupled=is_decoupled,
             instances=_executions(config),
+            is_mixed=_is_mixed(config),
             max_batch=config.max_batch_size if config.HasField("dynamic_batching") else 0,
         )
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
@@ -160,10 +162,22 @@ def _instances(config: pb.ModelConfig) -> int:
 def _executions(config: pb.ModelConfig) -> int:
     """Executions side by side; 0 where requests do not run one after the other on an instance."""
     if (
-        (config.backend not in _ONE_BY_ONE and config.platform not in _PLATFORMS)
+        not _is_one_by_one(config)
         or config.model_transaction_policy.decoupled
-        or config.HasField("ensemble_scheduling")
         or config.HasField("sequence_batching")
     ):
         return 0
     return _instances(config)
+
+
+def _is_mixed(config: pb.ModelConfig) -> bool:
+    """Whether requests are worked on side by side."""
+    if config.HasField("ensemble_scheduling"):
+        return True
+    return bool(config.backend) and not _is_one_by_one(config)
+
+
+def _is_one_by_one(config: pb.ModelConfig) -> bool:
+    """Whether its instances run one execution after the other. A Triton tells of them then."""
+    is_known = config.backend in _ONE_BY_ONE or config.platform in _PLATFORMS
+    return is_known and not config.HasField("ensemble_scheduling")

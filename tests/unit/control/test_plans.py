@@ -6,6 +6,7 @@ from lb.domain.model import NO_FACTS, ModelFacts
 from lb.domain.schedule import LaneLimit, QueueRules
 
 STATELESS = ModelFacts(is_stateful=False, is_decoupled=False)
+MIXED = ModelFacts(is_stateful=False, is_decoupled=False, is_mixed=True)
 TWO = ModelFacts(is_stateful=False, is_decoupled=False, instances=2)
 BATCHING = ModelFacts(is_stateful=False, is_decoupled=False, instances=2, max_batch=8)
 STATEFUL = ModelFacts(is_stateful=True, is_decoupled=False)
@@ -31,12 +32,12 @@ def test_auto_schedules_what_runs_one_by_one() -> None:
     planner = Planner(AUTO)
     assert usual(planner, TWO) == LaneLimit(2, is_auto=True, instances=2)
     assert usual(planner, BATCHING) == LaneLimit(16, is_auto=True, instances=2, max_batch=8)
-    for facts in (NO_FACTS, STATEFUL, DECOUPLED):
+    for facts in (NO_FACTS, STATELESS, STATEFUL, DECOUPLED):
         assert planner.plan(b"m", facts) is None
 
 
 def test_auto_limits_nothing_where_nobody_tells_what_keeps_a_backend_busy() -> None:
-    assert usual(Planner(AUTO), STATELESS) == LaneLimit(is_shared=True)
+    assert usual(Planner(AUTO), MIXED) == LaneLimit(is_shared=True)
 
 
 def test_a_number_holds_for_all_models_but_those_of_sequences() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -84,7 +85,8 @@ def test_json_says_the_same() -> None:
 def test_an_ensemble_names_its_steps() -> None:
     body = b"""{"name": "e", "ensemble_scheduling": {"step": [
       {"model_name": "a", "model_version": -1}, {"model_name": "b"}, {"model_name": "a"}]}}"""
-    assert configured_from_json(body) == Configured(STATELESS.facts, (b"a", b"b"))
+    facts = replace(STATELESS.facts, is_mixed=True)
+    assert configured_from_json(body) == Configured(facts, (b"a", b"b"))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +197,23 @@ def test_only_a_dynamic_batcher_puts_rows_of_several_requests_together() -> None
 def test_of_what_does_not_run_one_by_one_no_instances_are_told(config: dict[str, object]) -> None:
     body = json.dumps({**config, "instance_group": [{"count": 2, "kind": "KIND_CPU"}]}).encode()
     assert configured_from_json(body).facts.instances == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "is_mixed"),
+    [
+        ({"backend": "vllm"}, True),
+        ({"backend": "kaldi"}, True),
+        ({"platform": "ensemble", "ensemble_scheduling": {"step": [{"model_name": "a"}]}}, True),
+        ({"backend": "python"}, False),
+        ({"platform": "tensorrt_plan"}, False),
+        ({"platform": "something_v2"}, False),
+    ],
+)
+def test_ensembles_and_other_engines_mix_requests(
+    config: dict[str, object], is_mixed: bool
+) -> None:
+    assert configured_from_json(json.dumps(config).encode()).facts.is_mixed is is_mixed
 
 
 def test_of_several_versions_the_fewest_instances_count() -> None:
