@@ -18,16 +18,8 @@ import psutil
 import yaml
 
 from benchmarks.faults.site import Way
-from benchmarks.load.backend import render
-from benchmarks.load.processes import BenchError, Children, Cores, free_ports
-from benchmarks.load.proxies import (
-    CERTIFICATE,
-    ENVOY,
-    KEY,
-    RECIPES,
-    TRITON_LB,
-    make_certificate,
-)
+from benchmarks.load.processes import BenchError, Children, Cores
+from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, configure
 from tests.triton.balancer import RunningBalancer
 from tests.triton.target import Target
 
@@ -144,29 +136,21 @@ class Envoy(Contestant):
 
     def _start(self, ways: Sequence[Way], directory: Path) -> None:
         recipe = RECIPES[ENVOY]
-        http, grpc, https, grpcs = free_ports(4)
-        self.target = Target(f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
-        make_certificate(directory)
-        path = render(
-            recipe.template,
+        path, ports = configure(
+            recipe,
             directory,
             f"{self.name}.yaml",
-            http=http,
-            grpc=grpc,
-            https=https,
-            grpcs=grpcs,
-            certificate=directory / CERTIFICATE,
-            key=directory / KEY,
             http_servers=recipe.servers([_port(way.target.http) for way in ways], False),
             grpc_servers=recipe.servers([_port(way.target.grpc) for way in ways], True),
         )
+        self.target = Target(f"127.0.0.1:{ports.http}", f"127.0.0.1:{ports.grpc}")
         config = yaml.safe_load(path.read_text())
         self._change(config)
         path.write_text(yaml.safe_dump(config))
         self._children = Children(directory)
         child = self._children.start(self.name, recipe.argv(path), core=Cores.choose().proxy)
         self._process = psutil.Process(child.pid)
-        child.wait_until_listening(http, grpc)
+        child.wait_until_listening(ports.http, ports.grpc)
 
     def stop(self) -> None:
         if self._children is not None:

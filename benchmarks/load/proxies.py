@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.load.backend import BackendAddress, render
 from benchmarks.load.interpreter import serving
@@ -53,6 +54,16 @@ class Proxy:
     child: Child | None
 
 
+class ProxyPorts(NamedTuple):
+    """Where a proxy listens."""
+
+    http: int
+    grpc: int
+    https: int
+    grpcs: int
+    metrics: int
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to run one proxy.
@@ -78,29 +89,47 @@ def start_proxy(
         BenchError: not installed, or it did not start.
     """
     recipe = RECIPES[name]
-    if not (directory / CERTIFICATE).exists():
-        make_certificate(directory)
-    http, grpc, https, grpcs, metrics = free_ports(5)
-    config = render(
-        recipe.template,
+    config, ports = configure(
+        recipe,
         directory,
-        recipe.template,
-        http=http,
-        grpc=grpc,
-        https=https,
-        grpcs=grpcs,
-        certificate=directory / CERTIFICATE,
-        key=directory / KEY,
-        metrics=metrics,
         http_servers=recipe.servers([each.http for each in backends], False),
         grpc_servers=recipe.servers([each.grpc for each in backends], True),
         backends=_triton_lb_backends(backends),
     )
     child = children.start(name, recipe.argv(config), core=core, cwd=recipe.tree or directory)
-    child.wait_until_listening(http, grpc, https, grpcs)
+    child.wait_until_listening(ports.http, ports.grpc, ports.https, ports.grpcs)
     if recipe.tree:
-        child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{metrics}/readyz"))
-    return Proxy(name, http, grpc, https, grpcs, child)
+        child.wait_until(lambda: _answers_200(f"http://127.0.0.1:{ports.metrics}/readyz"))
+    return Proxy(name, ports.http, ports.grpc, ports.https, ports.grpcs, child)
+
+
+def configure(
+    recipe: Recipe, directory: Path, name: str = "", **servers: str
+) -> tuple[Path, ProxyPorts]:
+    """Write the configuration of a proxy, with a certificate beside it and free ports in it.
+
+    Args:
+        recipe: of the proxy.
+        directory: where to write.
+        name: of the file; that of the template if it is not given.
+        servers: what the template has in place of its backends.
+
+    Raises:
+        BenchError: openssl is not installed, or failed.
+    """
+    if not (directory / CERTIFICATE).exists():
+        make_certificate(directory)
+    ports = ProxyPorts(*free_ports(5))
+    path = render(
+        recipe.template,
+        directory,
+        name or recipe.template,
+        certificate=directory / CERTIFICATE,
+        key=directory / KEY,
+        **ports._asdict(),
+        **servers,
+    )
+    return path, ports
 
 
 def start_all(

@@ -17,17 +17,14 @@ from typing import Any
 
 import yaml
 
-from benchmarks.load.backend import render
-from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children, free_ports
+from benchmarks.load.processes import REPOSITORY, BenchError, Child, Children
 from benchmarks.load.proxies import (
-    CERTIFICATE,
     ENVOY,
     HAPROXY,
-    KEY,
     NGINX,
     RECIPES,
     TRITON_LB,
-    make_certificate,
+    configure,
     serve_argv,
 )
 from benchmarks.study.fleet import Address
@@ -88,24 +85,14 @@ class Contestant:
         """
         count = self.backends or len(ground.addresses)
         addresses, models = ground.addresses[:count], ground.models[:count]
-        http, grpc, https, grpcs, metrics = free_ports(5)
         if self.proxy == DIRECT:
             return Running(self.name, addresses[0].http, addresses[0].grpc)
         directory = ground.directory / self.name.replace("/", "-")
         directory.mkdir()
-        make_certificate(directory)
         recipe = RECIPES[self.proxy]
-        config = render(
-            recipe.template,
+        config, ports = configure(
+            recipe,
             directory,
-            recipe.template,
-            http=http,
-            grpc=grpc,
-            https=https,
-            grpcs=grpcs,
-            certificate=directory / CERTIFICATE,
-            key=directory / KEY,
-            metrics=metrics,
             http_servers=self.servers(addresses, models, is_grpc=False),
             grpc_servers=self.servers(addresses, models, is_grpc=True),
             backends=_triton_lb_backends(addresses),
@@ -115,10 +102,10 @@ class Contestant:
         name = self.name.replace("/", "-")
         tree = _sources(self.revision, directory) if self.revision else recipe.tree
         child = children.start(name, argv, core=ground.core, cwd=tree or directory)
-        child.wait_until_listening(http, grpc)
+        child.wait_until_listening(ports.http, ports.grpc)
         if self.proxy == TRITON_LB:
-            child.wait_until(lambda: http_status(f"127.0.0.1:{metrics}", "/readyz") == 200)
-        return Running(self.name, http, grpc, child)
+            child.wait_until(lambda: http_status(f"127.0.0.1:{ports.metrics}", "/readyz") == 200)
+        return Running(self.name, ports.http, ports.grpc, child)
 
     def servers(
         self, addresses: Sequence[Address], models: Sequence[Models], *, is_grpc: bool
@@ -210,9 +197,8 @@ PRIORITY_FIELD, TENANT_FIELD = "x-triton-lb-priority", "x-triton-lb-tenant"
 
 
 def _scheduling(**settings: Any) -> Mapping[str, Any]:
-    """The queue with its own limits, and the fields that loads use; `settings` beside them."""
+    """The fields that loads use, and what else is not the default."""
     fields = {
-        "concurrency": "auto",
         "deadline_header": DEADLINE_FIELD,
         "priority_header": PRIORITY_FIELD,
         "tenant_header": TENANT_FIELD,
