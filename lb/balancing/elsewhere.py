@@ -38,26 +38,27 @@ class Seen:
         now = report.at
         if self._load is not None and now - self._at < _SOON_S:
             return
-        share, execution_s = self._since(lanes, load, own, now)
+        running, execution_s = self._since(lanes, load, own, now)
         known = self.others
         self.others = {lane: known.get(lane) or Others() for lane in lanes}
         pending = max(0.0, load.pending - own)
         for lane, others in self.others.items():
-            took_s = execution_s or lane.cost.mean_s or lane.tally.best_s
-            others.told(
-                lane.cost,
-                now,
-                wait_s=pending * took_s / lane.instances,
-                share=share,
-                device=report.others,
-            )
+            took_s = lane.cost.mean_s or lane.tally.best_s
+            if lane.plan.is_shared:
+                # All are worked on side by side: those that run are in the way like any others.
+                share = None
+                wait_s = (pending + (running or 0.0)) * took_s
+            else:
+                share = None if running is None else min(1.0, running / lane.instances)
+                wait_s = pending * (execution_s or took_s) / lane.instances
+            others.told(lane.cost, now, wait_s=wait_s, share=share, device=report.others)
             lane.others = others if others.matters else None
 
     def _since(
         self, lanes: Sequence[Lane], load: ModelLoad, own: int, now: float
     ) -> tuple[float | None, float]:
-        """Part of the time in which others kept the instances busy since the last report, and
-        seconds of an execution meanwhile."""
+        """Executions of others that ran at once on average since the last report, None where that
+        is not known, and seconds of an execution meanwhile."""
         before, ended = self._load, sum([lane.ended for lane in lanes])
         seconds = now - self._at
         mine, own_before = ended - self._ended, self._own
@@ -73,9 +74,7 @@ class Seen:
         executions = min(max(0.0, load.executions - before.executions), requests)
         # Which of those under way at either time it had counted cannot be told.
         theirs = max(0.0, requests - mine - max(own, own_before))
-        instances = max([lane.instances for lane in lanes])
-        busy = took_s * executions / (seconds * instances)
-        return min(1.0, busy * theirs / requests), took_s
+        return took_s * executions / seconds * theirs / requests, took_s
 
 
 class Elsewhere:

@@ -6,6 +6,7 @@ import pytest
 
 from lb.balancing.elsewhere import Elsewhere
 from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.shared import SharedLane
 from lb.domain.load import LoadReport, ModelLoad
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 from tests.fakes.backends import make_backend
@@ -16,11 +17,13 @@ M = b"m"
 class Bench:
     """One lane, and a Triton that counts everybody's requests."""
 
-    def __init__(self, instances: int = 1) -> None:
+    def __init__(self, instances: int = 1, *, is_shared: bool = False) -> None:
         self.backend = make_backend("a")
         self.site = Site(self.backend)
         self.tally = Tally()
-        self.lane = Lane(self.site, LaneLimit(8, instances=instances), self.tally)
+        kind = SharedLane if is_shared else Lane
+        limit = LaneLimit(8, instances=instances, is_shared=is_shared)
+        self.lane = kind(self.site, limit, self.tally)
         self.elsewhere = Elsewhere()
         self.now = 100.0
         self.requests = self.executions = 0
@@ -116,6 +119,18 @@ def test_what_waits_there_beyond_ours_delays_the_next_one() -> None:
     bench.now += 1.0
     bench.report(pending=2.0, under_way=2)
     assert not bench.is_told
+
+
+def test_where_all_share_one_engine_those_of_others_count_as_work_that_is_under_way() -> None:
+    bench = Bench(is_shared=True)
+    bench.ours(20)
+    for _ in range(2):
+        bench.report()
+        bench.now += 1.0
+    bench.theirs(4, 0.5)
+    bench.report(pending=1.0)
+    assert bench.slower() == 1.0
+    assert bench.lane.look(1, 0, bench.now) - bench.now == pytest.approx(0.04, rel=0.05)
 
 
 def test_a_triton_that_was_restarted_is_not_held_to_what_it_had_counted() -> None:
