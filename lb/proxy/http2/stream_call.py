@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
@@ -54,8 +53,8 @@ class StreamCall(AnsweredStream):
 
     __slots__ = (
         "_answers", "_between", "_count_at", "_counts", "_cutter", "_due", "_head", "_header",
-        "_header_size", "_known", "_known_size", "_known_stop", "_look_at", "_needs_no_look",
-        "_pool", "_snapshot", "_target", "is_uncounted",
+        "_header_size", "_is_pausing", "_known", "_known_size", "_known_stop", "_look_at",
+        "_needs_no_look", "_pool", "_snapshot", "_target", "is_uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +76,8 @@ class StreamCall(AnsweredStream):
         """Bytes of it that must have come before it is looked at again."""
         self._target: Branch | None = None
         """Where the message under way goes."""
+        self._is_pausing = False
+        """An attempt has ended, and another one follows soon."""
         self._pool = relay.dispatcher.pool
         self._snapshot: PoolSnapshot | None = None
         """The pool for which the next seven hold; None when nothing is known."""
@@ -166,7 +167,7 @@ class StreamCall(AnsweredStream):
             self._drop_upload(size)
             return
         if self._is_waiting:
-            if not request.push(payload):
+            if not self._hold(payload):
                 return
         elif size and not self._take(payload):
             return
@@ -188,7 +189,18 @@ class StreamCall(AnsweredStream):
     @property
     def _is_waiting(self) -> bool:
         """Whether it waits for a backend: all of it is routed when there is one."""
-        return self.backend is None and self.relay.dispatcher.queue.has(self)
+        return self._is_pausing or (self.backend is None and self.relay.dispatcher.queue.has(self))
+
+    def _hold(self, payload: Payload) -> bool:
+        """Keep what comes until there is a backend. False when the call had to give way."""
+        head = self._head
+        if head is not None and head.queue:
+            # The beginning of the message comes first, although it is not known where that goes.
+            begun = tuple(head.queue)
+            head.clear()
+            if not all(self.request.push(piece) for piece in begun):
+                return False
+        return self.request.push(payload)
 
     def _end_request(self, trailers: bytes) -> None:
         request = self.request
@@ -472,13 +484,14 @@ class StreamCall(AnsweredStream):
         return self.merge is None and not self.runs_once
 
     def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
-        """See `Call`. At once: messages that come meanwhile must find a backend."""
-        if is_unsent or self.request.rewind():
-            self.relay.dispatcher.reruns.count += REPLAY_TABLE[outcome].ran is Ran.MAYBE
-            self._place_anew()
+        """See `AttemptedCall`. What comes meanwhile is held."""
+        self._is_pausing = True
+        self.forget_first()
+        super()._go_again(outcome, is_unsent=is_unsent)
 
     def _place(self) -> None:
         """Another attempt: all messages so far are routed anew."""
+        self._is_pausing = False
         request = self.request
         for piece in self._begin_anew():
             if not self._take(piece):

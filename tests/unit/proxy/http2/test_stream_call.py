@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -30,7 +31,7 @@ from tests.fakes.frames import (
     window_update,
 )
 from tests.fakes.links import PaperRelay
-from tests.fakes.paper_streams import PaperStreams, request, result
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
 from tests.fakes.relay import FewestInFlight, snapshot_of
 
 _SERVICE = b"/inference.GRPCInferenceService/"
@@ -341,16 +342,28 @@ async def test_a_client_whose_requests_nobody_answers_cannot_ask_for_ever(model:
     assert paper.bench.finished.records[0].reason is Reason.MEMORY
 
 
+def sent(paper: PaperStreams, backend: int) -> bytes:
+    """What a backend has got of messages since the last time."""
+    frames = paper.backends[backend].gets()
+    return b"".join(frame.payload for frame in frames if frame.kind == DATA)
+
+
+def pause(paper: PaperStreams) -> None:
+    """So long that what may go again has gone."""
+    paper.bench.loop.advance(0.05)
+    paper.bench.relay.flush()
+
+
 async def test_a_stream_that_is_lost_before_any_answer_goes_again() -> None:
     paper = PaperStreams()
     paper.send(request("plain", name="1"), request("plain", name="2"))
     paper.backends[0].gets()
     paper.backends[0].goes()
-    again = b"".join(frame.payload for frame in paper.backends[1].gets() if frame.kind == DATA)
-    assert again == request("plain", name="1") + request("plain", name="2")
+    assert sent(paper, 1) == b"", "not at once"
+    pause(paper)
+    assert sent(paper, 1) == request("plain", name="1") + request("plain", name="2")
     paper.send(request("plain", name="3"))
-    more = b"".join(frame.payload for frame in paper.backends[1].gets() if frame.kind == DATA)
-    assert more == request("plain", name="3")
+    assert sent(paper, 1) == request("plain", name="3")
     paper.backends[1].sends(
         headers(1, RESPONSE_FIELDS), *(data(1, result("plain", str(n))) for n in (1, 2, 3))
     )
@@ -383,3 +396,57 @@ async def test_a_stream_with_one_message_that_must_not_run_twice_does_not_go_aga
     assert paper.backends[1].gets() == []
     assert paper.status() == 14
     assert paper.bench.is_clean()
+
+
+async def test_a_stream_does_not_go_to_a_second_server_that_dies_with_the_first_one() -> None:
+    paper = PaperStreams(backends=3)
+    paper.send(request("plain", name="1"))
+    for backend in paper.backends[:2]:
+        backend.goes()
+    left = replace(snapshot_of(paper.bench.backends[2:]), routes=ROUTES)
+    paper.bench.ref.publish(left)  # refused connections have told
+    pause(paper)
+    assert sent(paper, 2) == request("plain", name="1")
+    paper.backends[2].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("cut", [3, 7, 20])
+async def test_what_comes_between_two_attempts_of_a_stream_goes_with_the_second(cut: int) -> None:
+    paper = PaperStreams()
+    whole = request("plain", name="2", tensor=bytes(range(200)))
+    paper.send(request("plain", name="1"), whole[:cut])
+    paper.backends[0].goes()
+    paper.send(whole[cut:])
+    paper.send(request("plain", name="3"), end=True)
+    pause(paper)
+    assert sent(paper, 1) == request("plain", name="1") + whole + request("plain", name="3")
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+    assert paper.ids() == ["1"]
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_a_head_that_was_held_does_not_go_out_between_two_attempts() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
+    paper.backends[0].goes()
+    await asyncio.sleep(0)
+    assert paper.looks() == []
+    pause(paper)
+    assert sent(paper, 1) == request("plain", name="1")
+    paper.client.goes()
+    assert paper.bench.is_clean()
+
+
+async def test_nothing_is_left_of_a_stream_whose_client_goes_between_two_attempts() -> None:
+    paper = PaperStreams()
+    paper.send(request("plain", name="1", tensor=bytes(9000)))
+    paper.backends[0].goes()
+    paper.client.goes()
+    assert paper.bench.is_clean()
+    pause(paper)
+    assert sent(paper, 1) == b""
