@@ -26,10 +26,10 @@ processors of one machine, over loopback.
 Every contestant gets the same arrivals, in turns; latency counts from when a request was due. The
 figures are medians of the runs. triton-lb has neither weights nor limits set: it runs with its
 defaults. `-weighted` peers know the speed of each Triton, `haproxy-limits` has a queue before as
-many requests as execute at once, and `haproxy-tuned` weights and limits found by trying. `perfect (simulated)` knows all times and costs none: each request goes, in the order of
-arrival, to the Triton that ends it first, with the times that these Tritons take when they are
-asked directly. `triton-lb (simulated)` is what the simulation of the same scheduler says of the
-same arrivals.
+many requests as execute at once, and `haproxy-tuned` weights and limits found by trying. `perfect
+(simulated)` knows all times and costs none: each request goes, in the order of arrival, to the
+Triton that ends it first, with the times that these Tritons take when they are asked directly.
+`triton-lb (simulated)` is what the simulation of the same scheduler says of the same arrivals.
 """
 _READING = """\
 `rate`: good answers a second while requests came; `in N ms`: those within so much of when the
