@@ -14,8 +14,8 @@ from typing import Final
 from lb.domain.backend import Backend
 from lb.domain.load import DeviceLoad
 
-_RECENT_S: Final = 5.0
-"""Utilisation may be that old: Triton measures it every two seconds, and it is asked as often."""
+_RECENT_S: Final = 3.0
+"""Utilisation may be that old: Triton looks every two seconds, at what was in the last one."""
 _LITTLE: Final = 0.25
 """More than that of ours cannot be told from what others do."""
 

@@ -47,6 +47,7 @@ async def running_balancer(tree: dict[str, Any]) -> AsyncIterator[Balancer]:
         product.models.start()
         await product.probes.first_round()
         await product.models.first_round(5.0)
+        await product.readers.priors.first_round(5.0)
         await balancer.doors.open()
         yield balancer
     finally:

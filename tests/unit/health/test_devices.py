@@ -39,7 +39,7 @@ def test_where_we_have_much_others_cannot_be_told_nor_shortly_after() -> None:
     ours(backend, 100, 0.005)
     assert book.others(backend, gpu(0.9), 2.0) is None
     assert book.others(backend, gpu(0.9), 4.0) is None, "its utilisation may be that old"
-    assert book.others(backend, gpu(0.6), 8.0) == pytest.approx(0.6)
+    assert book.others(backend, gpu(0.6), 6.0) == pytest.approx(0.6)
 
 
 def test_a_request_that_runs_all_the_time_may_be_what_it_is_busy_with() -> None:

@@ -1,0 +1,139 @@
+"""What Tritons say of their speed and of what others do there, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from lb.domain.schedule import LaneView
+from lb.simulator.gpu import SimulatedGpu
+from lb.simulator.process import Ports, Simulator
+from lb.simulator.server import SimulatedTriton
+from tests.fakes.balancer import Balancer, running_balancer
+from tests.fakes.http1_backend import eventually
+
+ONES = {"datatype": "INT32", "shape": [1, 16], "data": [1] * 16}
+SIMPLE = {"inputs": [{"name": "INPUT0", **ONES}, {"name": "INPUT1", **ONES}]}
+SLEEPY = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [30]}]}
+PATIENCE_S = 60.0
+
+
+async def infer(
+    client: aiohttp.ClientSession, address: str, model: str = "simple", body: object = SIMPLE
+) -> None:
+    async with client.post(f"http://{address}/v2/models/{model}/infer", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+class Scene:
+    """Tritons that may also be reached past the balancer."""
+
+    def __init__(self, tritons: list[Simulator], client: aiohttp.ClientSession) -> None:
+        self.tritons = tritons
+        self.client = client
+        self.others: list[asyncio.Task[None]] = []
+
+    def direct(self, number: int) -> str:
+        ports = self.tritons[number].ports
+        return f"{ports.host}:{ports.http_port}"
+
+    def served(self) -> list[int]:
+        return [each.triton.counters["simple"].success for each in self.tritons]
+
+    def let_others(self, number: int, clients: int, model: str, body: object) -> None:
+        """Have others send their next request whenever they have an answer."""
+
+        async def repeat() -> None:
+            while True:
+                await infer(self.client, self.direct(number), model, body)
+
+        self.others = [asyncio.ensure_future(repeat()) for _ in range(clients)]
+
+    async def end_others(self) -> None:
+        for each in self.others:
+            each.cancel()
+        await asyncio.gather(*self.others, return_exceptions=True)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "listen": {"http": "127.0.0.1:0"},
+            "scheduling": {"concurrency": "auto", "ask_pending": "100ms"},
+            "backends": [
+                {
+                    "name": f"t{number}",
+                    "http": self.direct(number),
+                    "metrics": f"{each.ports.host}:{each.ports.metrics_port}",
+                }
+                for number, each in enumerate(self.tritons)
+            ],
+        }
+
+
+@asynccontextmanager
+async def scene(*speeds: float) -> AsyncIterator[Scene]:
+    """A Triton of each speed, each with a GPU of its own."""
+    async with asyncio.timeout(PATIENCE_S), AsyncExitStack() as stack:
+        tritons = []
+        for number, speed in enumerate(speeds):
+            gpu = SimulatedGpu(f"GPU-{number}", interval_s=0.2)
+            triton = SimulatedTriton(("simple", "sleeper"), speed, gpu)
+            tritons.append(await stack.enter_async_context(Simulator(triton, Ports())))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        made = Scene(tritons, client)
+        try:
+            yield made
+        finally:
+            await made.end_others()
+
+
+def lane(balancer: Balancer, name: str) -> LaneView:
+    lanes = balancer.product.dispatcher.queue.scheduler.lanes()
+    return next(each for each in lanes if each.backend.name == name)
+
+
+async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> None:
+    async with scene(0.05, 1.0) as made:
+        for number in range(2):
+            for _ in range(12):
+                await infer(made.client, made.direct(number))
+        before = made.served()
+        async with running_balancer(made.config()) as balancer:
+            for _ in range(8):
+                await infer(made.client, balancer.address("http"))
+            assert [lane(balancer, name).learnt for name in ("t0", "t1")] == [0, 8]
+            assert lane(balancer, "t0").expected_s == pytest.approx(0.04, rel=0.5)
+        assert made.served() == [before[0], before[1] + 8]
+
+
+@pytest.mark.parametrize(
+    ("clients", "model", "body"),
+    [(1, "sleeper", SLEEPY), (12, "simple", SIMPLE)],
+    ids=["on its device", "of the same model"],
+)
+async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
+    clients: int, model: str, body: object
+) -> None:
+    async with scene(0.1, 0.1) as made, running_balancer(made.config()) as balancer:
+        address = balancer.address("http")
+        record = balancer.product.directory.find("t0")
+        for _ in range(30):
+            await infer(made.client, address)
+        assert lane(balancer, "t0").learnt > 5
+        # What we did there ourselves makes nobody slower, also a while later.
+        await eventually(lambda: record.load is not None and record.load.others == 0.0)
+        assert lane(balancer, "t0").slowed == pytest.approx(1.0, abs=0.2)
+        made.let_others(0, clients, model, body)
+        await eventually(lambda: lane(balancer, "t0").slowed > 1.5)
+        assert record.load is not None
+        assert record.load.devices[0].memory_total is not None
+        theirs = made.served()[1]
+        for _ in range(20):
+            await infer(made.client, address)
+        assert made.served()[1] - theirs >= 17
+        await made.end_others()
+        await eventually(lambda: lane(balancer, "t0").slowed < 1.2)
