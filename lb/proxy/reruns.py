@@ -2,7 +2,8 @@
 
 A server that died may have died of any of the requests that it had. Each goes again once at most,
 after a short while in which the ends of other connections are seen; and as far as the wait is
-short, not beside another of them, so that the one that kills takes none of the others with it.
+short, measured by what such requests take, not beside another of them, so that the one that kills
+takes none of the others with it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ machines the kernel takes that long to close the sockets of a killed process."""
 _LOOK_S: Final = 0.01
 """How often those that wait for others are looked at."""
 _PATIENCE_S: Final = 0.25
-"""How long one waits for others at most."""
+"""How long one waits for others, where requests take no longer."""
+_TIMES: Final = 2.0
+"""Of what requests of its model take, one waits for others that are under way."""
+_LONGEST_S: Final = 3.0
+"""But never longer."""
+_SUSPECT_S: Final = 10.0
+"""Who has not killed its server for so long keeps nobody waiting."""
 _TOGETHER: Final = 8
 """Of very many that wait, this part goes to one backend at once."""
 
@@ -54,14 +61,14 @@ class _Suspect:
         self.due = due
         self.attempt = 0
 
-    @property
-    def is_under_way(self) -> bool:
+    def is_under_way(self, now: float) -> bool:
         """Whether its server may still die of it: it has it, and said nothing."""
         exchange = self.exchange
         return (
             exchange.port is not None
             and exchange.attempts == self.attempt
             and exchange.first_byte_at < exchange.attempt_at
+            and now - exchange.attempt_at < _SUSPECT_S
         )
 
 
@@ -92,6 +99,9 @@ class Reruns:
         """Requests that went again."""
         self._waiting: list[_Suspect] = []
         self._running: list[_Suspect] = []
+        self._took_s: dict[bytes, float] = {}
+        """How long those that were lost had been under way at most, by model: requests take at
+        least that."""
         self._is_due = False
 
     def may(self, exchange: Exchange, outcome: Outcome) -> bool:
@@ -134,6 +144,11 @@ class Reruns:
         now = self._clock()
         due = now + self._rng.uniform(0.5, 1.5) * _BACK_OFF_S
         self.count += 1
+        if not (self._waiting or self._busy()):
+            self._took_s.clear()
+        if getattr(exchange, "losses", 0):
+            took_s = self._took_s.get(exchange.model, 0.0)
+            self._took_s[exchange.model] = max(took_s, now - exchange.attempt_at)
         self._waiting.append(_Suspect(exchange, go, now, due))
         self._wake(due - now)
 
@@ -146,7 +161,8 @@ class Reruns:
         return tuple(backend for backend in backends if busy[backend] == least)
 
     def _busy(self) -> Counter[Backend | None]:
-        self._running = [each for each in self._running if each.is_under_way]
+        now = self._clock()
+        self._running = [each for each in self._running if each.is_under_way(now)]
         return Counter(each.exchange.backend for each in self._running)
 
     def _wake(self, delay_s: float) -> None:
@@ -172,13 +188,20 @@ class Reruns:
         at_once = max(1, len(waiting) // _TOGETHER)
         for each in tuple(waiting):
             if now < each.due or (
-                now < each.since + _PATIENCE_S and not self._has_room(each.exchange, at_once)
+                now < self._until(each) and not self._has_room(each.exchange, at_once)
             ):
                 continue
             waiting.remove(each)
             each.attempt = each.exchange.attempts + 1
             each.go()
             self._running.append(each)
+
+    def _until(self, suspect: _Suspect) -> float:
+        """How long one waits for others: while one after the other may have been answered, and as
+        long as its own answer can come in time."""
+        takes_s = self._took_s.get(suspect.exchange.model, 0.0)
+        patience_s = min(max(_PATIENCE_S, _TIMES * takes_s), _LONGEST_S)
+        return min(suspect.since + patience_s, suspect.exchange.due - takes_s)
 
     def _has_room(self, exchange: Exchange, at_once: int) -> bool:
         """Whether a backend that it was not at has few of those that go again."""

@@ -120,6 +120,87 @@ def test_nobody_waits_for_others_for_long() -> None:
     assert len(bench.went) == 5
 
 
+def lost_after(bench: Bench, took_s: float, model: bytes = b"m") -> Exchange:
+    one = bench.lost(model)
+    one.attempt_at = bench.loop.time() - took_s
+    assert bench.reruns.may(one, Outcome.LOST)
+    return one
+
+
+def test_where_requests_take_long_one_waits_for_others_longer() -> None:
+    bench = Bench()
+    for took_s in (0.1, 0.5, 0.3, 0.2):
+        bench.waits(lost_after(bench, took_s))
+    bench.loop.advance(0.9)
+    assert len(bench.went) == 2, "one at each of two backends"
+    bench.loop.advance(0.2)
+    assert len(bench.went) == 4, "twice the longest of them"
+    assert bench.loop.pending == 0
+
+
+def test_what_another_model_takes_makes_nobody_wait() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.waits(lost_after(bench, 2.0, b"slow"))
+    bench.loop.advance(0.05)
+    bench.waits(one := bench.lost())
+    bench.loop.advance(0.3)
+    assert bench.went[-1] is one
+
+
+def test_nobody_waits_for_seconds_because_a_server_had_hung() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.waits(lost_after(bench, 60.0))
+    bench.loop.advance(3.1)
+    assert len(bench.went) == 3
+
+
+def test_who_was_late_makes_nobody_wait_for_longer() -> None:
+    bench = Bench()
+    for _ in range(3):
+        one = bench.lost()
+        one.attempt_at = bench.loop.time() - 2.0
+        assert bench.reruns.may(one, Outcome.LATE)
+        bench.waits(one)
+    bench.loop.advance(0.3)
+    assert len(bench.went) == 3
+
+
+class Due(Exchange):
+    """Its client waits so long."""
+
+    at = 0.0
+
+    @property
+    def due(self) -> float:
+        return self.at
+
+
+def test_one_does_not_wait_until_its_answer_would_be_late() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.waits(lost_after(bench, 0.4))
+    bench.loop.advance(0.05)
+    hurried = Due(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0)
+    hurried.model, hurried.attempts, hurried.tried = b"m", 1, (bench.gone,)
+    hurried.attempt_at = bench.loop.time() - 0.1
+    hurried.at = bench.loop.time() + 0.5
+    bench.waits(hurried)
+    bench.loop.advance(0.13)
+    assert bench.went[-1] is hurried
+
+
+def test_who_has_not_killed_its_server_for_long_keeps_nobody_waiting() -> None:
+    bench = Bench()
+    for _ in range(2):
+        bench.waits(bench.lost())
+    bench.loop.advance(10.1)
+    bench.waits(one := bench.lost())
+    bench.loop.advance(0.06)
+    assert bench.went[-1] is one
+
+
 def test_of_very_many_some_go_together() -> None:
     bench = Bench()
     for _ in range(80):
