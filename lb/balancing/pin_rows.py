@@ -18,17 +18,9 @@ class PinRows:
     """Each row has a key, an owner and a place in one queue. Row numbers are used again."""
 
     __slots__ = (
-        "_count",
-        "_free",
-        "_index",
-        "_keys",
-        "_newer",
-        "_older",
-        "owner",
-        "queue",
-        "rate",
-        "used",
-    )
+        "_count", "_free", "_index", "_keys", "_newer", "_older", "assumed", "owner", "queue",
+        "seen", "used",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._index: tuple[dict[bytes, int], ...] = tuple({} for _ in range(_SHARDS))
@@ -42,8 +34,10 @@ class PinRows:
         """Whatever the owner of the table wants to find again."""
         self.used = array("d")
         """When a row was last used, in monotonic seconds."""
-        self.rate = array("f")
-        """How often it was used then, in times per second; the owner of the table keeps it."""
+        self.seen = array("f")
+        """How often it was used then, in times per second. Both belong to the table's owner."""
+        self.assumed = array("f")
+        """How much more often it is expected to be used."""
         self._free = NO_ROW
         self._count = 0
 
@@ -109,7 +103,8 @@ class PinRows:
         for column in (self._older, self._newer, self.queue, self.owner):
             column.append(0)
         self.used.append(0.0)
-        self.rate.append(0.0)
+        self.seen.append(0.0)
+        self.assumed.append(0.0)
         self._keys.append(b"")
         return len(self._keys) - 1
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from lb.balancing.habits import STEP_RATE, Habit, StepCost, faded
 from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
-from lb.balancing.shares import OpenModel, Share, Totals, by_work
+from lb.balancing.shares import OpenModel, Share, Totals, by_work, usual_rate
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -396,8 +396,10 @@ class SequenceTable:
         pause_s = max(0.0, now - rows.used[row])
         share.model.habit.note(pause_s, is_step=is_step)
         step = STEP_RATE if is_step else 0.0
-        rows.rate[row] = faded(rows.rate[row], pause_s) + step
-        share.add_rate(step, now)
+        left = faded(1.0, pause_s)
+        rows.seen[row] = rows.seen[row] * left + step
+        rows.assumed[row] *= left
+        share.add(step, 0.0, now)
         rows.touch(row, queue, now)
 
     def _habit(self, model: bytes) -> Habit:
@@ -455,9 +457,11 @@ class SequenceTable:
         if self.told is not None:
             lifetime_s = next(each for each, known in self._queues.items() if known == queue)
             self.told(OpenSequence(key, backend.name, lifetime_s))
-        row = self._rows.add(model.row_key(key.id), share.number, queue, now)
-        self._rows.rate[row] = model.habit.rate
-        share.add_rate(self._rows.rate[row], now)
+        rows = self._rows
+        row = rows.add(model.row_key(key.id), share.number, queue, now)
+        rows.seen[row] = 0.0
+        rows.assumed[row] = usual_rate(model.habit, model.shares.values(), now)
+        share.add(0.0, rows.assumed[row], now)
         return row
 
     def _close(self, row: int) -> None:
@@ -468,7 +472,7 @@ class SequenceTable:
             self.told(OpenSequence(self._key(row), ""))
         rows = self._rows
         share = self._shares[rows.owner[row]]
-        share.take_rate(rows.rate[row], rows.used[row])
+        share.take(rows.seen[row], rows.assumed[row], rows.used[row])
         rows.remove(row)
         share.open -= 1
         if not share.is_lost:

@@ -41,7 +41,7 @@ class Share:
     """Those of them that run on one backend, until it dies."""
 
     __slots__ = (
-        "_rate", "_rate_at", "backend", "cost", "deaths", "model", "number", "open", "time",
+        "_assumed", "_at", "_seen", "backend", "cost", "deaths", "model", "number", "open", "time",
     )  # fmt: skip
 
     def __init__(self, model: OpenModel, backend: Backend, number: int) -> None:
@@ -52,8 +52,9 @@ class Share:
         self.deaths = backend.deaths
         self.open = 0
         self.cost = model.habit.cost(backend)
-        self._rate = 0.0
-        self._rate_at = 0.0
+        self._seen = 0.0
+        self._assumed = 0.0
+        self._at = 0.0
         self.time = 0.0
         """`part` when all were last looked at."""
 
@@ -62,24 +63,32 @@ class Share:
         """Its backend has died since."""
         return self.deaths != self.backend.deaths
 
-    # Steps per second: a sum over its sequences that fades as each of them does
+    # Steps per second: sums over its sequences that fade as each of them does
 
-    def add_rate(self, rate: float, now: float) -> None:
-        """So many more steps per second are to be expected."""
-        self._rate = self.rate(now) + rate
-        self._rate_at = now
+    def add(self, seen: float, assumed: float, now: float) -> None:
+        """So many more steps per second were seen, or are assumed of a new sequence."""
+        left = faded(1.0, now - self._at)
+        self._seen = self._seen * left + seen
+        self._assumed = self._assumed * left + assumed
+        self._at = now
 
-    def take_rate(self, rate: float, at: float) -> None:
+    def take(self, seen: float, assumed: float, at: float) -> None:
         """A sequence is over that had so many at a time, which is not after the last addition."""
-        self._rate = max(0.0, self._rate - faded(rate, self._rate_at - at))
+        left = faded(1.0, self._at - at)
+        self._seen = max(0.0, self._seen - seen * left)
+        self._assumed = max(0.0, self._assumed - assumed * left)
 
-    def rate(self, now: float) -> float:
-        """Steps per second, as far as was seen of late."""
-        return faded(self._rate, now - self._rate_at) if self._rate else 0.0
+    def seen(self, now: float) -> float:
+        """Steps per second, as far as there were any of late."""
+        return faded(self._seen, now - self._at)
+
+    def expected(self, now: float) -> float:
+        """The same with what is assumed of those that are new."""
+        return faded(self._seen + self._assumed, now - self._at)
 
     def part(self, now: float) -> float:
         """The part of the backend's time that they take; 1 is all of it."""
-        return self.rate(now) * self.model.habit.step_s(self.backend)
+        return self.seen(now) * self.model.habit.step_s(self.backend)
 
 
 class Totals:
@@ -107,6 +116,18 @@ class Totals:
         return parts
 
 
+def usual_rate(habit: Habit, shares: Iterable[Share], now: float) -> float:
+    """Steps per second to expect of a new sequence: as of those before it, and not less than of
+    those that are open, so that very many that begin at once are spread by their number."""
+    running = 0
+    expected = 0.0
+    for share in shares:
+        if not share.is_lost:
+            running += share.open
+            expected += share.expected(now)
+    return max(habit.rate, expected / running) if running else habit.rate
+
+
 def by_work(
     habit: Habit,
     shares: Mapping[Backend, Share],
@@ -125,7 +146,7 @@ def by_work(
         slots: sequences of the model that one backend runs at once; 0: that is not known.
         now: monotonic seconds.
     """
-    usual = habit.rate
+    usual = usual_rate(habit, shares.values(), now)
 
     def rank(backend: Backend) -> tuple[bool, float, float, int]:
         share = shares.get(backend)
@@ -134,7 +155,7 @@ def by_work(
         running = 0
         if share is not None and not share.is_lost:
             running = share.open
-            rate += share.rate(now) + _QUIET * usual * running
+            rate += share.expected(now) + _QUIET * usual * running
             beside = max(0.0, beside - share.time)
         return (
             0 < slots <= running,

@@ -91,9 +91,28 @@ def test_expected_parts_are_equal_within_a_fifth_whatever_the_speeds() -> None:
     begin = max(fleet.busy_until.values()) + 60.0
     for number in range(600):
         fleet.run(SequenceStep(SequenceKey(b"m", 5000 + number), is_start=True), begin)
-    parts = list(fleet.table.totals(begin).values())
-    assert max(parts) <= 1.2 * min(parts)
-    assert fleet.backends[0].open_sequences > 5 * fleet.backends[2].open_sequences
+    work = [
+        backend.open_sequences * step_s
+        for backend, step_s in zip(fleet.backends, fleet.step_s, strict=True)
+    ]
+    assert max(work) <= 1.2 * min(work)
+
+
+def test_very_many_that_begin_at_once_are_spread_by_their_number() -> None:
+    fleet = Fleet(0.01, 0.01, 0.01)
+    now = 100.0
+    for number in range(1, 13):  # some that had very many steps, and then none
+        key = SequenceKey(b"m", number)
+        for count in range(100):
+            now += 0.0001
+            fleet.run(SequenceStep(key, is_start=not count), now)
+    now += 9.0
+    for number in range(1, 13):
+        fleet.run(SequenceStep(SequenceKey(b"m", number)), now)
+    for number in range(1000):
+        fleet.run(SequenceStep(SequenceKey(b"m", 100 + number), is_start=True), now)
+    counts = [backend.open_sequences for backend in fleet.backends]
+    assert max(counts) <= 1.1 * min(counts)
 
 
 def test_ten_that_are_quiet_for_a_moment_are_load_and_fade() -> None:
@@ -108,8 +127,10 @@ def test_ten_that_are_quiet_for_a_moment_are_load_and_fade() -> None:
         for number in range(8)
     ]
     assert places == [second] * 8
-    before = fleet.table.totals(101.0)[first]
-    after = fleet.table.totals(101.0 + 3 * FADE_S)[first]
+    for number in range(1, 11):
+        fleet.run(SequenceStep(SequenceKey(b"m", number)), 102.0)
+    before = fleet.table.totals(102.0)[first]
+    after = fleet.table.totals(102.0 + 3 * FADE_S)[first]
     assert 0.0 < after < 0.06 * before
 
 
