@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load.processes import BenchError
-from benchmarks.study.gpus import Models, write_repository
+from benchmarks.study.gpus import Gpu, Models, executed, write_repository
 from tests.triton.server import RealTriton
 
 
@@ -108,9 +108,10 @@ class Fleet:
         ]
 
 
-def _counted(port: int, models: Mapping[str, object]) -> Counted:
+def _counted(port: int, models: Mapping[str, Gpu]) -> Counted:
     total = Counted()
-    for name in models:
+    for asked, gpu in models.items():
+        name = executed(asked, gpu)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20.0)
         try:
             connection.request("GET", f"/v2/models/{name}/stats")

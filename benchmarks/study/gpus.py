@@ -30,6 +30,20 @@ $batching
 """)
 
 
+_ENSEMBLE = string.Template("""\
+name: "$name"
+platform: "ensemble"
+max_batch_size: $max_batch
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ $columns ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "$step" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" }
+  output_map { key: "OUTPUT0" value: "OUTPUT0" }
+} ] }
+""")
+
+
 @dataclass(frozen=True)
 class Gpu:
     """A model on some GPU: one execution takes `base_ms` and `row_ms` for each row of the batch."""
@@ -40,6 +54,8 @@ class Gpu:
     max_batch: int = 1
     batches: bool = False
     """Whether Triton puts requests that wait into one batch (dynamic batching)."""
+    in_ensemble: bool = False
+    """Whether it is the step of an ensemble that clients ask for by the model's name."""
 
     def rate(self, rows: float = 1.0) -> float:
         """Requests of so many rows a second that it carries at most, batched where it batches."""
@@ -49,6 +65,11 @@ class Gpu:
     def slots(self) -> int:
         """Requests of one row that execute at once."""
         return self.instances * (self.max_batch if self.batches else 1)
+
+
+def executed(name: str, gpu: Gpu) -> str:
+    """The name under which a model that clients ask for is executed."""
+    return f"{name}_step" if gpu.in_ensemble else name
 
 
 Models = Mapping[str, Gpu]
@@ -79,13 +100,18 @@ def tuned_limits(fleet: Sequence[Models]) -> list[int]:
 
 def write_repository(directory: Path, models: Models) -> None:
     """Write a model repository that `tritonserver` takes."""
-    for name, gpu in models.items():
+    for asked, gpu in models.items():
+        name = executed(asked, gpu)
+        shape = {"max_batch": gpu.max_batch, "columns": COLUMNS}
+        if gpu.in_ensemble:
+            (directory / asked / "1").mkdir(parents=True)
+            ensemble = _ENSEMBLE.substitute(name=asked, step=name, **shape)
+            (directory / asked / "config.pbtxt").write_text(ensemble)
         (directory / name / "1").mkdir(parents=True)
         (directory / name / "1" / "model.py").write_text(PROGRAM.read_text())
         config = _CONFIG.substitute(
+            shape,
             name=name,
-            max_batch=gpu.max_batch,
-            columns=COLUMNS,
             instances=gpu.instances,
             base_ms=gpu.base_ms,
             row_ms=gpu.row_ms,

@@ -76,6 +76,7 @@ SLICES = tuple(one(Gpu(70.0 / slices)) for slices in (1, 2, 3, 7))
 ROWS = (one(Gpu(4.0, row_ms=1.0, max_batch=64)),) * 4
 BATCHING = (one(Gpu(40.0, row_ms=2.5, max_batch=8, batches=True)),) * 3
 INSTANCES = tuple(one(Gpu(40.0, instances=each)) for each in (1, 2, 4))
+IN_ENSEMBLES = tuple(one(Gpu(each, in_ensemble=True)) for each in (5.0, 10.0, 40.0))
 TWO_MODELS: tuple[Models, ...] = ({"cheap": Gpu(5.0), "dear": Gpu(40.0)},) * 3
 
 BATCHES = (
@@ -249,6 +250,13 @@ REST = (
         INSTANCES,
         shares(0.5, 0.8),
         (TRITON_LB, ENVOY_LEAST, HAPROXY_LIMITS, HAPROXY_TUNED),
+    ),
+    Part(
+        "ensembles",
+        "An ensemble on unequal Tritons: 5, 10 and 40 ms",
+        IN_ENSEMBLES,
+        rates(150.0, 240.0),
+        (TRITON_LB, UNQUEUED, ENVOY_LEAST, HAPROXY_LEAST, HAPROXY_TUNED),
     ),
     Part(
         "batching-loads",

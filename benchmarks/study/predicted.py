@@ -67,8 +67,10 @@ def predict(
 
 
 def is_predictable(kinds: Sequence[Kind], fleet: Sequence[Models]) -> bool:
-    """Whether the simulation knows all of it: one model, and no fields that matter."""
-    return all(len(models) == 1 for models in fleet) and not any(each.fields for each in kinds)
+    """Whether the simulation knows all of it: one model by itself, and no fields that matter."""
+    gpus = [gpu for models in fleet for gpu in models.values()]
+    is_simple = len(gpus) == len(fleet) and not any(gpu.in_ensemble for gpu in gpus)
+    return is_simple and not any(each.fields for each in kinds)
 
 
 def _simulated(gpu: Gpu) -> SimulatedGpu:
