@@ -184,6 +184,14 @@ class Ticket:
         self.after = 0
         """The end in its lane after which it executes, by number."""
 
+    def beside(self) -> Ticket:
+        """Another one for the same request, which is to run a second time beside the first."""
+        other = Ticket(self.model, self.version, self.plan, self.eligible, self.came_at)
+        other.rows, other.size = self.rows, self.size
+        other.priority, other.tenant, other.deadline = self.priority, self.tenant, self.deadline
+        other.position, other.wait = self.position, self.wait
+        return other
+
 
 class ScheduleRefused(Exception):
     """A request is not run. The caller turns it into an answer of its protocol."""
@@ -193,6 +201,26 @@ class ScheduleRefused(Exception):
         self.refusal = refusal
         self.retry_after_s = retry_after_s
         """Estimate of when there will be room, in seconds."""
+
+
+PLACE_BOUNDS: Final = tuple([(1 << power) - 1 for power in range(17)])
+"""Upper bounds of the histograms of places: 0, 1, 3, 7 ... 65,535."""
+
+
+class Places:
+    """How many waited before each request that joined a queue; plain integers."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(PLACE_BOUNDS) + 1)
+        """By bucket, not cumulative; the last one is everything above."""
+        self.sum = 0
+
+    def add(self, position: int) -> None:
+        """Count one that joined behind so many."""
+        self.counts[min(position.bit_length(), len(PLACE_BOUNDS))] += 1
+        self.sum += position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +271,11 @@ class Scheduler(Protocol):
         Raises:
             ScheduleRefused: it is not run.
         """
+        ...
+
+    def beside(self, ticket: Ticket, now: float) -> Backend | None:
+        """Begin a second attempt beside the first one where it was not tried and there is room at
+        once, and nobody waits. None: not at all."""
         ...
 
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:

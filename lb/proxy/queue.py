@@ -22,7 +22,7 @@ from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
-from lb.domain.schedule import Ending, Plan, Refusal, Scheduler, ScheduleRefused, Ticket
+from lb.domain.schedule import Ending, Places, Plan, Refusal, Scheduler, ScheduleRefused, Ticket
 from lb.kserve.work import UNSAID
 from lb.proxy.exchange import Exchange, Queued
 from lb.proxy.hints import priority_of
@@ -92,7 +92,7 @@ class Queue:
     __slots__ = (
         "_armed_for", "_backends", "_clock", "_held", "_homeless", "_is_soon",
         "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
-        "scheduler", "terms", "whys",
+        "places", "scheduler", "terms", "whys",
     )  # fmt: skip
 
     def __init__(
@@ -135,6 +135,8 @@ class Queue:
         """Those of the last snapshot, and how often each had died."""
         self.terms = TermsBook(pool, placement)
         """What holds for scheduled requests."""
+        self.places: dict[bytes, Places] = {}
+        """How many waited before those that had to wait, by model."""
         self.whys: dict[tuple[bytes, str], int] = {}
         """Requests that had to wait, by model and why."""
         pool.subscribe(self._on_snapshot)
@@ -190,6 +192,10 @@ class Queue:
             self._waiting[ticket] = exchange
             self._held += min(ticket.size, _HELD_AT_MOST)
             self._count_wait(exchange.model, ticket.wait.value)
+            places = self.places.get(exchange.model)
+            if places is None:
+                places = self.places[exchange.model] = Places()
+            places.add(ticket.position)
             return None
         # Rather too many at a backend than too much here.
         self.scheduler.drop(ticket)
@@ -198,6 +204,17 @@ class Queue:
         backend = picker.pick() if picker is not None else None
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
+        return backend
+
+    def beside(
+        self, exchange: Exchange, queued: Queued, terms: Terms, now: float
+    ) -> Backend | None:
+        """Place a second attempt, which has a ticket and does not wait. None: there is no room."""
+        ticket = queued.ticket
+        assert ticket is not None
+        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, exchange.tried
+        backend = self.scheduler.beside(ticket, now)
+        queued.is_under_way = backend is not None
         return backend
 
     def may_hold(self, exchange: Exchange, now: float) -> bool:

@@ -72,6 +72,7 @@ def queue_status(queue: Queue, now: float) -> QueueStatus:
         lines=tuple(queue.scheduler.lines(now)),
         lanes=tuple(queue.scheduler.lanes()),
         waits=queue.waits,
+        places=queue.places,
         whys=queue.whys,
         homeless=queue.homeless,
     )

@@ -443,6 +443,12 @@ QUEUE: Final = (
         ("model",),
     ),
     MetricSpec(
+        "triton_lb_queue_position",
+        _HISTOGRAM,
+        "How many waited before a request that had to wait when it joined the queue.",
+        ("model",),
+    ),
+    MetricSpec(
         "triton_lb_queue_waits_total",
         _COUNTER,
         "Requests that had to wait, by why: limit (backends had as many as they may), faster (one "
@@ -466,6 +472,13 @@ QUEUE: Final = (
         "triton_lb_lane_expected_seconds",
         _GAUGE,
         "How long a request of one row takes there alone, as far as it was learnt; 0: not at all.",
+        ("model", "backend"),
+    ),
+    MetricSpec(
+        "triton_lb_lane_slowed_ratio",
+        _GAUGE,
+        "By how much requests count as slower there because the backend says that others use it, "
+        "as far as that is not learnt already; 1: not at all.",
         ("model", "backend"),
     ),
 )

@@ -23,12 +23,13 @@ from prometheus_client.samples import Sample
 
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, BackendState, Port
 from lb.domain.pool import PoolSnapshot
+from lb.domain.schedule import PLACE_BOUNDS
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
-from lb.telemetry.queue import QueueStatus, queue_rows, wait_rows
+from lb.telemetry.queue import QueueStatus, place_rows, queue_rows, wait_rows
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts, rerun_rows
 from lb.telemetry.scaling import ScalingStatus, scaling_rows
@@ -232,6 +233,7 @@ def _bounds(bounds_s: Sequence[float]) -> tuple[str, ...]:
 
 
 _LATENCY_BOUNDS: Final = _bounds(LATENCY_BOUNDS_S)
+_PLACE_BOUNDS: Final = _bounds(PLACE_BOUNDS)
 _LAG_BOUNDS: Final = _bounds(LAG_BOUNDS_S)
 
 
@@ -296,6 +298,7 @@ class LoadBalancerCollector:
             **self._discovery_rows(),
             **queue_rows(sources.queue, lambda: sources.meter.max_models),
             "triton_lb_queue_wait_seconds": self._queue_waits,
+            "triton_lb_queue_position": self._queue_positions,
             **scaling_rows(sources.scaling),
         }
 
@@ -373,6 +376,10 @@ class LoadBalancerCollector:
     def _queue_waits(self) -> Iterator[Row]:
         for model, waits in wait_rows(self._sources.queue(), self._sources.meter.max_models):
             yield (model,), Buckets(_LATENCY_BOUNDS, tuple(waits.counts), waits.sum)
+
+    def _queue_positions(self) -> Iterator[Row]:
+        for model, places in place_rows(self._sources.queue(), self._sources.meter.max_models):
+            yield (model,), Buckets(_PLACE_BOUNDS, tuple(places.counts), places.sum)
 
     # Backends
 

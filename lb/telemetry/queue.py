@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lb.domain.backend import Histogram
-from lb.domain.schedule import LaneView, LineView
+from lb.domain.schedule import LaneView, LineView, Places
 from lb.telemetry.labels import OTHER
 
 Row = tuple[tuple[str, ...], float]
@@ -22,6 +22,8 @@ class QueueStatus:
     lanes: Sequence[LaneView] = ()
     waits: Mapping[bytes, Histogram] = field(default_factory=dict)
     """How long requests had waited that began, by model."""
+    places: Mapping[bytes, Places] = field(default_factory=dict)
+    """How many had been before them when they joined, by model."""
     whys: Mapping[tuple[bytes, str], int] = field(default_factory=dict)
     """Requests that had to wait, by model and why."""
     homeless: int = 0
@@ -76,6 +78,7 @@ def queue_rows(read: Callable[[], QueueStatus], most: Callable[[], int]) -> dict
         "triton_lb_lane_requests": lambda: _summed(lanes(lambda lane: lane.in_flight)()),
         "triton_lb_lane_limit": lambda: _largest(lanes(lambda lane: lane.limit)()),
         "triton_lb_lane_expected_seconds": lambda: _largest(lanes(lambda lane: lane.expected_s)()),
+        "triton_lb_lane_slowed_ratio": lambda: _largest(lanes(lambda lane: lane.slowed)()),
     }
 
 
@@ -87,6 +90,17 @@ def wait_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Histogram]]
         total = found.setdefault(names.of(model), Histogram())
         total.counts = [a + b for a, b in zip(total.counts, histogram.counts, strict=True)]
         total.sum += histogram.sum
+    yield from found.items()
+
+
+def place_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Places]]:
+    """How many waited before requests that joined, by label."""
+    names = Names(status.places, most)
+    found: dict[str, Places] = {}
+    for model, places in status.places.items():
+        total = found.setdefault(names.of(model), Places())
+        total.counts = [a + b for a, b in zip(total.counts, places.counts, strict=True)]
+        total.sum += places.sum
     yield from found.items()
 
 

@@ -46,6 +46,7 @@ async def test_requests_begin_one_after_the_other_in_their_order(one: Side) -> N
     assert [(await task).code for task in tasks] == [one.ok] * 4
     records = {record.queue_position for record in one.records}
     assert records == {None, 0, 1, 2}
+    assert [places.sum for places in one.queue.places.values()] == [3]
     assert all(record.placed_at > record.started_at for record in one.records[1:])
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import LaneLimit, Plan, Refusal, ScheduleRefused, Ticket
+from lb.domain.schedule import (
+    PLACE_BOUNDS,
+    LaneLimit,
+    Places,
+    Plan,
+    Refusal,
+    ScheduleRefused,
+    Ticket,
+)
 
 
 def backend(name: str) -> Backend:
@@ -30,3 +38,13 @@ def test_refusal_says_when_to_come_again() -> None:
     refused = ScheduleRefused(Refusal.FULL, 0.25)
     assert refused.retry_after_s == 0.25
     assert str(refused) == "full"
+
+
+def test_places_are_counted_in_the_bucket_that_they_belong_to() -> None:
+    for position in (0, 1, 2, 3, 4, 65_535, 65_536, 10**9):
+        places = Places()
+        places.add(position)
+        bucket = places.counts.index(1)
+        assert bucket == len(PLACE_BOUNDS) or position <= PLACE_BOUNDS[bucket]
+        assert bucket == 0 or position > PLACE_BOUNDS[bucket - 1]
+        assert places.sum == position
