@@ -25,6 +25,9 @@ _OF_OTHERS: Final = {
     "nv_inference_queue_duration_us": frozenset({"backend", "model", "version"}),
     "nv_inference_request_success": frozenset({"backend", "model", "version"}),
     "nv_inference_pending_request_count": frozenset({"backend", "model", "version"}),
+    "nv_gpu_utilization": frozenset({"backend", "gpu_uuid"}),
+    "nv_gpu_memory_used_bytes": frozenset({"backend", "gpu_uuid"}),
+    "nv_gpu_memory_total_bytes": frozenset({"backend", "gpu_uuid"}),
 }
 """Series that are not in our catalogue: of Prometheus, of `prometheus-client` and of Triton."""
 _VALUES: Final = {
