@@ -143,6 +143,21 @@ class QueueScheduler:
         lane.look(ticket.rows, ticket.size, now)
         self._begin(ticket, line, lane, now)
 
+    def beside(self, ticket: Ticket, now: float) -> Backend | None:
+        """Begin a second attempt, or do not; see `Scheduler.beside`."""
+        line = self._line(ticket)
+        pool = line.pool(ticket, now)
+        if line.waiting:
+            return None
+        yields = line.reserves and ticket.priority > 0
+        is_kept = yields and line.is_kept(ticket.priority)
+        lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
+        if lane is None or lane.backend in ticket.tried:
+            return None
+        self._number = ticket.number = self._number + 1
+        self._begin(ticket, line, lane, now)
+        return lane.backend
+
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """The attempt of a ticket that began is over."""
         line = self._lines[ticket.model, ticket.version]

@@ -53,6 +53,11 @@ class RerunBudget:
         self._spent += 1
         return True
 
+    def give_back(self) -> None:
+        """What was spent last was of no use."""
+        self._tokens += 1.0
+        self._spent -= 1
+
     def _refill(self, attempts: int, elapsed: float) -> None:
         # Backends that left took their counts along.
         requests = max(0, attempts - self._seen - self._spent)

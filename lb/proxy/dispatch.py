@@ -257,9 +257,12 @@ class Dispatcher:
         if terms is None:
             queued.ticket = None
             return None
-        if exchange.tried and self._is_left_by_all(exchange, terms.placement):
-            self._hold(exchange, now)
-            return None
+        if exchange.tried:
+            if not exchange.may_wait:
+                return self.queue.beside(exchange, queued, terms, now)
+            if self._is_left_by_all(exchange, terms.placement):
+                self._hold(exchange, now)
+                return None
         if terms.trial is not None:
             backend = terms.trial.take()
             if backend is not None:
@@ -333,6 +336,9 @@ class Dispatcher:
         if particulars is not None:
             if particulars.step is not None:
                 self.steps.ended(exchange, particulars, outcome, code, now)
+            if particulars.underway is not None:
+                particulars.underway.close(now)
+                particulars.underway = None
             self.turn_ended(exchange, particulars, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes

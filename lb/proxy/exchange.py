@@ -4,7 +4,7 @@ besides its heads and pipes."""
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
@@ -36,11 +36,27 @@ class Queued:
         self.turn: Backend | None = None
         """The backend that is kept for it: its turn has come."""
 
+    def beside(self) -> Queued | None:
+        """For a second attempt beside this one; None where this one did not have to be offered."""
+        if self.ticket is None:
+            return None
+        other = Queued(self.rows, self.priority, self.size)
+        other.ticket = self.ticket.beside()
+        return other
+
+
+class Closing(Protocol):
+    """What ends with an attempt."""
+
+    def close(self, now: float) -> None:
+        """The attempt is over."""
+        ...
+
 
 class Particulars:
     """What beside its protocol and model decides where a request may go. Most have none."""
 
-    __slots__ = ("pin", "queued", "regions", "starts", "step", "version")
+    __slots__ = ("pin", "queued", "regions", "starts", "step", "underway", "version")
 
     def __init__(self, version: bytes = b"", queued: Queued | None = None) -> None:
         self.version = version
@@ -55,6 +71,8 @@ class Particulars:
         """Regions of shared memory that it names, as far as not all backends have them."""
         self.queued = queued
         """Where its model is scheduled, and it is no step."""
+        self.underway: Closing | None = None
+        """Requests within it, where it is a stream; closed when the attempt is over."""
 
 
 class Exchange(RequestRecord):

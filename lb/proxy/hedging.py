@@ -18,7 +18,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.pool import ConductSink
 from lb.domain.rerun import RerunBudget
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.reruns import Schedule
 
 _LOOKS: Final = 4
@@ -49,6 +49,23 @@ class Hedge(Protocol):
     def cancel(self) -> None:
         """The client has its answer, or does not want one."""
         ...
+
+
+def begin_as(hedge: Exchange, first: Exchange) -> None:
+    """Have a second attempt ask for what the first one does, elsewhere."""
+    hedge.model = first.model
+    particulars = first.particulars
+    if particulars is not None:
+        queued = None if particulars.queued is None else particulars.queued.beside()
+        hedge.particulars = Particulars(particulars.version, queued)
+    if first.backend is not None:
+        hedge.tried = (first.backend,)
+
+
+def is_wanted(first: Exchange | None) -> bool:
+    """Whether a second attempt may still be the first to answer; None where that does not matter
+    any more."""
+    return first is not None and first.is_sent and first.port is not None
 
 
 class Hedger:
@@ -186,7 +203,9 @@ class Hedger:
             self.refused += 1
             return
         hedge = self._begin(exchange)
-        if hedge is not None:
+        if hedge is None:
+            self._budget.give_back()
+        else:
             self.count += 1
             self._running.append(hedge)
 

@@ -206,15 +206,19 @@ class Queue:
             raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
         return backend
 
-    def beside(
-        self, exchange: Exchange, queued: Queued, terms: Terms, now: float
-    ) -> Backend | None:
-        """Place a second attempt, which has a ticket and does not wait. None: there is no room."""
+    def beside(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Backend:
+        """Place a second attempt, which has a ticket.
+
+        Raises:
+            RequestRefused: it could not begin at once, and it does not wait.
+        """
         ticket = queued.ticket
         assert ticket is not None
         ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, exchange.tried
         backend = self.scheduler.beside(ticket, now)
-        queued.is_under_way = backend is not None
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
+        queued.is_under_way = True
         return backend
 
     def may_hold(self, exchange: Exchange, now: float) -> bool:
@@ -256,6 +260,12 @@ class Queue:
             self.scheduler.over(ticket, now, _GOOD)
         else:
             self.scheduler.over(ticket, now, _ending(exchange.protocol, outcome, code))
+        if self._waiting:
+            self._soon()
+
+    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """A request is over that began without having been offered."""
+        self.scheduler.over(ticket, now, ending)
         if self._waiting:
             self._soon()
 

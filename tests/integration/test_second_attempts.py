@@ -16,6 +16,7 @@ from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from lb.proxy.hedging import Hedger
 from lb.proxy.patience import AttemptTimes, Patience
+from tests.fakes.gated import Side, grpc_side, http_side, until
 from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
 from tests.fakes.relay import RunningRelay, running_relay
@@ -167,3 +168,72 @@ async def test_the_first_of_two_grpc_answers_counts_and_the_other_is_cancelled()
         assert relay.finished.records[0].attempts == 2
         hedger.use(None)
         await relay.until_clean()
+
+
+SIDES = {"grpc": grpc_side, "http": http_side}
+
+
+@pytest.fixture(params=SIDES)
+async def scheduled(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Side, Hedger]]:
+    """Two backends that run one request of the model at a time each, and a hedger."""
+    async with asyncio.timeout(60), SIDES[request.param](2) as side:
+        side.schedule()
+        hedger = hedger_of(side.relay)
+        yield side, hedger
+        hedger.use(None)
+
+
+def lanes(side: Side) -> list[int]:
+    return [lane.in_flight for lane in side.queue.scheduler.lanes()]
+
+
+async def test_a_hedge_of_a_scheduled_request_has_a_place_where_it_runs(
+    scheduled: tuple[Side, Hedger],
+) -> None:
+    side, hedger = scheduled
+    task = await side.asked("a")
+    (first,) = (gate for gate in side.gates if gate.seen)
+    await until(lambda: side.seen == ["a", "a"], "it was sent twice")
+    assert lanes(side) == [1, 1]
+    waiting = await side.asked("b")
+    assert len(side.queue) == 1, "there is no room beside a hedge"
+    (second,) = (gate for gate in side.gates if gate is not first)
+    second.release()
+    assert (await task).code == side.ok
+    await until(lambda: "b" in side.seen, "it left its place")
+    for gate in side.gates:
+        gate.open = True
+        gate.release()
+    assert (await waiting).code == side.ok
+    await until(lambda: hedger.won == hedger.count == 1, "it has won")
+    record = next(each for each in side.records if each.attempts == 2)
+    assert record.queue_why == ""
+    await until(lambda: not any(lanes(side)), "nobody has a place any more")
+
+
+async def test_a_hedge_that_would_wait_is_not_sent(scheduled: tuple[Side, Hedger]) -> None:
+    side, hedger = scheduled
+    tasks = [await side.asked(name) for name in ("a", "b")]
+    await asyncio.sleep(0.3)  # several looks of the hedger
+    assert sorted(side.seen) == ["a", "b"]
+    assert lanes(side) == [1, 1]
+    for gate in side.gates:
+        gate.release()
+    assert [(await task).code for task in tasks] == [side.ok] * 2
+    assert (hedger.count, len(hedger)) == (0, 0)
+
+
+async def test_a_request_that_is_faster_than_its_hedge_takes_that_ones_place_back(
+    scheduled: tuple[Side, Hedger],
+) -> None:
+    side, hedger = scheduled
+    task = await side.asked("a")
+    (first,) = (gate for gate in side.gates if gate.seen)
+    await until(lambda: side.seen == ["a", "a"], "it was sent twice")
+    first.release()
+    assert (await task).code == side.ok
+    await until(lambda: len(hedger) == 0, "the second one is cancelled")
+    for gate in side.gates:
+        gate.release()
+    await until(lambda: not any(lanes(side)), "nobody has a place any more")
+    assert (hedger.count, hedger.won) == (1, 0)

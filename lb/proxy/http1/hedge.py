@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from lb.domain.outcome import Outcome
-from lb.proxy.exchange import Particulars
+from lb.proxy.hedging import begin_as, is_wanted
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import BodyDecoder, Payload
 from lb.wire.http1.response import ResponseHead
@@ -27,12 +27,7 @@ class HedgeExchange(Http1Exchange):
         self._first: Http1Exchange | None = first
         """None once it does not matter any more."""
         self.has_won = False
-        self.model = first.model
-        if first.particulars is not None:
-            self.particulars = Particulars()
-            self.particulars.version = first.particulars.version
-        if first.backend is not None:
-            self.tried = (first.backend,)
+        begin_as(self, first)
         self.response_begun = False
         self.share_kept(first)
 
@@ -48,8 +43,7 @@ class HedgeExchange(Http1Exchange):
     @property
     def is_wanted(self) -> bool:
         """See `Hedge`."""
-        first = self._first
-        return first is not None and first.is_sent and first.port is not None
+        return is_wanted(self._first)
 
     def cancel(self) -> None:
         """See `Hedge`. What a Triton computes it computes: its answer is read and dropped."""

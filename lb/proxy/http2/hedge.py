@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lb.domain.outcome import Outcome
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange
+from lb.proxy.hedging import begin_as, is_wanted
 from lb.wire.grpc.status import decode_message
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode
@@ -31,12 +32,7 @@ class HedgeCall(Exchange):
         self._first: Call | None = first
         """None once it does not matter any more."""
         self.has_won = False
-        self.model = first.model
-        if first.particulars is not None:
-            self.particulars = Particulars()
-            self.particulars.version = first.particulars.version
-        if first.backend is not None:
-            self.tried = (first.backend,)
+        begin_as(self, first)
         self.relay, self.server, self.head = relay, first.server, first.head
         self.upstream: ClientLink | None = None
         self.begun = False
@@ -67,8 +63,7 @@ class HedgeCall(Exchange):
     @property
     def is_wanted(self) -> bool:
         """See `Hedge`."""
-        first = self._first
-        return first is not None and first.is_sent and first.port is not None
+        return is_wanted(self._first)
 
     def cancel(self) -> None:
         """See `Hedge`."""
@@ -97,6 +92,7 @@ class HedgeCall(Exchange):
         first.give_up_stream(Outcome.OVERTAKEN)
         first.attempts += 1
         first.backend, first.port, self.port = self.backend, self.port, None
+        first.particulars, self.particulars = self.particulars, None
         first.attempt_at, first.connected_at = self.attempt_at, self.connected_at
         first.opened_at = self.opened_at
         first.upstream, self.upstream = upstream, None

@@ -420,3 +420,64 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
         scheduler.offer(ticket, 0.0)
         scheduler.over(ticket, 0.1, Ending.GOOD)
     assert sum(1 for _ in scheduler.lines(1.0)) < 5000
+
+
+class TestBeside:
+    """Second attempts beside the first."""
+
+    def test_it_begins_elsewhere_and_counts_there(self) -> None:
+        desk = Desk(0.005, 0.005, limit=1)
+        first = desk.ticket()
+        home = desk.offer(first)
+        second = first.beside()
+        second.tried = (first.backend,) if first.backend else ()
+        assert desk.scheduler.beside(second, desk.now) not in (None, home)
+        assert [lane.in_flight for lane in desk.scheduler.lanes()] == [1, 1]
+        assert desk.offer(desk.ticket()) is None, "both are full"
+        assert second.backend is not None
+        second.backend.in_flight += 1
+        desk.over(second, Ending.NEITHER)
+        assert len(desk.due()) == 1
+
+    def test_it_does_not_wait(self) -> None:
+        desk = Desk(0.005, 0.005, limit=1)
+        first, other = desk.ticket(), desk.ticket()
+        desk.offer(first)
+        desk.offer(other)
+        second = first.beside()
+        assert first.backend is not None
+        second.tried = (first.backend,)
+        assert desk.scheduler.beside(second, desk.now) is None
+        assert [lane.in_flight for lane in desk.scheduler.lanes()] == [1, 1]
+        assert not second.is_waiting
+
+    def test_it_goes_ahead_of_nobody(self) -> None:
+        desk = Desk(0.005, 0.005, limit=1)
+        first = desk.ticket()
+        desk.offer(first)
+        assert first.backend is not None
+        waiting = desk.ticket(first.backend)
+        assert desk.offer(waiting) is None
+        second = first.beside()
+        second.tried = (first.backend,)
+        assert desk.scheduler.beside(second, desk.now) is None
+        assert waiting.is_waiting
+
+    def test_it_does_not_go_where_it_was(self) -> None:
+        desk = Desk(0.005)
+        first = desk.ticket()
+        desk.offer(first)
+        second = first.beside()
+        second.tried = desk.backends
+        assert desk.scheduler.beside(second, desk.now) is None
+
+    def test_it_is_what_the_first_one_is(self) -> None:
+        desk = Desk(0.005)
+        first = desk.ticket(priority=3)
+        first.rows, first.size, first.tenant, first.position = 8, 900, "t", 4
+        first.wait, first.version = Wait.FASTER, b"7"
+        second = first.beside()
+        for name in ("rows", "size", "tenant", "position", "wait", "version", "priority",
+                     "deadline", "came_at", "model"):  # fmt: skip
+            assert getattr(second, name) == getattr(first, name)
+        assert second.backend is None

@@ -16,6 +16,14 @@ def test_a_few_are_always_there() -> None:
     assert spend(budget, 0, 2.0) == 20
 
 
+def test_what_was_of_no_use_is_given_back() -> None:
+    budget = RerunBudget(0.2, 10.0, 0.0)
+    for _ in range(50):
+        assert budget.take(0, 0.5)
+        budget.give_back()
+    assert spend(budget, 0, 0.5) == 100
+
+
 def test_a_share_of_all_requests_may_go_again() -> None:
     budget = RerunBudget(0.2, 0.0, 0.0)
     assert spend(budget, 1000, 10.0) == 200
