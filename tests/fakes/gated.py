@@ -78,6 +78,13 @@ class Outcome:
         return None if said is None else float(said) / 1000
 
 
+def _fields(more: dict[str, object]) -> dict[str, str]:
+    """Headers that a request is to have."""
+    fields = more.get("fields", {})
+    assert isinstance(fields, dict)
+    return fields
+
+
 class Side:
     """One protocol: a relay, its backends, and a client that asks through it."""
 
@@ -177,6 +184,7 @@ class GrpcSide(Side):
         call = ask(
             message.SerializeToString(),
             timeout=float(str(timeout_s)) if timeout_s is not None else None,
+            metadata=tuple(_fields(more).items()),
         )
         try:
             await call
@@ -243,6 +251,9 @@ class HttpSide(Side):
         fields = b"Inference-Header-Content-Length: %d\r\n" % len(head)
         if "timeout_s" in more:
             fields += b"X-Timeout: %fs\r\n" % float(str(more["timeout_s"]))
+        fields += b"".join(
+            b"%b: %b\r\n" % (key.encode(), value.encode()) for key, value in _fields(more).items()
+        )
         fields += b"Content-Length: %d\r\n" % (len(head) + size)
         return b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\n%b\r\n%b%b" % (
             fields,

@@ -10,6 +10,8 @@ import pytest
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http2.relay import Http2Options
 from lb.proxy.queue import QueueOptions
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
@@ -115,6 +117,59 @@ async def test_a_higher_priority_goes_first_and_takes_the_place_of_a_lower_one(o
     one.gates[0].release()
     assert [(await task).code for task in (first, bulk, urgent)] == [one.ok] * 3
     assert one.seen == ["a", "urgent", "bulk"]
+
+
+NOTED = frozenset({b"x-team", b"x-urgency"})
+NOTING = {
+    "grpc": lambda: grpc_side(1, Http2Options(noted=NOTED)),
+    "http": lambda: http_side(1, Http1Options(noted=NOTED)),
+}
+
+
+def team_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+@pytest.mark.parametrize("protocol", NOTING)
+async def test_who_asks_for_more_than_others_gets_no_more(protocol: str) -> None:
+    async with asyncio.timeout(60), NOTING[protocol]() as side:
+        side.schedule()
+        side.queue.options = QueueOptions(tenant_header=b"x-team")
+        names = ("first", "greedy-1", "greedy-2", "greedy-3", "greedy-4", "modest-1", "modest-2")
+        tasks = [await side.asked(name, fields={"x-team": team_of(name)}) for name in names]
+        side.gates[0].open = True
+        side.gates[0].release()
+        assert {(await task).code for task in tasks} == {side.ok}
+        served = [team_of(name) for name in side.seen[1:5]]
+        assert sorted(served) == ["greedy", "greedy", "modest", "modest"]
+
+
+@pytest.mark.parametrize("protocol", NOTING)
+async def test_shares_of_tenants_count(protocol: str) -> None:
+    async with asyncio.timeout(60), NOTING[protocol]() as side:
+        side.schedule(tenant_weights={"big": 3.0})
+        side.queue.options = QueueOptions(tenant_header=b"x-team")
+        names = ["first", *(f"small-{n}" for n in range(4)), *(f"big-{n}" for n in range(6))]
+        tasks = [await side.asked(name, fields={"x-team": team_of(name)}) for name in names]
+        side.gates[0].open = True
+        side.gates[0].release()
+        assert {(await task).code for task in tasks} == {side.ok}
+        served = [team_of(name) for name in side.seen[1:9]]
+        assert served.count("big") == 6
+
+
+@pytest.mark.parametrize("protocol", NOTING)
+async def test_a_header_tells_how_urgent_a_request_is(protocol: str) -> None:
+    async with asyncio.timeout(60), NOTING[protocol]() as side:
+        side.schedule()
+        side.queue.options = QueueOptions(priority_header=b"x-urgency")
+        tasks = [await side.asked("first")]
+        for name, said in (("usual", "2"), ("bulk", "3"), ("nothing", "x"), ("urgent", "1")):
+            tasks.append(await side.asked(name, fields={"x-urgency": said}))
+        side.gates[0].open = True
+        side.gates[0].release()
+        assert {(await task).code for task in tasks} == {side.ok}
+        assert side.seen == ["first", "urgent", "usual", "nothing", "bulk"]
 
 
 async def test_a_long_body_waits_within_its_bounds_and_arrives_whole(one: Side) -> None:
