@@ -104,6 +104,7 @@ class BatchLane(Lane):
     def free_at(self, now: float) -> float:
         """When the execution begins that one more request would be in."""
         self.look(1, 0, now)
+        self.sure_until = now
         return self.begins_at
 
     def could_take(self, within_s: float) -> int:
@@ -112,6 +113,7 @@ class BatchLane(Lane):
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """A ticket begins; `look` was asked about it."""
+        ticket.began_at = now
         ticket.expected_s = max(0.0, self._ends_at_s - now)
         self._request_rows = _KEEP * self._request_rows + (1.0 - _KEEP) * ticket.rows
         if len(self._running) < self.instances:
@@ -120,7 +122,6 @@ class BatchLane(Lane):
             self.waiting_rows += ticket.rows
         self.in_flight += 1
         self.rows += ticket.rows
-        self.site.own += 1
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over."""
@@ -128,7 +129,6 @@ class BatchLane(Lane):
         self.adapt(now)
         self.in_flight -= 1
         self.rows -= ticket.rows
-        self.site.own -= 1
         if ending is Ending.FAILED:
             self.site.failed(now)
         elif ending is Ending.GOOD:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
-from math import log
+from math import inf, log
 from typing import Final
 
 from lb.balancing.lanes import OWN_SHARE, Lane
@@ -26,8 +26,9 @@ _TRIES: Final = 8
 _RENEW_S: Final = 1.0
 _LEAST_S: Final = 1e-6
 
-Entry = tuple[float, int, int, Lane]
-"""When or how much, the last pick, the lane's stamp, the lane."""
+Entry = tuple[float, int, int, Lane, float]
+"""When or how much, the last pick, the lane's stamp, the lane, and until when that holds for sure:
+as long as the lane is not overdue."""
 
 
 class LaneIndex:
@@ -71,15 +72,15 @@ class LaneIndex:
         self._stamp = lane.stamp = self._stamp + 1
         if lane.in_flight < lane.instances and lane.in_flight < lane.limit:
             took = max(lane.usual_s(now), _LEAST_S)
-            return self._idle, (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane)
-        end = self._end(lane, now)
+            return self._idle, (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane, inf)
         heap = self._busy if lane.in_flight < lane.limit else self._full
-        return heap, (end, lane.last_pick, lane.stamp, lane)
+        return heap, self._end(lane, now)
 
     @staticmethod
-    def _end(lane: Lane, now: float) -> float:
+    def _end(lane: Lane, now: float) -> Entry:
         """How one more usual execution compares in a lane that is busy: about when it ends."""
-        return lane.free_at(now) + OWN_SHARE * lane.usual_s(now)
+        end = lane.free_at(now) + OWN_SHARE * lane.usual_s(now)
+        return end, lane.last_pick, lane.stamp, lane, lane.sure_until
 
     def candidates(self, now: float, among: frozenset[Lane] | None) -> list[Lane] | None:
         """The best idle, the best busy and the best full lane, as far as there are any.
@@ -116,11 +117,11 @@ class LaneIndex:
                 heap is self._idle and lane.is_shut()
             ):
                 put_back.append(heappop(heap))
-            elif heap is not self._idle and (end := self._end(lane, now)) - entry[0] > _ALIKE * (
-                end - now
+            elif entry[4] < now and (later := self._end(lane, now))[0] - entry[0] > _ALIKE * (
+                later[0] - now
             ):
                 # It is overdue: it will end later than it was expected to.
-                heapreplace(heap, (end, *entry[1:]))
+                heapreplace(heap, later)
                 tries += 1
             else:
                 found = lane

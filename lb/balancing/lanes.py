@@ -63,6 +63,8 @@ _OFTEN: Final = int(1.0 / _BIAS)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
 _WELL_KNOWN: Final = 64
+_NEWS_S: Final = 0.002
+"""An execution that ends so soon after one that was learnt from teaches nothing new."""
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
 
@@ -71,13 +73,11 @@ class Site:
     """A backend, with what all lines have there."""
 
     __slots__ = (
-        "backend", "due", "measured", "own", "penalty", "penalty_at", "spoken_for",
+        "backend", "due", "measured", "penalty", "penalty_at", "spoken_for",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.own = 0
-        """Tickets under way; the backend's `in_flight` counts other requests as well."""
         self.due = 0
         """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
         self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
@@ -143,9 +143,9 @@ class Lane:
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "bias_s", "cost", "explore_s", "in_flight", "instances", "is_open",
-        "last_pick", "lead_s", "limit", "low", "others", "plan", "site", "slots", "spread_s",
-        "stamp", "takes_s", "tally", "work_s",
+        "begins_at", "bias_s", "cost", "explore_s", "high", "in_flight", "instances", "is_open",
+        "last_pick", "lead_s", "limit", "others", "plan", "site", "slots", "spread_s",
+        "stamp", "sure_until", "takes_s", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -158,8 +158,8 @@ class Lane:
         """Execution time of those in flight."""
         self.anchor = 0.0
         """When the instances began with what they execute, as far as is known."""
-        self.low = 0
-        """Of those, tickets that are not of the highest priority."""
+        self.high = 0
+        """Of those, tickets of the highest priority."""
         self.last_pick = 0
         self.begins_at = 0.0
         """Set by `look`: when the request would begin to execute."""
@@ -181,6 +181,8 @@ class Lane:
         """What others do there, where there is anything to say of it."""
         self.stamp = 0
         """Of its entry in the `LaneIndex`."""
+        self.sure_until = 0.0
+        """Set by `free_at`: until then it says the same, if nothing begins or ends."""
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
         self._ends_expected: list[float] = []
@@ -251,6 +253,11 @@ class Lane:
             tally.best = self
             tally.best_s = cost.mean_s
         self.adjust()
+
+    @property
+    def low(self) -> int:
+        """Tickets under way that are not of the highest priority."""
+        return self.in_flight - self.high
 
     @property
     def shown_limit(self) -> int:
@@ -377,6 +384,7 @@ class Lane:
             begins = self._ends_expected[count - instances]
         else:
             begins = self.anchor + self.work_s * (count - instances + 1) / (count * instances)
+        self.sure_until = begins
         # What is overdue takes about as much longer as it has done already.
         return begins if begins > now else now + (now - begins)
 
@@ -396,6 +404,7 @@ class Lane:
             took = cost.base_s + cost.row_s * ticket.rows + cost.byte_s * ticket.size
         else:
             took = self.tally.best_s
+        ticket.began_at = now
         ticket.work_s = took
         ticket.expected_s = expected_s = self.begins_at - now + took
         if instances > 1:
@@ -407,7 +416,6 @@ class Lane:
             ticket.after = self._ends + count - instances + 1
         self.in_flight = count + 1
         self.work_s += took
-        self.site.own += 1
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over."""
@@ -418,7 +426,6 @@ class Lane:
             self.adapt(now)
         self.in_flight = count = self.in_flight - 1
         self.work_s = self.work_s - ticket.work_s if count else 0.0
-        self.site.own -= 1
         self.anchor = now
         began = ticket.began_at
         expected_s = ticket.expected_s
@@ -431,6 +438,8 @@ class Lane:
                 self.site.failed(now)
             return
         cost = self.cost
+        if cost.count > _WELL_KNOWN and now - cost.at < _NEWS_S:
+            return
         off_s = now - began - expected_s
         limit_s = cost.mean_s
         if off_s > limit_s:
@@ -453,8 +462,11 @@ class Lane:
         """How long a ticket was executed that ends now: from when an instance was free for it."""
         began = ticket.began_at
         waited_for = ticket.after
-        if self._ends - _ENDS < waited_for < self._ends:
-            began = max(began, self._ends_at[waited_for % _ENDS])
+        ends = self._ends
+        if ends - _ENDS < waited_for < ends:
+            free_at = self._ends_at[waited_for % _ENDS]
+            if free_at > began:
+                return now - free_at
         return now - began
 
     def adapt(self, now: float) -> None:

@@ -23,7 +23,7 @@ class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_busy", "_low", "_slots", "index", "lanes", "model", "plan", "pools",
+        "_aliases", "_busy", "_high", "_slots", "index", "lanes", "model", "plan", "pools",
         "reserves", "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
@@ -41,10 +41,10 @@ class Line:
         self.pools: dict[tuple[Backend, ...], Pool] = {}
         self.index: LaneIndex | None = None
         """Of all lanes, where they are many."""
-        self._low = 0
-        """Tickets under way that are not of the highest priority."""
+        self._high = 0
+        """Tickets under way that are of the highest priority."""
         self._busy = 0
-        """Slots that are in use."""
+        """Slots that are in use; counted where some are reserved."""
         self.waiting: dict[Pool, None] = {}
         """Pools with tickets that wait."""
         self._aliases: dict[int, tuple[tuple[Backend, ...], Pool]] = {}
@@ -136,7 +136,7 @@ class Line:
         """
         if not self.yields(priority):
             return False
-        if not self._low:
+        if self.tally.in_flight == self._high:
             return False
         if not self._slots:
             lanes = self.lanes.values()
@@ -150,22 +150,22 @@ class Line:
         self.tally.in_flight += 1
         if self.index is not None:
             self.index.changed(lane, now)
-        if lane.in_flight <= lane.slots:
+        if self.reserves and lane.in_flight <= lane.slots:
             self._busy += 1
-        if ticket.priority > 0:
-            self._low += 1
-            lane.low += 1
+        if ticket.priority <= 0:
+            self._high += 1
+            lane.high += 1
 
     def ended(self, ticket: Ticket, lane: Lane, now: float) -> None:
         """A ticket has ended in a lane."""
         self.tally.in_flight -= 1
         if self.index is not None:
             self.index.changed(lane, now)
-        if lane.in_flight < lane.slots:
+        if self.reserves and lane.in_flight < lane.slots:
             self._busy -= 1
-        if ticket.priority > 0:
-            self._low -= 1
-            lane.low -= 1
+        if ticket.priority <= 0:
+            self._high -= 1
+            lane.high -= 1
 
     def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
         """The next step of a pool in which some ticket waits.

@@ -110,9 +110,7 @@ class QueueScheduler:
         if lane is None or (lane is not pool.best and not pool.is_best(now)):
             ticket.wait = _why(lane, is_kept=is_kept)
             return self._join(ticket, line, pool, now)
-        ticket.position = 0
         ticket.backend = backend = lane.backend
-        ticket.began_at = now
         lane.last_pick = ticket.number
         lane.begin(ticket, now)
         line.began(ticket, lane, now)
@@ -319,7 +317,6 @@ class QueueScheduler:
 
     def _begin(self, ticket: Ticket, line: Line, lane: Lane, now: float) -> None:
         ticket.backend = lane.backend
-        ticket.began_at = now
         lane.last_pick = ticket.number
         lane.begin(ticket, now)
         line.began(ticket, lane, now)

@@ -71,6 +71,9 @@ class Wait(Enum):
     """No backend is eligible."""
 
 
+_NO_WAIT: Final = Wait.NONE
+
+
 class Order(Enum):
     """How priorities share what there is."""
 
@@ -141,6 +144,21 @@ class Ticket:
         "size", "tenant", "tried", "version", "wait", "work_s",
     )  # fmt: skip
 
+    # Set by the scheduler when they first mean something: most tickets need few of them.
+    began_at: float
+    expected_s: float
+    """How long it was expected to take from its beginning."""
+    refused: ScheduleRefused | None
+    """Set on those that `next_refused` gives."""
+    number: int
+    """Its place among all that came."""
+    key: float
+    """Its place among those of its tenant that wait: the earlier of two times."""
+    work_s: float
+    """Execution time that it was counted with."""
+    after: int
+    """The end in its lane after which it executes, by number."""
+
     def __init__(
         self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...], now: float
     ) -> None:
@@ -164,25 +182,12 @@ class Ticket:
         """Where it has failed: to be used only when nothing else is eligible."""
         self.backend: Backend | None = None
         """Where it began; None while it waits."""
-        self.began_at = 0.0
-        self.expected_s = 0.0
-        """How long it was expected to take from its beginning, 0 where nothing was known."""
         self.position = 0
         """How many waited in its queue when it joined; 0 where it began at once or was first."""
-        self.wait = Wait.NONE
+        self.wait = _NO_WAIT
         """Why it had to wait at first."""
-        self.refused: ScheduleRefused | None = None
-        """Set on those that `next_refused` gives."""
         self.is_waiting = False
         """It is in a queue; then nothing of the above may be changed but by `drop`."""
-        self.number = 0
-        """Its place among all that came."""
-        self.key = 0.0
-        """Its place among those of its tenant that wait: the earlier of two times."""
-        self.work_s = 0.0
-        """Execution time that it was counted with."""
-        self.after = 0
-        """The end in its lane after which it executes, by number."""
 
     def beside(self) -> Ticket:
         """Another one for the same request, which is to run a second time beside the first."""

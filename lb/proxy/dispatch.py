@@ -20,7 +20,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.fault import Fault
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
-from lb.domain.pool import ConductSink, OutcomeSink, Placement, PoolRef
+from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
@@ -248,7 +248,6 @@ class Dispatcher:
     ) -> Backend | None:
         """As `place` for what may have to wait for its turn. None also where its model is not
         scheduled any more: then it has no ticket."""
-        # HOT PATH (benchmarks/bench_schedule.py).
         if queued.turn is not None:
             kept, queued.turn = queued.turn, None
             queued.is_under_way = True
@@ -277,10 +276,16 @@ class Dispatcher:
 
     def _choose(self, exchange: Exchange, now: float) -> Backend | None:
         """As `place` for what needs a second look."""
+        # HOT PATH (benchmarks/bench_schedule.py). What is scheduled, and was nowhere yet, takes no
+        # call more; `_take_turn` is the reference.
         particulars = exchange.particulars
         if particulars is not None:
             queued = particulars.queued
             if queued is not None:
+                if queued.turn is None and not exchange.tried:
+                    terms = self.queue.terms.find(exchange, particulars)
+                    if terms is not None and terms.trial is None:
+                        return self.queue.offer(exchange, queued, terms, now)
                 chosen = self._take_turn(exchange, particulars, queued, now)
                 if chosen is not None or queued.ticket is not None:
                     return chosen
@@ -294,12 +299,7 @@ class Dispatcher:
             if self._is_left_by_all(exchange, placement):
                 self._hold(exchange, now)
                 return None
-            rest = tuple(b for b in placement.eligible if b not in exchange.tried)
-            if not rest:
-                # `may_retry` let it through: the same backend will do on a fresh connection.
-                rest = placement.eligible
-            rest = self.reruns.spread(rest)
-            picker = placement.policy.build(rest) if rest else None
+            picker = self._rest(exchange, placement)
         if picker is None:
             self._hold(exchange, now)
             return None
@@ -307,6 +307,13 @@ class Dispatcher:
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
         return backend
+
+    def _rest(self, exchange: Exchange, placement: Placement) -> Picker | None:
+        """Picks among those that have not failed a request yet."""
+        rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+        # With none left `may_retry` let it through: the same will do on a fresh connection.
+        rest = self.reruns.spread(rest or placement.eligible)
+        return placement.policy.build(rest) if rest else None
 
     def attempt_ended(
         self, exchange: Exchange, outcome: Outcome, code: int = 0, now: float | None = None
@@ -339,7 +346,9 @@ class Dispatcher:
             if particulars.underway is not None:
                 particulars.underway.close(now)
                 particulars.underway = None
-            self.turn_ended(exchange, particulars, outcome, code, now)
+            queued = particulars.queued
+            if queued is not None and queued.is_under_way:
+                self.queue.ended(exchange, queued, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -356,25 +365,12 @@ class Dispatcher:
         self._outcomes.report(backend, exchange.protocol, outcome, now)
         self._tell_of_failure(exchange, backend, outcome, now)
 
-    def turn_ended(
-        self,
-        exchange: Exchange,
-        particulars: Particulars,
-        outcome: Outcome,
-        code: int,
-        now: float,
-    ) -> None:
-        """The attempt of an exchange is over: if it is that of a ticket, that is over, too."""
-        queued = particulars.queued
-        if queued is not None and queued.is_under_way:
-            self.queue.ended(exchange, queued, outcome, code, now)
-
     def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
         """The attempt is answered, and the client has the answer: both at once.
 
         Args:
             exchange: whose attempt it is; it is under way, no step of a sequence, and without
-                permit. `turn_ended` is to be called after it.
+                permit. If it has a ticket, `Queue.ended` is to be called after this.
             status: gRPC status of the answer.
             now: the time.
         """

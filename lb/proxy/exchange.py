@@ -87,6 +87,21 @@ class Exchange(RequestRecord):
         "particulars", "permit", "port", "sent_after", "tried",
     )  # fmt: skip
 
+    is_hedged: bool
+    """It was looked at for a second attempt beside the first; `Hedger` sets that."""
+    late_attempt: int
+    """The last one that was found to be late; it and `sent_after` belong to `Patience`, and are
+    set where they are needed."""
+    sent_after: float
+    """A time at which the client still sent the request."""
+    erred: int
+    """The attempt of which those who judge backends know that it failed though it was answered;
+    set with the first."""
+    losses: int
+    """Connections that were lost with it; set with the first, since nearly none has one."""
+    held_until: float
+    """When it is given up that waits for any backend; set when it first has to."""
+
     may_wait: ClassVar[bool] = False
     """Whether it can wait for its turn, or for a backend: then `go_on` and `refuse` are there."""
 
@@ -103,20 +118,6 @@ class Exchange(RequestRecord):
         """The port of the attempt under way; None between attempts."""
         self.attempts = 0
         self.attempt_at = 0.0
-        self.is_hedged: bool
-        """It was looked at for a second attempt beside the first; `Hedger` sets that."""
-        self.late_attempt: int
-        """The last one that was found to be late; it and `sent_after` belong to `Patience`, and are
-        set where they are needed."""
-        self.sent_after: float
-        """A time at which the client still sent the request."""
-        self.erred: int
-        """The attempt of which those who judge backends know that it failed though it was answered;
-        set with the first."""
-        self.losses: int
-        """Connections that were lost with it; set with the first, since nearly none has one."""
-        self.held_until: float
-        """When it is given up that waits for any backend; set when it first has to."""
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
         self.particulars: Particulars | None = None

@@ -159,10 +159,23 @@ class Queue:
             RequestRefused: it is not run.
         """
         # HOT PATH (benchmarks/bench_schedule.py). Most begin at once, for the first time: they are
-        # counted here, without a search for how long they waited.
+        # counted here, without a search for how long they waited; and nothing says how urgent they
+        # are. `_began` and `_name_urgency` are the reference.
         ticket = queued.ticket
         if ticket is None:
-            ticket = self._new_ticket(exchange, queued, terms, now)
+            particulars = exchange.particulars
+            version = b"" if particulars is None else particulars.version
+            ticket = Ticket(exchange.model, version, terms.plan, terms.eligible, now)
+            ticket.rows = queued.rows
+            ticket.size = queued.size
+            ticket.deadline = exchange.due
+            ticket.tried = exchange.tried
+            if terms.options is not self.options:
+                self._tell_usual(terms, exchange.model)
+            if queued.priority == UNSAID and not terms.is_urgency_named:
+                ticket.priority = terms.priority
+            else:
+                self._name_urgency(exchange, ticket, queued.priority)
         else:
             ticket.plan, ticket.eligible, ticket.tried = (
                 terms.plan, terms.eligible, exchange.tried,
@@ -271,30 +284,34 @@ class Queue:
 
     # Tickets
 
-    def _new_ticket(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Ticket:
-        # HOT PATH (benchmarks/bench_schedule.py). Names are asked for only where they count.
+    def _tell_usual(self, terms: Terms, model: bytes) -> None:
+        """Have terms say what the options say of a model."""
+        terms.options = options = self.options
+        terms.priority = options.priorities.get(model, options.priority) - 1
+        terms.is_urgency_named = bool(
+            options.priority_header or options.by_token or options.tenant_header
+        )
+
+    def _name_urgency(self, exchange: Exchange, ticket: Ticket, said: int) -> None:
+        """Note the priority of a new ticket and whose it is, where something says so.
+
+        Args:
+            exchange: that it is of.
+            ticket: to be offered for the first time.
+            said: what the request itself says of its priority.
+        """
         options = self.options
-        particulars = exchange.particulars
-        version = b"" if particulars is None else particulars.version
-        ticket = Ticket(exchange.model, version, terms.plan, terms.eligible, now)
-        ticket.rows = queued.rows
-        ticket.size = queued.size
-        ticket.deadline = exchange.due
-        ticket.tried = exchange.tried
-        priority = queued.priority
+        priority = said
         if options.priority_header:
-            priority = priority_of(exchange.hint(options.priority_header)) or priority
+            priority = priority_of(exchange.hint(options.priority_header)) or said
         if priority == UNSAID:
-            priority = options.priority
-            if options.priorities:
-                priority = options.priorities.get(exchange.model, priority)
+            priority = options.priorities.get(exchange.model, options.priority)
         ticket.priority = priority - 1
         if options.by_token:
             ticket.tenant = exchange.token
         elif options.tenant_header:
             name = exchange.hint(options.tenant_header)[:_MAX_TENANT]
             ticket.tenant = name.decode("utf-8", "backslashreplace")
-        return ticket
 
     def _may_hold(self, ticket: Ticket) -> bool:
         size = min(ticket.size, _HELD_AT_MOST)

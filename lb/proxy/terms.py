@@ -19,7 +19,10 @@ _MOST: Final = 1024
 class Terms:
     """How such a request is scheduled."""
 
-    __slots__ = ("eligible", "placement", "plan", "trial", "waits")
+    __slots__ = (
+        "eligible", "is_urgency_named", "options", "placement", "plan", "priority", "trial",
+        "waits",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan, placement: Placement, waits: Histogram) -> None:
         self.plan = plan
@@ -30,6 +33,12 @@ class Terms:
         """Has a request for a backend that gets no others."""
         self.waits = waits
         """How long requests of the model waited."""
+        self.options: object = None
+        """Those of the queue, which are the source of the next two; both are its to write."""
+        self.priority = 0
+        """That of a ticket of which nothing is said."""
+        self.is_urgency_named = True
+        """There may be a header, or a token, that says how urgent a request is, or whose."""
 
 
 class TermsBook:

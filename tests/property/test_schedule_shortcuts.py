@@ -27,7 +27,7 @@ def state(value: Any) -> dict[str, Any]:
     slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
     found: dict[str, Any] = {}
     for slot in slots:
-        each = getattr(value, slot)
+        each = getattr(value, slot, None)
         if isinstance(each, list):
             found |= {f"{slot} {at}": one for at, one in enumerate(each)}
         elif isinstance(each, int | float):

@@ -18,7 +18,7 @@ from lb.balancing.cost import (
     WINDOW,
     Cost,
 )
-from lb.balancing.lanes import _BIAS, _ENDS, _USUAL_EVERY, _WELL_KNOWN, Lane
+from lb.balancing.lanes import _BIAS, _ENDS, _NEWS_S, _USUAL_EVERY, _WELL_KNOWN, Lane
 from lb.domain.schedule import Ending, Ticket
 
 
@@ -59,6 +59,7 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
 
 def begin(lane: Lane, ticket: Ticket, now: float) -> None:
     """`Lane.begin`; `look` was asked about the ticket."""
+    ticket.began_at = now
     ticket.work_s = lane.predict(ticket.rows, ticket.size)
     ticket.expected_s = lane.begins_at - now + ticket.work_s
     ticket.after = lane._ends + max(0, lane.in_flight - lane.instances + 1)
@@ -68,7 +69,6 @@ def begin(lane: Lane, ticket: Ticket, now: float) -> None:
     if lane.in_flight <= lane.instances:
         lane.anchor = now
     lane.work_s += ticket.work_s
-    lane.site.own += 1
 
 
 def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
@@ -78,7 +78,6 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
     lane.adapt(now)
     lane.in_flight -= 1
     lane.work_s = lane.work_s - ticket.work_s if lane.in_flight else 0.0
-    lane.site.own -= 1
     lane.anchor = now
     expected = lane._ends_expected
     if expected:
@@ -87,6 +86,8 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
     if ending is Ending.FAILED:
         lane.site.failed(now)
     if ending is not Ending.GOOD:
+        return
+    if lane.cost.count > _WELL_KNOWN and now - lane.cost.at < _NEWS_S:
         return
     lane.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:

@@ -413,7 +413,7 @@ class Call(AttemptedCall):
             or not request.finished
             or status
             or request.held
-            or ((particulars := self.particulars) is not None and particulars.step is not None)
+            or ((particulars := self.particulars) is not None and particulars.queued is None)
             or self.permit is not None
         ):
             self._end_slowly(trailers)
@@ -429,8 +429,12 @@ class Call(AttemptedCall):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.dispatcher.answered_whole(self, status, now)
-        if particulars is not None:
-            relay.dispatcher.turn_ended(self, particulars, _ANSWERED, status, now)
+        if (
+            particulars is not None
+            and (queued := particulars.queued) is not None
+            and queued.is_under_way
+        ):
+            relay.dispatcher.queue.ended(self, queued, _ANSWERED, status, now)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:

@@ -74,12 +74,13 @@ def test_part_is_kept_for_the_highest_priority() -> None:
     line = line_of(reserved=0.25, instances=2)
     one, two = make_backend("one"), make_backend("two")
     first, second = line.pool(ticket(line, one, two), 0.0).lanes
-    for lane in (first, first, second):
+    last = low(line)
+    for lane, each in ((first, low(line)), (first, low(line)), (second, last)):
         assert not line.is_kept(1)
-        begin(line, lane, low(line))
+        begin(line, lane, each)
     assert line.is_kept(1)
     assert not line.is_kept(0)
-    end(line, second, low(line))
+    end(line, second, last)
     assert not line.is_kept(1)
 
 
@@ -97,13 +98,14 @@ def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
 def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
     line = line_of(reserved=0.3)
     lanes = line.pool(ticket(line, *(make_backend(name) for name in "abc")), 0.0).lanes
-    begin(line, lanes[0], low(line))
-    begin(line, lanes[0], low(line))
+    first, ahead = low(line), low(line)
+    begin(line, lanes[0], first)
+    begin(line, lanes[0], ahead)
     assert not line.is_kept(1)
     begin(line, lanes[1], low(line))
-    end(line, lanes[0], low(line))
+    end(line, lanes[0], ahead)
     assert line.is_kept(1)
-    end(line, lanes[0], low(line))
+    end(line, lanes[0], first)
     assert not line.is_kept(1)
 
 
