@@ -8,10 +8,11 @@ from lb.balancing.elsewhere import Elsewhere
 from lb.balancing.lanes import Lane, Site, Tally
 from lb.balancing.shared import SharedLane
 from lb.domain.load import LoadReport, ModelLoad
-from lb.domain.schedule import Ending, LaneLimit, Ticket
+from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 M = b"m"
+PLAN = Plan(limits={})
 
 
 class Bench:
@@ -32,7 +33,7 @@ class Bench:
     def ours(self, count: int, took_s: float = 0.01) -> None:
         """So many of our requests, one after the other."""
         for _ in range(count):
-            ticket = Ticket(M, b"", None, (self.backend,), self.now)  # type: ignore[arg-type]
+            ticket = Ticket(M, b"", PLAN, (self.backend,), self.now)
             self.lane.look(1, 0, self.now)
             self.lane.begin(ticket, self.now)
             ticket.began_at = self.now

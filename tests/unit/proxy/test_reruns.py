@@ -177,6 +177,7 @@ class Due(Exchange):
         return self.at
 
 
+@pytest.mark.interpreted("a class of its own")
 def test_one_does_not_wait_until_its_answer_would_be_late() -> None:
     bench = Bench()
     for _ in range(2):
