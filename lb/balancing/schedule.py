@@ -15,7 +15,7 @@ from typing import Final
 
 from lb.balancing.cost import SURE
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import Lane, Site, way_s
+from lb.balancing.lanes import NO_LIMIT, Lane, Site, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
@@ -131,6 +131,15 @@ class QueueScheduler:
             if takes_s <= _CLEARLY * (pool.best_end - now):
                 return own.backend
         return None if lane.is_shut() and lane.backend is not home else lane.backend
+
+    def has_idle(self, ticket: Ticket, backend: Backend) -> bool:
+        """Whether another one would begin there at once; see `Scheduler.has_idle`."""
+        line = self._lines.get((ticket.model, ticket.version))
+        lane = line.lanes.get(backend) if line is not None else None
+        if line is None or lane is None:
+            return False
+        slots = lane.slots if lane.slots < NO_LIMIT else lane.instances
+        return lane.in_flight < slots and lane.cost.mean_s <= _CLEARLY * line.tally.best_s
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """A request begins without having been offered; see `Scheduler.start`."""

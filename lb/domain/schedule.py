@@ -301,6 +301,11 @@ class Scheduler(Protocol):
         """
         ...
 
+    def has_idle(self, ticket: Ticket, backend: Backend) -> bool:
+        """Whether another request like a ticket that began would begin to execute at a backend at
+        once, and `best` would leave it there."""
+        ...
+
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """A request begins at one of its eligible backends without having been offered: it counts
         there until it is `over`."""

@@ -119,6 +119,11 @@ class StreamMask:
         """Whether no message is under way."""
         return not self._rest and not self._prefix
 
+    @property
+    def is_error(self) -> bool:
+        """Whether the message under way is an error, or the last one was if none is."""
+        return self._error is not None
+
     def cutter(self) -> MessageCutter:
         """What cuts the rest of the stream into messages."""
         return MessageCutter(self._prefix, self._rest)

@@ -30,6 +30,8 @@ _NAME_ENTRY_BYTES: Final = 100
 """The same of a model's name."""
 _CHARGED_AT_ONCE: Final = 4096
 """What is less is off the ledger: as much as the objects of the stream take."""
+ACCOUNT_BYTES: Final = 400
+"""That accounts of a request take, where they are kept."""
 _SLOT_BYTES: Final = 16
 """Of a request that shares its entry with others: its places here and in the order of the
 stream."""
@@ -45,6 +47,10 @@ class StreamMessage(NamedTuple):
     regions: tuple[bytes, ...] = ()
     has_one_answer: bool = False
     """Its model is known not to be decoupled."""
+    rows: int = 0
+    """Its batch dimension, where its model is scheduled and that counts; else 0."""
+    size: int = 0
+    """Bytes of it, without its prefix; 0 as above."""
 
 
 class Due(NamedTuple):
@@ -144,13 +150,17 @@ class Debts:
         self._size = size
         return True
 
-    def reserve(self, count: int) -> bool:
+    def reserve(self, count: int, each: int = 0) -> bool:
         """Account for so many requests that share one entry, appended to `counted` elsewhere.
+
+        Args:
+            count: of requests.
+            each: bytes that each of them takes beside.
 
         Returns:
             False when the ledger made the stream give way instead.
         """
-        size = count * _SLOT_BYTES
+        size = count * (_SLOT_BYTES + each)
         if not self._account(size - self._reserved):
             return False
         self._reserved = size
@@ -197,6 +207,8 @@ class Debts:
         """A request has one answer. False when the ledger made the stream give way instead."""
         step = message.step
         size = _size(message.id, None if step is None else step.key) + len(message.model)
+        if message.rows:
+            size += ACCOUNT_BYTES
         if not self._account(size):
             return False
         self.counted.append(Due(message.model, message.id, step, size))

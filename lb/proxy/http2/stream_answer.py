@@ -45,7 +45,7 @@ class AnsweredStream(RoutedStream):
     """A stream, and what its one backend answers."""
 
     __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_held", "_told",
+        "_answer", "_answer_header", "_answer_size", "_held", "_told", "is_timed",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class AnsweredStream(RoutedStream):
     ) -> None:
         super().__init__(relay, server, stream_id, head)
         self._held: HeldAnswer | None = None
+        self.is_timed = False
+        """Somebody wants to know when answers come."""
         self._told = 0
         """How many answers had come when those who judge backends were told of one."""
         self._answer = b""
@@ -165,6 +167,16 @@ class AnsweredStream(RoutedStream):
         self.bytes_out += size
         return True
 
+    def take_timed(self, payload: bytes, size: int) -> bool:
+        """As `take_answer`, where somebody wants to know."""
+        if not self.take_answer(payload, size):
+            return False
+        self.answers_came(is_good=True)
+        return True
+
+    def answers_came(self, *, is_good: bool) -> None:
+        """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
+
     def _note_answer(self, payload: bytes, size: int) -> None:
         """Note how a result began that came whole."""
         self._answer = payload[:_ANSWER_START]
@@ -189,6 +201,10 @@ class AnsweredStream(RoutedStream):
         mask = self.mask
         was_between = mask.is_between
         masked = mask.feed(payload)
+        if self.is_timed:
+            is_whole = was_between and mask.is_between and len(payload) >= _ANSWER_START
+            is_error = payload[PREFIX_SIZE] == ERROR_TAG if is_whole else mask.is_error
+            self.answers_came(is_good=not is_error)
         self._answer_size = 0
         size = len(payload)
         if (
@@ -201,7 +217,7 @@ class AnsweredStream(RoutedStream):
                 self._tell_of_stream_error(payload)
             elif masked is payload and isinstance(payload, bytes) and self.begun:
                 self._note_answer(payload, size)
-                self.response.taker = self.take_answer
+                self.response.taker = self.take_timed if self.is_timed else self.take_answer
         if not self._told and mask.completed:
             self._told = 1
             self.relay.dispatcher.answered_first(self)

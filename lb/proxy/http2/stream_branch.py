@@ -11,9 +11,10 @@ from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.kserve.stream_debts import Debts, StreamMessage
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.failure import upstream_detail
 from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
+from lb.proxy.http2.stream_work import Underway, Work
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from lb.proxy.http2.client import ClientLink
     from lb.proxy.http2.hedge import HedgeCall
     from lb.proxy.http2.stream_merge import StreamMerge
+    from lb.proxy.http2.stream_way import RoutedStream
 
 _SAME_AGAIN: Final = frozenset({Outcome.REFUSED, Outcome.STALE})
 """What a fresh connection to the same backend mends, also for sequences."""
@@ -113,6 +115,47 @@ class Branch(Exchange):
         elif whole in upstream.waiting:
             del upstream.waiting[whole]
             upstream.waiting[request] = None
+
+    # Accounts of single requests
+
+    @property
+    def _underway(self) -> Underway | None:
+        """Requests without an answer, as long as answers can be told apart by their number."""
+        particulars = self.particulars
+        found = particulars.underway if particulars is not None else None
+        return found if isinstance(found, Underway) else None
+
+    def keep_accounts(self, underway: Underway | None = None) -> None:
+        """Of all requests from the first one on."""
+        self.particulars = particulars = Particulars()
+        particulars.underway = underway or Underway(self.relay.dispatcher.queue)
+
+    def take_accounts(self, call: RoutedStream) -> None:
+        """Go on with those of the one upstream stream that the call has had so far."""
+        underway = None
+        particulars = call.particulars
+        if particulars is not None and isinstance(particulars.underway, Underway):
+            underway, particulars.underway = particulars.underway, None
+        if underway is None:
+            underway = Underway(self.relay.dispatcher.queue, len(self.debts.counted))
+        underway.follow(call.mask.cutter())
+        self.keep_accounts(underway)
+
+    def account(self, message: StreamMessage, work: Work | None, backend: Backend) -> None:
+        """A request goes here."""
+        underway = self._underway
+        if underway is None:
+            return
+        if message.has_one_answer and not self.debts.free_models:
+            underway.begin(work, backend, self.relay.now)
+        else:
+            self._keep_no_accounts()
+
+    def _keep_no_accounts(self) -> None:
+        underway = self._underway
+        if underway is not None and self.particulars is not None:
+            underway.close(self.relay.now)
+            self.particulars.underway = None
 
     def open(self, backend: Backend) -> None:
         """Start the stream at a backend. A message follows at once."""
@@ -222,6 +265,9 @@ class Branch(Exchange):
                 upstream.on_stream_error(self.request.sink_id, error)
             return
         self.bytes_out += len(payload)
+        underway = self._underway
+        if underway is not None:
+            underway.arrived(payload, self.relay.now)
         if not self.response.push(payload):
             return
         if end_stream:
@@ -409,6 +455,7 @@ class Branch(Exchange):
         """The call is over, or everything of this branch was said."""
         self.detach(ErrorCode.CANCEL)
         self.relay.dispatcher.attempt_ended(self, outcome)
+        self._keep_no_accounts()  # it may never have begun
         self.finished = True
         self.request.clear()
         self.response.clear()

@@ -16,8 +16,8 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
-from lb.proxy.http2.stream_answer import AnsweredStream
-from lb.proxy.http2.stream_merge import MAX_UNANSWERED, StreamMerge
+from lb.proxy.http2.stream_count import COUNT_EVERY, CountedStream
+from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
@@ -39,8 +39,6 @@ _SHORT_NAME: Final = 0x80
 """Names of fewer bytes have a length of one byte."""
 _FIRST_LOOK: Final = 1024
 """Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
-_COUNT_EVERY: Final = 64
-"""Counted requests that are remembered before those that were answered are taken off."""
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
@@ -48,25 +46,18 @@ _CUT_OFF: Final = "the stream ends within a message"
 _NOTHING_DUE: Final = Due()
 
 
-class StreamCall(AnsweredStream):
+class StreamCall(CountedStream):
     """A stream of inferences."""
 
     __slots__ = (
-        "_answers", "_between", "_count_at", "_counts", "_cutter", "_due", "_head", "_header",
-        "_header_size", "_is_pausing", "_known", "_known_size", "_known_stop", "_look_at",
-        "_needs_no_look", "_pool", "_snapshot", "_target", "is_uncounted",
+        "_between", "_counts", "_cutter", "_due", "_head", "_header", "_header_size", "_is_pausing",
+        "_known", "_known_stop", "_look_at", "_needs_no_look", "_target",
     )  # fmt: skip
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
         super().__init__(relay, server, stream_id, head)
-        self.is_uncounted = False
-        """There were more requests without answers than are remembered."""
-        self._answers = 0
-        """Those that `debts` knows of."""
-        self._count_at = _COUNT_EVERY
-        """Requests without answers, as far as `debts` knows, until it is told again."""
         self._cutter = MessageCutter()
         self._between = True
         """No message is under way."""
@@ -78,15 +69,10 @@ class StreamCall(AnsweredStream):
         """Where the message under way goes."""
         self._is_pausing = False
         """An attempt has ended, and another one follows soon."""
-        self._pool = relay.dispatcher.pool
-        self._snapshot: PoolSnapshot | None = None
-        """The pool for which the next seven hold; None when nothing is known."""
         self._known = b""
         """How the last message began: messages that begin like it, but for the length, go where
         it went."""
         self._known_stop = 0
-        self._known_size = 0
-        """How long it was, with its prefix."""
         self._header = b""
         """Of the frame in which one of `_header_size` goes to the backend."""
         self._header_size = 0
@@ -282,7 +268,7 @@ class StreamCall(AnsweredStream):
         size = len(name)
         route = snapshot.routes.get(name)
         start = data[: PREFIX_SIZE + 2 + size]
-        self._snapshot = None
+        self._snapshot = self._validity = None
         if (
             message.step is None
             and not (message.version or snapshot.regions)
@@ -299,7 +285,9 @@ class StreamCall(AnsweredStream):
             self._needs_no_look = is_plain(route)
             self._due = Due(name)
             self._counts = message.has_one_answer and not self.is_uncounted
-            self._snapshot = snapshot
+            self._snapshot = self._validity = snapshot
+            if message.rows:
+                self._see_home()
 
     def _is_alike(self, payload: Payload, size: int) -> bool:
         """Whether it is one whole message of another size that begins as the last one did."""
@@ -331,24 +319,6 @@ class StreamCall(AnsweredStream):
         else:
             request.push(piece)
 
-    def _count_answers(self) -> bool:
-        """Bring `debts` up to date. False when the call had to give way."""
-        self._take_off_answered()
-        debts = self.debts
-        waiting = len(debts.counted)
-        if waiting > MAX_UNANSWERED:
-            debts.forgive(waiting)
-            waiting = 0
-            self.is_uncounted = True
-            self._snapshot = None
-        self._count_at = min(waiting + _COUNT_EVERY, MAX_UNANSWERED)
-        return debts.reserve(waiting)
-
-    def _take_off_answered(self) -> None:
-        completed = self.mask.completed
-        self.debts.answered(completed - self._answers)
-        self._answers = completed
-
     # Where messages go
 
     def _route(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
@@ -377,7 +347,7 @@ class StreamCall(AnsweredStream):
         branch = merge.live.get(backend)
         is_new = branch is None
         branch = self._target = branch or merge.new_branch(backend, message.model)
-        merge.expect(branch, message)
+        merge.expect(branch, message, backend)
         for piece in pieces:
             branch.send(piece)
         if is_new and not self.finished:
@@ -421,8 +391,13 @@ class StreamCall(AnsweredStream):
         self._target = None
         self.note_first(message)
         debts = self.debts
+        work = self.take_work() if message.has_one_answer else None
+        if work is not None:
+            self._keep_accounts()
         if not debts.note(message, self.relay.now):
             return False
+        if message.has_one_answer:
+            self._account(work)
         return len(debts.counted) <= self._count_at or self._count_answers()
 
     def _mixes(self, message: StreamMessage) -> bool:
@@ -452,7 +427,7 @@ class StreamCall(AnsweredStream):
         """More than one upstream stream from now on."""
         self.let_go()
         self._take_off_answered()
-        self._snapshot = None
+        self._snapshot = self._validity = None
         self.request.taker = self.response.taker = None
         return StreamMerge(self)
 
@@ -514,12 +489,13 @@ class StreamCall(AnsweredStream):
         request.retained = []
         if self._head is not None:
             self._head.clear()
-        self.backend = self._target = self._snapshot = None
+        self.backend = self._target = self._snapshot = self._validity = self._pattern = None
         self.particulars = None
+        self.is_timed = False
         self.forget_first()
         self.debts.close()
         self.debts = Debts(self, self.relay.ledger)
-        self._count_at = _COUNT_EVERY
+        self._count_at = COUNT_EVERY
         self._cutter = MessageCutter()
         self._between = True
         return pieces

@@ -122,6 +122,7 @@ class StreamMerge:
         branch = self.new_branch(backend, call.model)
         branch.debts = call.debts
         branch.cutter = call.mask.cutter()
+        branch.take_accounts(call)
         if not branch.cutter.is_between:
             self._speaker = branch
             branch.debts.answered(1)
@@ -134,12 +135,14 @@ class StreamMerge:
         """One more upstream stream, not open yet. Its first request is for `model`."""
         branch = self.live[backend] = Branch(self)
         branch.model = model
+        branch.keep_accounts()
         self._sources.append(branch)
         return branch
 
-    def expect(self, branch: Branch, message: StreamMessage) -> None:
-        """A request goes to a branch."""
+    def expect(self, branch: Branch, message: StreamMessage, backend: Backend) -> None:
+        """A request goes to a branch, whose backend is or will be the one given."""
         branch.note(message)
+        branch.account(message, self.call.take_work(), backend)
         if branch.debts.note(message, self.call.relay.now) and message.has_one_answer:
             self._line_up(branch)
 

@@ -8,6 +8,7 @@ from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete
 from lb.kserve.stream_debts import StreamMessage
+from lb.kserve.work import grpc_work
 from lb.proxy.http2.look import LOOK_BYTES, read_asked
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.protobuf import BYTES, ProtobufError, fields
@@ -42,7 +43,11 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
     if not (data[0] or snapshot.regions):
         is_there = len(message) == size or not may_wait
         if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
-            return StreamMessage(model, b"", _request_id(message), None, (), has_one_answer(route))
+            rows = _rows(route, message)
+            return StreamMessage(
+                model, b"", _request_id(message), None, (), has_one_answer(route),
+                rows, size if rows else 0,
+            )  # fmt: skip
     try:
         message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
     except Incomplete:
@@ -58,6 +63,7 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
     step = asked.step
     if route is not None and route.facts.is_stateful is False:
         step = None
+    rows = _rows(route, message) if step is None else 0
     return StreamMessage(
         asked.model,
         asked.version[:_REMEMBERED_BYTES],  # what is cut off makes no version that anybody has
@@ -65,6 +71,8 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
         step,
         regions,
         has_one_answer(route),
+        rows,
+        size if rows else 0,
     )
 
 
@@ -76,6 +84,13 @@ def is_plain(route: ModelRoute | None) -> bool:
 def has_one_answer(route: ModelRoute | None) -> bool:
     """Whether a model is known to give exactly one answer to each request."""
     return route is not None and route.facts.is_decoupled is False
+
+
+def _rows(route: ModelRoute | None, message: bytes) -> int:
+    """The batch dimension of a request that is scheduled; 0 of others."""
+    if route is None or route.plan is None or not has_one_answer(route):
+        return 0
+    return grpc_work(message).rows
 
 
 def _request_id(message: bytes) -> bytes:

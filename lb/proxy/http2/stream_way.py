@@ -9,11 +9,13 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.retry import REPLAY_TABLE, Ran
+from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.kserve.gate import StreamMask
 from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.http2.call import Call
+from lb.proxy.http2.stream_work import StepUnderway, Work
 from lb.proxy.steps import idle_of, refusal, slots_of
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Pipe
@@ -32,7 +34,9 @@ _ENDS_AT_ERROR: Final = b"triton_grpc_error"
 class RoutedStream(Call):
     """A stream of inferences: what it knows of its backends, and which of them gets a message."""
 
-    __slots__ = ("_first", "debts", "has_steps", "mask", "may_move", "merge", "runs_once")
+    __slots__ = (
+        "_first", "_work", "debts", "has_steps", "mask", "may_move", "merge", "runs_once",
+    )  # fmt: skip
 
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
@@ -43,6 +47,8 @@ class RoutedStream(Call):
         """With several upstream streams."""
         self.debts = Debts(self, relay.ledger)
         """Of the backend, while it is one."""
+        self._work: Work | None = None
+        """Of the last request that it was told where to go, until it goes."""
         self._first: StreamMessage | None = None
         """The first request."""
         self.may_move = True
@@ -70,6 +76,7 @@ class RoutedStream(Call):
             RequestRefused: it can go nowhere.
         """
         dispatcher = self.relay.dispatcher
+        self._work = None
         home = self._home
         step = message.step
         snapshot = dispatcher.pool.current
@@ -77,6 +84,7 @@ class RoutedStream(Call):
         may_stay = home not in snapshot.parting
         if (
             step is None
+            and not message.rows
             and home is not None
             and may_stay
             and not message.regions
@@ -91,6 +99,12 @@ class RoutedStream(Call):
         if step is not None:
             backend = self._backend_of(step, placement, route)
             if backend is not None:
+                if message.has_one_answer:
+                    self._note_step(step, backend)
+                return backend
+        elif message.rows:
+            backend = self._best_for(message, asked, particulars)
+            if backend is not None:
                 return backend
         if home is None and self.merge is None:
             return None
@@ -104,6 +118,39 @@ class RoutedStream(Call):
         if picked is None and home is None:
             raise RequestRefused(Reason.NO_BACKEND, "no backend is available")
         return picked or home
+
+    def _best_for(
+        self, message: StreamMessage, asked: Exchange, particulars: Particulars
+    ) -> Backend | None:
+        """The backend of a request of a scheduled model: the one where it ends first, but the home
+        of a stream that has one backend unless another one is clearly better."""
+        queue = self.relay.dispatcher.queue
+        terms = queue.terms.find(asked, particulars)
+        home = self._home if self.merge is None else None
+        if terms is None or (home is None and self.merge is None and terms.trial is not None):
+            return None
+        if home is not None and home not in terms.eligible:
+            return None
+        now = self.relay.now
+        ticket = Ticket(message.model, message.version, terms.plan, terms.eligible, now)
+        ticket.rows, ticket.size = message.rows, message.size
+        if home is None and self.merge is None:
+            ticket.tried = self.tried
+        backend = queue.scheduler.best(ticket, now, home)
+        if backend is not None:
+            self._work = ticket
+        return backend
+
+    def _note_step(self, step: SequenceStep, backend: Backend) -> None:
+        """A step goes to a backend, which answers it once: its time teaches."""
+        cost = self.relay.dispatcher.steps.table.cost(step.key.model, backend)
+        if cost is not None:
+            self._work = StepUnderway(cost, self.relay.now)
+
+    def take_work(self) -> Work | None:
+        """What keeps accounts of the request that `backend_for` was asked about last."""
+        work, self._work = self._work, None
+        return work
 
     def _backend_of(
         self, step: SequenceStep, placement: Placement, route: ModelRoute | None

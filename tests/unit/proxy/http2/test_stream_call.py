@@ -12,7 +12,7 @@ from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
-from lb.proxy.http2 import stream_call
+from lb.proxy.http2 import stream_count
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     DATA,
@@ -248,7 +248,7 @@ async def test_a_half_closed_stream_that_begins_anew_may_go_to_several_backends(
 async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_call, "MAX_UNANSWERED", 100)
+    monkeypatch.setattr(stream_count, "MAX_UNANSWERED", 100)
     paper = PaperStreams()
     names = [str(number) for number in range(300)]
     paper.send(*(request("seq", 1, name, start=name == "0") for name in names))
@@ -264,7 +264,7 @@ async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
 async def test_requests_are_not_counted_again_once_their_order_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_call, "MAX_UNANSWERED", 100)
+    monkeypatch.setattr(stream_count, "MAX_UNANSWERED", 100)
     paper = PaperStreams()
     paper.send(request("plain"))
     paper.backends[0].sends(headers(1, RESPONSE_FIELDS))

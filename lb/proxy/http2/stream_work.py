@@ -1,0 +1,95 @@
+"""What one upstream stream of inferences is at work on: requests that have exactly one answer each.
+
+Their answers come in the order of the requests, so which one an answer belongs to is known without
+a look at it. A request of a scheduled model is under way at its backend like any other that has a
+ticket; what a step of a sequence took teaches what steps cost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from lb.balancing.habits import StepCost
+from lb.domain.backend import Backend
+from lb.domain.schedule import Ending, Ticket
+from lb.kserve.gate import ERROR_TAG
+from lb.proxy.queue import Queue
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.flow import Payload
+
+
+class StepUnderway(NamedTuple):
+    """A step of a sequence that was sent."""
+
+    cost: StepCost
+    began_at: float
+
+
+Work = Ticket | StepUnderway
+"""What a request is to whoever keeps accounts of it; most are nothing."""
+
+
+class Underway:
+    """Requests without answers. To be closed when the attempt is over, however it ends."""
+
+    __slots__ = ("_cutter", "_is_error", "_queue", "_requests")
+
+    def __init__(self, queue: Queue, before: int = 0, cutter: MessageCutter | None = None) -> None:
+        """
+        Args:
+            queue: of the process.
+            before: requests without answers that came before the first one to be told of.
+            cutter: of the answers, at the first byte to be told of by `arrived`.
+        """
+        self._queue = queue
+        self._cutter = cutter or MessageCutter()
+        self._is_error = False
+        """The answer that is coming is an error."""
+        self._requests: deque[Work | None] = deque([None] * before)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def begin(self, work: Work | None, backend: Backend, now: float) -> None:
+        """A request goes to the backend, the last one so far."""
+        if isinstance(work, Ticket):
+            self._queue.scheduler.start(work, backend, now)
+        self._requests.append(work)
+
+    def answered(self, count: int, now: float, *, is_good: bool) -> None:
+        """The next so many answers came."""
+        requests = self._requests
+        for _ in range(min(count, len(requests))):
+            work = requests.popleft()
+            if work is None:
+                continue
+            if isinstance(work, Ticket):
+                self._queue.over(work, now, Ending.GOOD if is_good else Ending.NEITHER)
+            elif is_good:
+                work.cost.ended(work.began_at, now)
+
+    def arrived(self, payload: Payload, now: float) -> None:
+        """Some bytes of answers came, where these are not counted otherwise."""
+        cutter = self._cutter
+        at, size = 0, len(payload)
+        while at < size:
+            if cutter.is_between:
+                tag_at = at + PREFIX_SIZE
+                self._is_error = tag_at < size and payload[tag_at] == ERROR_TAG
+            at = cutter.advance(payload, at)
+            if cutter.is_between:
+                self.answered(1, now, is_good=not self._is_error)
+
+    def follow(self, cutter: MessageCutter) -> None:
+        """From now on answers are told of by `arrived`, the first byte as the cutter says."""
+        self._cutter = cutter
+
+    def close(self, now: float) -> None:
+        """Nothing more is to come."""
+        requests = self._requests
+        while requests:
+            work = requests.popleft()
+            if isinstance(work, Ticket):
+                self._queue.over(work, now, Ending.NEITHER)

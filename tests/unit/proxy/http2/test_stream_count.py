@@ -1,0 +1,296 @@
+"""Requests of a stream are under way at backends like any others, and go where they end first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute
+from lb.domain.schedule import LaneLimit, Plan
+from lb.kserve import inference_pb2 as pb
+from lb.wire.grpc.message import frame_message
+from lb.wire.http2.frames import ErrorCode
+from tests.fakes.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+
+FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+PLAN = Plan(limits={}, default=LaneLimit(1, is_auto=True))
+SCHEDULED = ModelRoute(facts=FACTS, is_uniform=True, plan=PLAN)
+
+
+class Paper(PaperStreams):
+    """A stream to backends whose model `work` is scheduled."""
+
+    def __init__(self, backends: int = 2, **sizes: int) -> None:
+        super().__init__(backends=backends, **sizes)
+        self.bench.ref.publish(
+            replace(self.bench.ref.current, routes={**ROUTES, b"work": SCHEDULED})
+        )
+        self.heads: set[int] = set()
+        self.owed: dict[int, list[str]] = {number: [] for number in range(backends)}
+
+    def asks(self, *names: str, model: str = "work", rows: int = 0) -> None:
+        """The client sends requests."""
+        for name in names:
+            message = pb.ModelInferRequest(model_name=model, id=name)
+            if rows:
+                message.inputs.add(name="x", datatype="INT32", shape=[rows, 1])
+                message.raw_input_contents.append(bytes(4 * rows))
+            self.send(frame_message(message.SerializeToString()))
+        for number, owed in self.owed.items():
+            owed += self.requests(number)
+
+    def does(self, number: int, seconds: float = 0.0, answer: bytes = b"") -> None:
+        """A backend answers its next request after a time."""
+        self.bench.loop.advance(seconds)
+        name = self.owed[number].pop(0)
+        head = b"" if number in self.heads else headers(1, RESPONSE_FIELDS)
+        self.heads.add(number)
+        self.backends[number].sends(head + data(1, answer or result("work", name)))
+
+    def under_way(self) -> list[int]:
+        """Requests that the scheduler knows to be under way, by backend."""
+        found = dict.fromkeys(self.bench.backends, 0)
+        for lane in self.bench.dispatcher.queue.scheduler.lanes():
+            found[lane.backend] += lane.in_flight
+        return list(found.values())
+
+    def learnt(self) -> list[float]:
+        """What an execution is expected to take, by backend; 0 where nothing is known."""
+        found = dict.fromkeys(self.bench.backends, 0.0)
+        for lane in self.bench.dispatcher.queue.scheduler.lanes():
+            found[lane.backend] = lane.expected_s
+        return list(found.values())
+
+
+async def test_requests_are_under_way_until_they_are_answered() -> None:
+    paper = Paper(1)
+    paper.asks("a", "b", "c")
+    assert paper.under_way() == [3]
+    paper.does(0, 0.01)
+    assert paper.under_way() == [2]
+    paper.asks("d")
+    assert paper.under_way() == [3]
+    for _ in range(3):
+        paper.does(0, 0.01)
+    assert paper.under_way() == [0]
+    assert paper.ids() == ["a", "b", "c", "d"]
+
+
+async def test_what_they_take_is_learnt() -> None:
+    paper = Paper(1)
+    for number in range(20):
+        paper.asks(f"{number}")
+        paper.does(0, 0.02)
+        paper.bench.loop.advance(0.1)
+    assert paper.learnt() == pytest.approx([0.02], rel=0.01)
+    assert paper.under_way() == [0]
+
+
+async def test_what_waits_at_the_backend_is_learnt_from_when_it_began() -> None:
+    paper = Paper(1)
+    for number in range(10):
+        paper.asks(*(f"{number}.{each}" for each in range(5)))
+        for _ in range(5):
+            paper.does(0, 0.02)
+        paper.bench.loop.advance(0.1)
+    assert paper.learnt() == pytest.approx([0.02], rel=0.01)
+
+
+async def test_errors_teach_nothing() -> None:
+    paper = Paper(1)
+    error = pb.ModelStreamInferResponse(error_message="no", infer_response=pb.ModelInferResponse())
+    for number in range(10):
+        paper.asks(f"{number}")
+        paper.does(0, 0.001, frame_message(error.SerializeToString()))
+    assert paper.under_way() == [0]
+    assert paper.learnt() == [0.0]
+
+
+async def test_answers_that_come_in_pieces_count_once_they_are_whole() -> None:
+    paper = Paper(1)
+    paper.asks("a", "b")
+    whole = result("work", "a", bytes(20_000)) + result("work", "b")
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS) + data(1, whole[:7_000]))
+    assert paper.under_way() == [2]
+    paper.backends[0].sends(data(1, whole[7_000:]))
+    assert paper.under_way() == [0]
+
+
+async def test_a_closed_loop_stays_with_its_backend() -> None:
+    paper = Paper()
+    for number in range(40):
+        paper.asks(f"{number}")
+        paper.does(0, 0.01)
+    assert paper.call.merge is None
+    assert paper.under_way() == [0, 0]
+
+
+async def test_many_at_once_are_spread_and_answered_in_order() -> None:
+    paper = Paper()
+    names = [f"{number}" for number in range(8)]
+    paper.asks(*names)
+    assert paper.under_way() == [4, 4]
+    assert paper.call.merge is not None
+    for _ in range(4):
+        paper.does(1, 0.01)
+    assert paper.under_way() == [4, 0]
+    for _ in range(4):
+        paper.does(0, 0.01)
+    assert paper.under_way() == [0, 0]
+    await paper.turn()
+    assert paper.ids() == names
+
+
+async def test_each_request_goes_where_it_ends_first() -> None:
+    paper = Paper()
+    paper.asks("0", "1")
+    for number in range(20):
+        paper.does(0, 0.01)
+        paper.does(1, 0.03)
+        paper.asks(f"{2 * number + 2}", f"{2 * number + 3}")
+        if not paper.owed[1]:
+            break
+    for number in (0, 1):
+        while paper.owed[number]:
+            paper.does(number, 0.01)
+    slow = max(paper.learnt())
+    fast = paper.learnt().index(min(paper.learnt()))
+    assert slow > 1.5 * min(paper.learnt())
+    paper.asks(*(f"more {number}" for number in range(9)))
+    assert paper.under_way()[fast] >= 6
+
+
+async def test_rows_are_read_and_guessed_by_the_size() -> None:
+    paper = Paper(1)
+    for rows in (1, 8, 4, 8, 1, 2) * 8:
+        paper.asks("x", rows=rows)
+        paper.does(0, 0.001 + 0.002 * rows)
+        paper.bench.loop.advance(0.1)
+    (lane,) = paper.bench.dispatcher.queue.scheduler.lanes()
+    assert lane.row_s == pytest.approx(0.002, rel=0.25)
+
+
+async def test_steps_teach_what_steps_cost() -> None:
+    paper = Paper(1)
+    table = paper.bench.dispatcher.steps.table
+    for number in range(20):
+        paper.send(request("seq", 7, f"{number}", start=not number))
+        paper.owed[0] += paper.requests(0)
+        paper.does(0, 0.03)
+        paper.bench.loop.advance(0.1)
+    cost = table.cost(b"seq", paper.bench.backends[0])
+    assert cost is not None
+    assert cost.mean_s == pytest.approx(0.03, rel=0.01)
+    assert paper.bench.dispatcher.queue.scheduler.wake_at == float("inf")
+
+
+async def test_steps_of_several_backends_teach_by_backend() -> None:
+    paper = Paper()
+    table = paper.bench.dispatcher.steps.table
+    for number in range(20):
+        for sequence in (1, 2):
+            paper.send(request("seq", sequence, f"{sequence}", start=not number))
+        paper.owed[0] += paper.requests(0)
+        paper.owed[1] += paper.requests(1)
+        paper.does(0, 0.01)
+        paper.does(1, 0.03)
+        paper.bench.loop.advance(0.1)
+    costs = [table.cost(b"seq", backend) for backend in paper.bench.backends]
+    assert [round(cost.mean_s, 3) for cost in costs if cost is not None] == [0.01, 0.04]
+
+
+async def test_a_client_that_resets_its_stream_leaves_nothing_under_way() -> None:
+    for count in (1, 6):
+        paper = Paper()
+        paper.asks(*(f"{number}" for number in range(count)))
+        assert sum(paper.under_way()) == count
+        paper.client.sends(rst(1, ErrorCode.CANCEL))
+        assert paper.under_way() == [0, 0]
+        assert paper.bench.is_clean()
+
+
+async def test_a_backend_that_dies_leaves_nothing_under_way() -> None:
+    for count in (1, 6):
+        paper = Paper()
+        paper.asks(*(f"{number}" for number in range(count)))
+        paper.does(0, 0.01)
+        for number in (0, 1):
+            paper.backends[number].goes()
+        await paper.turn()
+        assert paper.under_way() == [0, 0]
+
+
+async def test_requests_that_go_again_are_under_way_where_they_are() -> None:
+    paper = Paper()
+    paper.asks("a")
+    assert paper.under_way() == [1, 0]
+    paper.backends[0].sends(rst(1, ErrorCode.REFUSED_STREAM))
+    assert paper.requests(1) == ["a"]
+    assert paper.under_way() == [0, 1]
+    paper.owed[1] = ["a"]
+    paper.does(1, 0.01)
+    assert paper.under_way() == [0, 0]
+
+
+async def test_a_stream_that_ends_well_leaves_nothing() -> None:
+    paper = Paper()
+    paper.asks(*(f"{number}" for number in range(5)))
+    for number in (0, 1):
+        while paper.owed[number]:
+            paper.does(number, 0.01)
+    paper.client.sends(data(1, end=True))
+    paper.end(0, 1)
+    await paper.turn()
+    assert paper.status() == 0
+    assert paper.under_way() == [0, 0]
+    assert paper.bench.is_clean()
+
+
+async def test_where_answers_cannot_be_told_apart_by_number_no_accounts_are_kept() -> None:
+    paper = Paper(1)
+    paper.asks("a")
+    paper.send(request("free", 5, "f", start=True))
+    paper.asks("b")
+    assert paper.under_way() == [0]
+    paper.backends[0].sends(
+        headers(1, RESPONSE_FIELDS),
+        data(1, result("work", "a")), data(1, result("free", "f")), data(1, result("work", "b")),
+    )  # fmt: skip
+    await paper.turn()
+    assert paper.ids() == ["a", "f", "b"]
+    assert paper.under_way() == [0]
+
+
+async def test_whatever_happens_the_scheduler_knows_what_is_under_way() -> None:
+    rng = Random(7)
+    for _ in range(60):
+        paper = Paper(3)
+        asked: list[str] = []
+        for _ in range(40):
+            dice = rng.random()
+            if dice < 0.5:
+                asked.append(f"{len(asked)}")
+                paper.asks(asked[-1], rows=rng.choice((0, 1, 9)))
+            elif any(paper.owed.values()):
+                number = rng.choice([each for each, owed in paper.owed.items() if owed])
+                paper.does(number, rng.random() * 0.02)
+            assert paper.under_way() == [len(owed) for owed in paper.owed.values()]
+        if rng.random() < 0.5:
+            paper.client.sends(rst(1, ErrorCode.CANCEL))
+        else:
+            for number, owed in paper.owed.items():
+                while owed:
+                    paper.does(number, 0.001)
+            await paper.turn()
+            assert paper.ids() == asked
+            paper.client.sends(data(1, end=True))
+            for number in range(3):
+                if number in paper.heads:
+                    paper.backends[number].sends(headers(1, OK_TRAILERS, end=True))
+            await paper.turn()
+        assert paper.under_way() == [0, 0, 0]
+        assert paper.bench.is_clean() or not asked
