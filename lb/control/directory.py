@@ -284,6 +284,8 @@ class BackendDirectory:
         if not self._is_current(port):
             return
         port.last_result = result
+        if result.finding is Finding.READY:
+            port.port.probed_at = now
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
         self.find(port.backend.name).note_death()

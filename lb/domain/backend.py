@@ -212,6 +212,9 @@ class Port:
     last_byte_at: float = 0.0
     """Monotonic time at which live traffic last brought a byte: a probe's time-out counts only
     when this is older than the probe."""
+    probed_at: float = 0.0
+    """Monotonic time at which it last answered a probe, on a connection of its own. Written by the
+    directory."""
     is_hung: bool = False
     """It accepts connections, and has owed answers for too long. Written by the directory."""
 

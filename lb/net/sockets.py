@@ -12,13 +12,28 @@ import socket
 import struct
 import sys
 import termios
-from typing import Final
+from typing import Final, NamedTuple
 
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER with no time: closing sends RST instead of FIN."""
 _READ_BYTES: Final = 65536
 _ACKNOWLEDGED: Final = slice(120, 128)
 """In `struct tcp_info` of Linux, since 4.1."""
+_RESENT_TIMES: Final = 2
+"""In the same (`linux/tcp.h`): how often in a row the retransmission timer has fired."""
+_UNACKNOWLEDGED: Final = slice(24, 28)
+"""Segments; the next two are in milliseconds."""
+_SINCE_SENT: Final = slice(44, 48)
+_SINCE_ACKNOWLEDGED: Final = slice(56, 60)
+
+
+class Unacknowledged(NamedTuple):
+    """What was sent, was sent again, and is not acknowledged. Seconds."""
+
+    silent_s: float
+    """Since the last acknowledgement of anything."""
+    resent_s: float
+    """Since it was sent the last time."""
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
@@ -49,6 +64,30 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
     except OSError:
         return 0
     return int.from_bytes(info[_ACKNOWLEDGED], sys.byteorder)
+
+
+def unacknowledged(transport: asyncio.Transport) -> Unacknowledged | None:
+    """What the peer's kernel does not acknowledge although it was sent again; None where there is
+    nothing of that kind, and where nobody can tell."""
+    sock = transport.get_extra_info("socket")
+    if sys.platform != "linux" or sock is None or sock.family == socket.AF_UNIX:
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.stop)
+    except OSError:
+        return None
+    return read_unacknowledged(info)
+
+
+def read_unacknowledged(info: bytes) -> Unacknowledged | None:
+    """As `unacknowledged`, from the bytes of a `struct tcp_info`."""
+    if len(info) < _SINCE_ACKNOWLEDGED.stop or not info[_RESENT_TIMES]:
+        return None
+    if not int.from_bytes(info[_UNACKNOWLEDGED], sys.byteorder):
+        return None
+    silent_ms = int.from_bytes(info[_SINCE_ACKNOWLEDGED], sys.byteorder)
+    resent_ms = int.from_bytes(info[_SINCE_SENT], sys.byteorder)
+    return Unacknowledged(silent_ms / 1000, resent_ms / 1000)
 
 
 def reset_on_close(transport: asyncio.Transport) -> None:

@@ -47,6 +47,7 @@ from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.patience import Patience
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
+from lb.proxy.unheard import Unheard
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
@@ -405,6 +406,7 @@ def _relays(
         *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
+    Unheard(http1.timers, time.monotonic, lambda: (*http1.owing(), *http2.owing())).keep()
     return http1, http2
 
 

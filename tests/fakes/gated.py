@@ -207,25 +207,29 @@ class _GatedService(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
+async def gated_grpc(gate: Gated) -> AsyncIterator[str]:
+    """A gRPC server; where it listens."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+    server.add_generic_rpc_handlers((_GatedService(gate),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
 async def grpc_side(count: int = 1, options: Http2Options | None = None) -> AsyncIterator[Side]:
     """A gRPC relay before `count` backends."""
     gates = [Gated() for _ in range(count)]
-    servers, targets = [], []
-    for gate in gates:
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
-        server.add_generic_rpc_handlers((_GatedService(gate),))
-        targets.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        await server.start()
-        servers.append(server)
-    try:
-        async with running_relay(*targets, options=options) as relay:
-            side = GrpcSide(relay, gates)
-            async with grpc_channel(relay.target) as side.channel:
-                yield side
-                await _settle(side)
-    finally:
-        for server in servers:
-            await server.stop(None)
+    async with AsyncExitStack() as stack:
+        targets = [await stack.enter_async_context(gated_grpc(gate)) for gate in gates]
+        relay = await stack.enter_async_context(running_relay(*targets, options=options))
+        side = GrpcSide(relay, gates)
+        side.channel = await stack.enter_async_context(grpc_channel(relay.target))
+        yield side
+        await _settle(side)
 
 
 class HttpSide(Side):
@@ -275,13 +279,19 @@ def _script(gate: Gated) -> Callable[[Peer], Awaitable[None]]:
 
 
 @asynccontextmanager
+async def gated_http(gate: Gated) -> AsyncIterator[str]:
+    """An HTTP/1.1 server; where it listens."""
+    async with scripted_backend(_script(gate)) as backend:
+        yield str(backend.target)
+
+
+@asynccontextmanager
 async def http_side(count: int = 1, options: Http1Options | None = None) -> AsyncIterator[Side]:
     """An HTTP/1.1 relay before `count` backends."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
-        backends = [await stack.enter_async_context(scripted_backend(_script(g))) for g in gates]
+        targets = [await stack.enter_async_context(gated_http(gate)) for gate in gates]
         options = options or Http1Options(deadline_header=b"x-timeout")
-        targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_http1_relay(*targets, options=options))
         side = HttpSide(relay, gates)
         yield side

@@ -7,6 +7,7 @@ again only when the answer ended exactly where its framing said, and nothing cam
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
 from lb.domain.backend import AppProtocol, Backend, Port
@@ -183,6 +184,17 @@ class ClientConnection:
         """asyncio: the backend closes. What we have not sent it will not read any more."""
         self._leave_pool()
         self.abort()
+
+    @property
+    def owes_since(self) -> float:
+        """See `Owing`."""
+        exchange = self.exchange
+        return inf if exchange is None else exchange.connected_at
+
+    def unheard(self) -> None:
+        """See `Owing`. Others to the same backend may be as dead."""
+        self.relay.renew(self.backend)
+        self._fail(Outcome.STALLED, "nothing that was sent was acknowledged")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: closed, by whichever side."""

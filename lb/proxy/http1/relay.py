@@ -15,6 +15,7 @@ from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
+from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import HeadReader, RequestPlan
 from lb.proxy.http1.hedge import HedgeExchange
@@ -108,6 +109,10 @@ class Http1Relay:
         """Attempts that have a connection."""
         exchanges = (connection.exchange for connection in self.upstreams.open)
         return [exchange for exchange in exchanges if exchange is not None]
+
+    def owing(self) -> list[ClientConnection]:
+        """Connections to backends over which answers are to come."""
+        return [each for each in self.upstreams.open if each.exchange is not None]
 
     def hedge(self, exchange: Exchange) -> HedgeExchange | None:
         """Send a request to a second backend; None where that cannot be."""

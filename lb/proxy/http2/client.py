@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from lb.domain.backend import AppProtocol
+from lb.domain.backend import AppProtocol, Port
 from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
 from lb.proxy.http2.link import PER_SIDE, Link
@@ -356,7 +357,28 @@ class ClientLink(Link):
 
     def on_stalled(self) -> None:
         """The backend reads nothing at all."""
-        _log.warning("backend does not read", extra={"backend": self.pool.backend.name})
+        self._give_up("backend does not read")
+
+    @property
+    def port(self) -> Port:
+        """See `Owing`."""
+        return self.pool.port
+
+    @property
+    def owes_since(self) -> float:
+        """See `Owing`."""
+        owners = (pipe.owner for pipe in self.streams.values())
+        return next((owner.opened_at for owner in owners if owner is not None), inf)
+
+    def unheard(self) -> None:
+        """See `Owing`. Others to the same backend may be as dead."""
+        self.relay.now = self.relay.clock()
+        self.pool.retire_all()
+        self._give_up("backend acknowledges nothing")
+
+    def _give_up(self, message: str) -> None:
+        """Nothing more will come; calls go elsewhere, if they may."""
+        _log.warning(message, extra={"backend": self.pool.backend.name})
         self.parted = True
         self.retire()
         self._drop_calls(Outcome.STALLED)

@@ -254,6 +254,10 @@ class UpstreamPool:
             if call.port is self.port:  # else the end of another one took it along
                 call.backend_hung()
 
+    def all_links(self) -> tuple[ClientLink, ...]:
+        """Open connections, those included that take no calls."""
+        return (*self.links, *self._others)
+
     def calls(self) -> list[UpstreamCall]:
         """Those that are under way here, or wait for a connection."""
         owners = [

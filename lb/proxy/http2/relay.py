@@ -21,6 +21,7 @@ from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
 from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
+from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.decisions import Decisions
 from lb.proxy.http2.hedge import HedgeCall
 from lb.proxy.http2.models import KnownModels
@@ -291,6 +292,10 @@ class Http2Relay:
     def under_way(self) -> list[Exchange]:
         """Attempts that have not ended."""
         return [call for pool in self.pools.values() for call in pool.calls()]
+
+    def owing(self) -> list[ClientLink]:
+        """Connections to backends over which answers are to come."""
+        return [link for pool in self.pools.values() for link in pool.all_links() if link.streams]
 
     def hedge(self, exchange: Exchange) -> HedgeCall | None:
         """Send a unary request to a second backend; None where that cannot be."""

@@ -10,7 +10,15 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from lb.net.sockets import acknowledged_bytes, read_rest, reset_on_close, unsent_bytes
+from lb.net.sockets import (
+    acknowledged_bytes,
+    read_rest,
+    read_unacknowledged,
+    reset_on_close,
+    unacknowledged,
+    unsent_bytes,
+)
+from tests.fakes.deaf import make_deaf
 from tests.fakes.http1_backend import eventually
 
 Runner = Callable[[Coroutine[Any, Any, None]], None]
@@ -119,3 +127,28 @@ def test_transports_without_a_socket_have_nothing_to_say() -> None:
     assert read_rest(Bare(), 10) == b""
     reset_on_close(Bare())
     assert Bare().get_extra_info("socket") is None
+
+
+def test_what_a_deaf_peer_does_not_acknowledge_is_seen_once_it_was_sent_again(run: Runner) -> None:
+    async def check() -> None:
+        _, transport, peer = await _connect()
+        transport.write(b"heard")
+        await eventually(lambda: acknowledged_bytes(transport) >= 5)
+        assert unacknowledged(transport) is None
+        make_deaf(peer)
+        transport.write(b"unheard")
+        assert unacknowledged(transport) is None, "it was sent once"
+        await eventually(lambda: unacknowledged(transport) is not None)
+        sent = unacknowledged(transport)
+        assert sent is not None
+        assert 0.1 < sent.silent_s < 60.0
+        assert sent.resent_s <= sent.silent_s
+        transport.abort()
+        peer.close()
+
+    run(check())
+
+
+def test_a_kernel_that_says_less_says_nothing() -> None:
+    assert read_unacknowledged(b"") is None
+    assert read_unacknowledged(bytes(59)) is None
