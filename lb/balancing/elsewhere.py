@@ -17,13 +17,15 @@ _SOON_S: Final = 0.1
 class Seen:
     """What a backend said of one model the last time."""
 
-    __slots__ = ("_at", "_ended", "_load", "_own", "others")
+    __slots__ = ("_at", "_ended", "_load", "_own", "_took_s", "others")
 
     def __init__(self) -> None:
         self._at = 0.0
         self._load: ModelLoad | None = None
         self._ended = 0
         self._own = 0
+        self._took_s = 0.0
+        """Seconds of an execution there, as far as that was known last."""
         self.others: dict[Lane, Others] = {}
 
     def told(self, lanes: Sequence[Lane], load: ModelLoad, report: LoadReport, own: int) -> None:
@@ -38,7 +40,7 @@ class Seen:
         now = report.at
         if self._load is not None and now - self._at < _SOON_S:
             return
-        running, execution_s = self._since(lanes, load, own, now)
+        running = self._since(lanes, load, own, now)
         known = self.others
         self.others = {lane: known.get(lane) or Others() for lane in lanes}
         pending = max(0.0, load.pending - own)
@@ -50,31 +52,36 @@ class Seen:
                 wait_s = (pending + (running or 0.0)) * took_s
             else:
                 share = None if running is None else min(1.0, running / lane.instances)
-                wait_s = pending * (execution_s or took_s) / lane.instances
-            others.told(lane.cost, now, wait_s=wait_s, share=share, device=report.others)
+                wait_s = pending * (self._took_s or took_s) / lane.instances
+            others.told(
+                lane.cost,
+                now,
+                wait_s=wait_s,
+                share=share,
+                device=report.others,
+                execution_s=self._took_s,
+            )
             lane.others = others if others.matters else None
 
-    def _since(
-        self, lanes: Sequence[Lane], load: ModelLoad, own: int, now: float
-    ) -> tuple[float | None, float]:
-        """Executions of others that ran at once on average since the last report, None where that
-        is not known, and seconds of an execution meanwhile."""
+    def _since(self, lanes: Sequence[Lane], load: ModelLoad, own: int, now: float) -> float | None:
+        """Executions of others that ran at once on average since the last report; None where that
+        is not known."""
         before, ended = self._load, sum([lane.ended for lane in lanes])
         seconds = now - self._at
         mine, own_before = ended - self._ended, self._own
         self._load, self._ended, self._own, self._at = load, ended, own, now
         if before is None or mine < 0:
-            return None, 0.0
+            return None
         requests = load.requests - before.requests
         if requests < 0:
-            return None, 0.0  # it was restarted
+            return None  # it was restarted
         if not requests:
-            return 0.0, 0.0
-        took_s = max(0.0, load.execution_s - before.execution_s) / requests
+            return 0.0
+        self._took_s = max(0.0, load.execution_s - before.execution_s) / requests
         executions = min(max(0.0, load.executions - before.executions), requests)
         # Which of those under way at either time it had counted cannot be told.
         theirs = max(0.0, requests - mine - max(own, own_before))
-        return took_s * executions / seconds * theirs / requests, took_s
+        return self._took_s * executions / seconds * theirs / requests
 
 
 class Elsewhere:

@@ -7,12 +7,13 @@ since the lane's cost was learnt: after others came, or left, where we had few r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lb.balancing.cost import Cost
 
 _HALF_LIFE_S: Final = 1.0
-"""What waits somewhere soon waits no more, and what is said no more soon holds no more."""
+"""Of what is not said any more."""
 _LATE: Final = 1.5
 """News that come so many intervals after the last ones are late."""
 _MOST: Final = 4.0
@@ -55,14 +56,25 @@ class Trend:
         """How much more it is."""
         return 0.0 if self.learnt is None else self.now - self.learnt
 
-    @property
-    def slower(self) -> float:
-        """By how much executions take longer, where it is the part of the time that others use."""
-        if self.learnt is None:
-            return 1.0
-        before = max(1.0 - self.learnt, 0.01)
-        left = max(1.0 - self.now, 0.01)
-        return min(max(before / left, 1.0 / _MOST), _MOST)
+    def ratio(self, slowed: Callable[[float], float]) -> float:
+        """By how much executions take longer than was learnt.
+
+        Args:
+            slowed: by how much they take longer if it is so much.
+        """
+        return 1.0 if self.learnt is None else slowed(self.now) / slowed(self.learnt)
+
+
+def behind(share: float) -> float:
+    """By how much a request takes longer for the executions that it meets, where others keep the
+    instances busy for such a part of the time (the mean of M/D/1)."""
+    free = max(1.0 - share, _LITTLE)
+    return 1.0 + share / (2.0 * free)
+
+
+def beside(share: float) -> float:
+    """The same on a device that is shared: the two take turns while others use it."""
+    return 1.0 + share
 
 
 class Others:
@@ -91,6 +103,7 @@ class Others:
         wait_s: float,
         share: float | None,
         device: float | None,
+        execution_s: float = 0.0,
     ) -> None:
         """Take over what a backend says.
 
@@ -100,6 +113,8 @@ class Others:
             wait_s: how long the requests of others keep the instances busy that wait there.
             share: part of the time in which others keep the instances busy; None: not known.
             device: the same of the device.
+            execution_s: what an execution took there lately, 0 where that is not known: nothing
+                ends sooner than that.
         """
         known = cost.count - cost.assumed
         part = min(1.0, max(0, known - self._known) / max(1, cost.weight))
@@ -112,8 +127,13 @@ class Others:
             self._fresh_s = _LATE * (now - self._at)
         self._at = now
         self._wait_s = max(0.0, self._wait.more)
-        factors = (self._share.slower, self._device.slower)
-        self.factor = max(factors, key=lambda factor: max(factor, 1.0 / factor))
+        share_factor = self._share.ratio(behind)
+        if share_factor < 1.0 and cost.mean_s:
+            share_factor = min(1.0, max(share_factor, execution_s / cost.mean_s))
+        device_factor = self._device.ratio(beside)
+        is_device = max(device_factor, 1 / device_factor) > max(share_factor, 1 / share_factor)
+        factor = device_factor if is_device else share_factor
+        self.factor = min(max(factor, 1.0 / _MOST), _MOST)
 
     @property
     def matters(self) -> bool:
@@ -121,9 +141,8 @@ class Others:
         return self._wait_s > 0.0 or abs(self.factor - 1.0) > _LITTLE
 
     def wait_s(self, now: float) -> float:
-        """Seconds until what others have waiting there has been executed."""
-        wait: float = self._wait_s * 0.5 ** ((now - self._at) / _HALF_LIFE_S)
-        return wait
+        """Seconds until what others had waiting there has been executed."""
+        return max(0.0, self._wait_s - (now - self._at))
 
     def slower(self, now: float) -> float:
         """By how much an execution there takes longer than was learnt."""

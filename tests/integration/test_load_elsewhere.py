@@ -128,7 +128,7 @@ async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
         await eventually(lambda: record.load is not None and record.load.others == 0.0)
         assert lane(balancer, "t0").slowed == pytest.approx(1.0, abs=0.2)
         made.let_others(0, clients, model, body)
-        await eventually(lambda: lane(balancer, "t0").slowed > 1.5)
+        await eventually(lambda: lane(balancer, "t0").slowed > 1.3)
         assert record.load is not None
         assert record.load.devices[0].memory_total is not None
         theirs = made.served()[1]

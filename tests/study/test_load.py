@@ -98,17 +98,16 @@ def used(load: list[Request], begin_s: float, end_s: float) -> float:
     return sum(some) / len(some)
 
 
-@pytest.mark.parametrize("rate", [4.0, 30.0])
+@pytest.mark.parametrize("rate", [1.0, 4.0, 10.0])
 def test_a_backend_that_others_use_is_left_to_them_and_used_again_when_they_leave(
     rate: float,
 ) -> None:
     told, untold = shared(asks=True, rate=rate), shared(asks=False, rate=rate)
-    assert used(told, 1.0, 10.0) > 0.8
-    assert used(told, 12.0, 20.0) < 0.7 * used(untold, 12.0, 20.0) < 0.1
-    assert used(told, 21.0, 30.0) > 0.6
-    assert used(told, 21.0, 30.0) > 1.5 * used(untold, 21.0, 30.0)
+    assert used(told, 1.0, 10.0) >= 0.7
+    assert used(told, 12.0, 20.0) < 0.15
+    assert used(told, 21.0, 30.0) > 0.7
     total_s = [sum(each.latency_s for each in load) for load in (told, untold)]
-    assert total_s[0] < total_s[1]
+    assert total_s[0] < 0.93 * total_s[1]
 
 
 @pytest.mark.parametrize("rate", [40.0, 110.0])

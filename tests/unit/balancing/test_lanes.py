@@ -143,5 +143,5 @@ def test_requests_of_others_count_less_and_less() -> None:
     for at, wait_s in ((99.0, 0.0), (100.0, 0.05)):
         lane.others.told(lane.cost, at, wait_s=wait_s, share=None, device=None)
     assert lane.look(1, 0, 100.0) == pytest.approx(100.06)
-    assert lane.look(1, 0, 101.0) == pytest.approx(101.035)
-    assert lane.look(1, 0, 120.0) == pytest.approx(120.01)
+    assert lane.look(1, 0, 100.03) == pytest.approx(100.06)
+    assert lane.look(1, 0, 101.0) == pytest.approx(101.01)

@@ -373,10 +373,10 @@ def test_restarted_backend_is_learnt_anew() -> None:
 def test_load_from_elsewhere_counts() -> None:
     desk = Desk(0.005, 0.005)
     for pending in (0.0, 5.0):
+        desk.now += 1.0
         load = ModelLoad(pending=pending)
         report = LoadReport(at=desk.now, models={b"model": load})
         desk.scheduler.busy_elsewhere(desk.backends[0], report)
-        desk.now += 1.0
     assert {desk.offer(desk.ticket()) for _ in range(2)} == {desk.backends[1]}
     assert desk.scheduler.under_way(desk.backends[1]) == {b"model": 2}
 
