@@ -9,8 +9,9 @@ next of those that wait is decided by `lb.balancing.waiting`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 from typing import Final
 
 from lb.balancing.cost import SURE
@@ -32,6 +33,7 @@ from lb.domain.schedule import (
     Wait,
 )
 
+_SEVERAL: Final = 2
 _MAX_LINES: Final = 4096
 """Lines that are remembered; clients may name any version."""
 _SPARE: Final = 64
@@ -176,13 +178,23 @@ class QueueScheduler:
         ticket.backend = None
         if self._waiting:
             if backend.max_in_flight:
-                for other in self._lines.values():
-                    for pool in other.waiting:
-                        self._dirty[pool] = other
-            else:
+                self._look_at(self._lines.values(), now)
+            elif len(line.waiting) == 1:
                 for pool in line.waiting:
                     self._dirty[pool] = line
                     pool.freed += 1
+            else:
+                self._look_at((line,), now)
+
+    def _look_at(self, lines: Iterable[Line], now: float) -> None:
+        """There may be room for pools that share backends. Whoever is looked at first takes it: let
+        that be the one whose next ticket is most urgent."""
+        waiting = [(pool.queue.urgency(now), pool, line) for line in lines for pool in line.waiting]
+        waiting.sort(key=itemgetter(0))
+        for _, pool, line in waiting:
+            self._dirty.pop(pool, None)
+            self._dirty[pool] = line
+            pool.freed = _SEVERAL
 
     def drop(self, ticket: Ticket) -> None:
         """A ticket that waits is wanted no more; one that does not wait is left alone."""
@@ -198,8 +210,8 @@ class QueueScheduler:
             self._began.remove(ticket)
             self._told(ticket)
             self.over(ticket, ticket.began_at, Ending.NEITHER)
-        elif ticket in self._refused:
-            self._refused.remove(ticket)
+        else:
+            ticket.refused = None
 
     def next_due(self, now: float) -> Ticket | None:
         """The next ticket that begins now, at `ticket.backend`; it is counted already."""
@@ -227,14 +239,25 @@ class QueueScheduler:
     def next_refused(self, now: float) -> Ticket | None:
         """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
         expiries = self._expiries
-        while expiries and expiries[0][0] <= now:
+        while not self._refused and expiries and expiries[0][0] <= now:
             entry = heappop(expiries)
             if _waits(entry):
-                ticket = entry[2]
-                line = self._lines[ticket.model, ticket.version]
-                waited_out = ticket.came_at + line.plan.rules.max_wait_s <= now
-                self._refuse(ticket, line, Refusal.EXPIRED if waited_out else Refusal.LATE, now)
-        return self._refused.popleft() if self._refused else None
+                self._expire(entry[2], now)
+        while self._refused:
+            ticket = self._refused.popleft()
+            if ticket.refused is not None:
+                return ticket
+        return None
+
+    def _expire(self, ticket: Ticket, now: float) -> None:
+        """Refuse a ticket that may have waited for too long, by the plan that holds now."""
+        line = self._lines[ticket.model, ticket.version]
+        if ticket.came_at + line.plan.rules.max_wait_s <= now:
+            self._refuse(ticket, line, Refusal.EXPIRED, now)
+        elif ticket.deadline <= now:
+            self._refuse(ticket, line, Refusal.LATE, now)
+        else:
+            self._expire_at(ticket, line)
 
     # Waiting
 
@@ -260,9 +283,12 @@ class QueueScheduler:
         pool.queue.add(ticket)
         line.waiting[pool] = None
         self._waiting += 1
-        self._expire_at(ticket, min(ticket.came_at + rules.max_wait_s, ticket.deadline))
-        if pool.is_closed and pool.queue.count > 1 and pool not in self._dirty:
-            return None  # nothing has changed since there was no room
+        self._expire_at(ticket, line)
+        if pool not in self._dirty:
+            if pool.is_closed and pool.queue.count > 1:
+                return None  # nothing has changed since there was no room
+        elif len(self._dirty) > 1:
+            return None  # others wait for the same room, in the order of their turns
         self._step(line, pool, now)
         if not ticket.is_waiting and self._began and self._began[-1] is ticket:
             self._told(self._began.pop())
@@ -282,7 +308,8 @@ class QueueScheduler:
         late_s = now + takes_s + best.late_s + way_s(ticket) - ticket.deadline
         return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
 
-    def _expire_at(self, ticket: Ticket, at: float) -> None:
+    def _expire_at(self, ticket: Ticket, line: Line) -> None:
+        at = min(ticket.came_at + line.plan.rules.max_wait_s, ticket.deadline)
         if at == NO_DEADLINE:
             return
         expiries = self._expiries
@@ -405,11 +432,14 @@ class QueueScheduler:
         self, ticket: Ticket, line: Line, found: tuple[Plan, tuple[Backend, ...]], now: float
     ) -> None:
         """Have a ticket wait with what another snapshot says."""
+        before_s = ticket.plan.rules.max_wait_s
         ticket.plan, ticket.eligible = found
         if line.plan is not ticket.plan:
             line.apply(ticket.plan)
         pool = line.pool(ticket, now)
         pool.queue.add(ticket)
+        if ticket.plan.rules.max_wait_s < before_s:
+            self._expire_at(ticket, line)
         line.waiting[pool] = None
         self._dirty[pool] = line
         self._waiting += 1

@@ -326,6 +326,15 @@ class WaitingQueue:
         assert first is not None
         return first
 
+    def urgency(self, now: float) -> tuple[int, float]:
+        """How the ticket whose turn it is compares with those of other queues for the same
+        backends, the least being the first; some ticket waits."""
+        ticket = self.level(now).turn().at(0)
+        is_level = self._rules.order is Order.WEIGHTED
+        if is_level or ticket.came_at < now - self._rules.max_starve_s:
+            return 0, ticket.key
+        return level_of(ticket.priority), ticket.key
+
     def most_urgent(self) -> Ticket | None:
         """The next ticket of the highest priority that there is; None where none waits."""
         level = self._levels.get(0)

@@ -262,6 +262,76 @@ def test_nobody_waits_longer_than_the_plan_allows() -> None:
     assert desk.refused() == [(tickets[2], Refusal.EXPIRED)]
 
 
+def test_nobody_waits_for_ever_beside_those_that_may_use_more_backends() -> None:
+    desk = Desk(0.01, 0.01, limit=1)
+    running = desk.fill(22)[:2]
+    lone = desk.ticket(desk.backends[0])
+    assert desk.offer(lone) is None
+    for _ in range(60):
+        desk.now += 0.005
+        desk.over(running.pop(0))
+        desk.offer(desk.ticket())  # as many come as end
+        running += desk.due()
+    assert not lone.is_waiting
+
+
+def test_models_that_share_the_limit_of_a_backend_take_turns() -> None:
+    desk = Desk(0.01, limit=2)
+    desk.backends[0].max_in_flight = 1
+    running = desk.fill(10)[:1]
+    others = [desk.ticket() for _ in range(3)]
+    for other in others:
+        other.model = b"other"
+        assert desk.offer(other) is None
+    for _ in range(30):
+        desk.now += 0.01
+        desk.over(running.pop(0))
+        desk.offer(desk.ticket())
+        running += desk.due()
+        assert len(running) == 1
+    assert not any(other.is_waiting for other in others)
+
+
+def test_the_more_urgent_pool_goes_first() -> None:
+    desk = Desk(0.01, 0.01, limit=1)
+    running = desk.fill(4)[:2]
+    urgent, usual = desk.ticket(desk.backends[0]), desk.ticket(desk.backends[0])
+    usual.priority = 1
+    assert desk.offer(usual) is None
+    assert desk.offer(urgent) is None
+    first = next(each for each in running if each.backend is desk.backends[0])
+    for ticket in desk.fill(2, priority=1):
+        assert ticket.is_waiting
+    desk.now += 0.01
+    desk.over(first)
+    began = desk.due()
+    assert began[0].priority == 0
+    assert usual.is_waiting
+
+
+@pytest.mark.parametrize(("then_s", "ends_at"), [(60.0, 61.0), (0.5, 1.5)])
+def test_how_long_tickets_may_wait_follows_the_plan(then_s: float, ends_at: float) -> None:
+    desk = Desk(0.0, limit=1, rules=QueueRules(max_wait_s=1.0))
+    desk.now = 1.0
+    _, waiting = desk.fill(2)
+    plan = Plan(limits={}, default=LaneLimit(1), rules=QueueRules(max_wait_s=then_s))
+    desk.scheduler.follow(lambda _: (plan, desk.backends), desk.now)
+    assert desk.due() == []
+    desk.now = ends_at - 0.1
+    assert desk.refused() == []
+    assert desk.scheduler.wake_at == pytest.approx(ends_at)
+    desk.now = ends_at
+    assert desk.refused() == [(waiting, Refusal.EXPIRED)]
+
+
+def test_refused_ticket_that_is_dropped_before_it_is_told_is_gone() -> None:
+    desk = Desk(0.0, limit=1, rules=QueueRules(max_waiting=1))
+    _, waiting = desk.fill(2, priority=1)
+    desk.offer(desk.ticket())  # makes the other one go
+    desk.scheduler.drop(waiting)
+    assert desk.refused() == []
+
+
 def test_part_is_kept_for_the_highest_priority() -> None:
     desk = Desk(0.005, 0.005, 0.005, rules=QueueRules(reserved=0.3))
     low = desk.fill(6, priority=1)
