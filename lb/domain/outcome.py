@@ -27,6 +27,8 @@ class Outcome(Enum):
     """The connection was lost after the request was sent, before the answer was complete."""
     RESET = "reset"
     """The backend reset the stream after it began to process it."""
+    CUT_OFF = "cut_off"
+    """The backend shuts down, and ended it: before it began, or while it ran."""
     PROTOCOL_ERROR = "protocol_error"
     """The backend broke HTTP framing."""
     STALLED = "stalled"
@@ -116,6 +118,7 @@ OUTCOME_REASONS = {
     Outcome.STALE: Reason.UPSTREAM_LOST,
     Outcome.LOST: Reason.UPSTREAM_LOST,
     Outcome.RESET: Reason.UPSTREAM_RESET,
+    Outcome.CUT_OFF: Reason.UPSTREAM_RESET,
     Outcome.PROTOCOL_ERROR: Reason.UPSTREAM_PROTOCOL,
     Outcome.STALLED: Reason.UPSTREAM_STALLED,
     Outcome.LATE: Reason.UPSTREAM_LATE,

@@ -55,6 +55,8 @@ REPLAY_TABLE: dict[Outcome, Row] = {
     Outcome.BROKEN: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.LOST: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.RESET: Row(Ran.MAYBE, counts_against_backend=False),
+    # Servers on gRPC's own core say the same of what they did not begin.
+    Outcome.CUT_OFF: Row(Ran.MAYBE, counts_against_backend=False),
     Outcome.PROTOCOL_ERROR: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.STALLED: Row(Ran.MAYBE, counts_against_backend=True),
     Outcome.LATE: Row(Ran.MAYBE, counts_against_backend=True),

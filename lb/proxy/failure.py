@@ -83,6 +83,7 @@ _TEXTS: Final = {
     Outcome.STALE: "closed the connection before it answered",
     Outcome.LOST: "closed the connection before its answer was complete",
     Outcome.RESET: "reset the request",
+    Outcome.CUT_OFF: "shut down, and ended the request",
     Outcome.PROTOCOL_ERROR: "broke the protocol",
     Outcome.STALLED: "stopped taking the request",
     Outcome.LATE: "did not answer in the time for one attempt",

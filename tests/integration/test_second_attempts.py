@@ -81,15 +81,23 @@ async def http_pair() -> AsyncIterator[tuple[RunningHttp1Relay, list[Slow]]]:
 @asynccontextmanager
 async def grpc_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
     backends = [Slow(), Slow()]
+    async with grpc_servers(*backends) as (relay, _):
+        yield relay, backends
+
+
+@asynccontextmanager
+async def grpc_servers(
+    *backends: Slow,
+) -> AsyncIterator[tuple[RunningRelay, list[grpc.aio.Server]]]:
     servers = [grpc.aio.server(), grpc.aio.server()]
     ports = []
-    for server, backend in zip(servers, backends, strict=True):
+    for server, backend in zip(servers, backends or (Slow(), Slow()), strict=True):
         server.add_generic_rpc_handlers((backend,))
         ports.append(server.add_insecure_port("127.0.0.1:0"))
         await server.start()
     try:
         async with running_relay(*(f"127.0.0.1:{port}" for port in ports)) as relay:
-            yield relay, backends
+            yield relay, servers
     finally:
         for server in servers:
             await server.stop(0)
@@ -168,6 +176,30 @@ async def test_the_first_of_two_grpc_answers_counts_and_the_other_is_cancelled()
         assert relay.finished.records[0].attempts == 2
         hedger.use(None)
         await relay.until_clean()
+
+
+@pytest.mark.parametrize("grace_s", [None, 1.0])
+async def test_no_call_fails_because_a_grpc_server_stops(grace_s: float | None) -> None:
+    async with asyncio.timeout(_LIMIT_S), grpc_servers() as (relay, servers):
+        answers = 0
+        stopped = False
+
+        async def ask_on(channel: grpc.aio.Channel) -> None:
+            nonlocal answers
+            ask = channel.unary_unary(_METHOD)
+            while not stopped:
+                assert await ask(_MESSAGE) == _MESSAGE
+                answers += 1
+
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
+            asking = [asyncio.create_task(ask_on(channel)) for _ in range(32)]
+            await eventually(lambda: answers > 200)
+            await servers[0].stop(grace_s)
+            before = answers
+            await eventually(lambda: answers > before + 200)
+            stopped = True
+            await asyncio.gather(*asking)
+        assert {record.grpc_status for record in relay.finished.records} == {0}
 
 
 SIDES = {"grpc": grpc_side, "http": http_side}

@@ -7,12 +7,16 @@ it cannot serve the call.
 
 from __future__ import annotations
 
+from typing import Final
+
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.proxy.http2.joined import JoinedStreams
-from lb.wire.grpc.status import decode_message, status_of_reset
+from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_reset
 from lb.wire.http2.frames import ErrorCode
 from lb.wire.http2.heads import ResponseHead
+
+_ALL_CANCELLED: Final = "Cancelling all calls"
 
 
 class AttemptedCall(JoinedStreams):
@@ -125,10 +129,28 @@ class AttemptedCall(JoinedStreams):
     def _is_served_elsewhere(self, head: ResponseHead) -> bool:
         """An answer is nothing but an error: whether it shows that another backend may do better,
         and the call goes there."""
+        if self._is_cut_off(head) and self._is_mended_elsewhere(Outcome.CUT_OFF):
+            return True
         is_broken = self._tell_of_error(head)
         if head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
             return True
-        return is_broken and self._is_mended_elsewhere()
+        return is_broken and self._is_mended_elsewhere(Outcome.BROKEN)
+
+    def _is_cut_off(self, head: ResponseHead) -> bool:
+        """Whether a server that shuts down ended the call, whose client did not. gRPC's own servers
+        answer so: CANCELLED to what comes after their GOAWAY, and this text to what still ran."""
+        upstream = self.upstream
+        return (
+            upstream is not None
+            and upstream.going_away
+            and (
+                head.grpc_status == GrpcStatus.CANCELLED
+                or (
+                    head.grpc_status == GrpcStatus.UNAVAILABLE
+                    and decode_message(head.grpc_message) == _ALL_CANCELLED
+                )
+            )
+        )
 
     def _goes_elsewhere(self, head: ResponseHead) -> bool:
         """Whether the call goes to another backend, since this one says it cannot serve it."""
@@ -154,15 +176,15 @@ class AttemptedCall(JoinedStreams):
         text = decode_message(head.grpc_message)
         return self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
 
-    def _is_mended_elsewhere(self) -> bool:
-        """Whether the call goes to another backend, since this one says that it is broken."""
+    def _is_mended_elsewhere(self, outcome: Outcome) -> bool:
+        """Whether the call goes to another backend, since this one has ended it in some way."""
         request = self.request
         upstream = self.upstream
-        if upstream is None or not self._may_retry(Outcome.BROKEN, is_unsent=False):
+        if upstream is None or not self._may_retry(outcome, is_unsent=False):
             return False
         if not request.finished:
             upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
         upstream.close_stream(request.sink_id)
-        self._leave_attempt(Outcome.BROKEN)
-        self._go_again(Outcome.BROKEN, is_unsent=False)
+        self._leave_attempt(outcome)
+        self._go_again(outcome, is_unsent=False)
         return True

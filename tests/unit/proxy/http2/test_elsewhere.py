@@ -15,6 +15,7 @@ from tests.fakes.frames import (
     answer,
     call,
     data,
+    goaway,
     headers,
     request_fields,
 )
@@ -89,6 +90,57 @@ async def test_what_a_broken_device_fails_goes_to_another_a_little_later() -> No
     (record,) = relay.finished.records
     assert (record.grpc_status, record.attempts) == (0, 2)
     assert relay.outcomes.seen == [("b0", Outcome.BROKEN)]
+    assert relay.is_clean()
+
+
+_ENDS = pytest.mark.parametrize(
+    ("text", "status"), [(b"CANCELLED", b"1"), (b"", b"1"), (b"Cancelling all calls", b"14")]
+)
+
+
+@_ENDS
+async def test_what_a_server_cancels_that_shuts_down_goes_to_another(
+    text: bytes, status: bytes
+) -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(goaway(2**31 - 1) + _refusal(1, text, status))
+    assert not client.gets()
+    relay.loop.advance(0.1)
+    relay.relay.flush()
+    assert second.gets()[0].kind == HEADERS
+    second.sends(answer(1))
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert relay.outcomes.seen == [("b0", Outcome.CUT_OFF)]
+    assert relay.is_clean()
+
+
+@_ENDS
+async def test_what_a_server_cancels_that_goes_on_is_the_clients(
+    text: bytes, status: bytes
+) -> None:
+    relay = PaperRelay(backends=2)
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(_refusal(1, text, status))
+    assert not second.gets()
+    assert client.gets()
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.reason) == (int(status), None)
+    assert relay.is_clean()
+
+
+async def test_what_must_not_run_twice_is_not_repeated_although_its_server_cancelled_it() -> None:
+    relay = PaperRelay(backends=2)
+    relay.dispatcher.reruns.never = frozenset({b"m"})
+    first, second, client = relay.backend(0), relay.backend(1), relay.client()
+    client.sends(call(1))
+    first.sends(goaway(2**31 - 1) + _refusal(1, b"CANCELLED", b"1"))
+    assert not second.gets()
+    assert client.gets()
+    assert relay.finished.records[0].grpc_status == 1
     assert relay.is_clean()
 
 
