@@ -18,7 +18,7 @@ cd "$out/tree"
 "$python" -c 'import sys; from lb.wire.native import is_compiled; sys.exit(not is_compiled())'
 "$python" -m pytest -q -p no:cacheprovider tests/unit/wire tests/unit/proxy tests/unit/balancing \
   tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
-  tests/property/test_http1_relay.py tests/property/test_stream_relay.py
+  tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py
 "$python" -m benchmarks.bench_http2_relay
 "$python" -m benchmarks.bench_http1_relay
 "$python" -m lb.cli.main demo --once

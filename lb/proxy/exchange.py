@@ -156,6 +156,8 @@ class Exchange(RequestRecord):
     @property
     def queue_why(self) -> str:
         """Why it had to wait; empty where it had not."""
+        if self.particulars is None:
+            return ""
         ticket = self._ticket
         return ticket.wait.value if ticket is not None else ""
 

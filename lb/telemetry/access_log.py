@@ -144,7 +144,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
     backend = quoted(_cut(record.backend.name, other)) if record.backend else "null"
     reason = f'"{record.reason.value}"' if record.reason else "null"
     why = record.queue_why
-    place = "null" if record.queue_position is None else record.queue_position
+    place = record.queue_position if why else None
     return (
         f'{{"time":"{time_text}"'
         f',"request_id":{_text(request_id, other)}'
@@ -157,7 +157,7 @@ def _render(record: RequestRecord, time_text: str, request_id: bytes, widths: _W
         f',"backend":{backend}'
         f',"attempts":{record.attempts}'
         f',"queue_ms":{_ms(record.placed_at, started_at)}'
-        f',"queue_position":{place}'
+        f',"queue_position":{"null" if place is None else place}'
         f',"queue_why":{quoted(why) if why else "null"}'
         f',"connect_ms":{_ms(record.connected_at, record.placed_at)}'
         f',"first_byte_ms":{_ms(record.first_byte_at, started_at)}'
