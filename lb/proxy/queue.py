@@ -55,6 +55,8 @@ _REASONS: Final = {
 _OVERLOAD: Final = frozenset({Refusal.FULL, Refusal.SHED, Refusal.EXPIRED})
 _LOOK_S: Final = 0.1
 """How soon one that no backend would take goes to any of them again."""
+_APART_S: Final = 0.05
+"""Between two looks at those."""
 _NO_BACKEND: Final = "no backend is available"
 
 Later = Callable[[float, Callable[[], None]], Any]
@@ -90,7 +92,7 @@ class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
-        "_armed_for", "_backends", "_clock", "_held", "_homeless", "_is_soon",
+        "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due", "_is_soon",
         "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
         "places", "scheduler", "terms", "whys",
     )  # fmt: skip
@@ -126,13 +128,16 @@ class Queue:
         self._homeless: dict[Exchange, float] = {}
         """Exchanges that no backend would take, and when they are placed anew, whatever the pool
         is then."""
+        self._homeless_due = inf
+        """When these are to be looked at though the pool stays as it is."""
         self._is_soon = False
         self._is_stale = False
         """There is another snapshot."""
         self._timer: Any = None
         self._armed_for = inf
         self._backends: dict[Backend, int] = {}
-        """Those of the last snapshot, and how often each had died."""
+        """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
+        whose last requests will have it learnt again."""
         self.terms = TermsBook(pool, placement)
         """What holds for scheduled requests."""
         self.places: dict[bytes, Places] = {}
@@ -248,8 +253,9 @@ class Queue:
             exchange.held_until = now + self.options.wait_for_backend_s
             self._count_wait(b"", "no_backend")
         look_at = now + _LOOK_S if exchange.tried else inf
-        self._homeless[exchange] = min(look_at, exchange.held_until)
-        self._arm(self._homeless[exchange], now)
+        self._homeless[exchange] = due = min(look_at, exchange.held_until)
+        self._homeless_due = min(due, self._homeless_due)
+        self._arm(self._homeless_due, now)
 
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
@@ -385,7 +391,7 @@ class Queue:
             if is_news:
                 self._follow(now)
             left = self._go(now)
-            if self._homeless:
+            if self._homeless and (is_news or now >= self._homeless_due):
                 self._look_at_homeless(now, is_news=is_news)
         finally:
             self._arm(self.scheduler.wake_at, now)
@@ -442,8 +448,11 @@ class Queue:
                 exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
             else:
                 self._homeless[exchange] = exchange.held_until
+        self._homeless_due = inf
         if self._homeless:
-            self._arm(min(self._homeless.values()), now)
+            # All of them are looked at together, so this is not done for each.
+            self._homeless_due = max(min(self._homeless.values()), now + _APART_S)
+            self._arm(self._homeless_due, now)
 
     # Another snapshot
 
@@ -455,6 +464,8 @@ class Queue:
         for backend, deaths in before.items():
             if self._backends.get(backend) != deaths:
                 scheduler.forget(backend)
+                if backend.in_flight and backend not in self._backends:
+                    self._backends[backend] = -1
         for ticket in scheduler.follow(self._renew, now):
             exchange = self._forget(ticket)
             queued = _queued(exchange) if exchange is not None else None

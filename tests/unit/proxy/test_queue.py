@@ -280,6 +280,17 @@ def test_waiting_ones_follow_the_pool() -> None:
     bench.assert_idle()
 
 
+def test_what_a_gone_backend_still_ends_leaves_nothing_of_it() -> None:
+    bench = Bench()
+    bench.publish(*bench.backends)
+    first = bench.come()
+    bench.publish(make_backend("b9"))
+    first.end()
+    bench.publish(make_backend("b9"))
+    assert [lane.backend.name for lane in bench.queue.scheduler.lanes()] == []
+    bench.assert_idle()
+
+
 def test_waiting_ones_are_refused_when_nobody_is_left() -> None:
     bench = Bench()
     first, second = bench.come(), bench.come()
@@ -316,6 +327,23 @@ def test_one_may_wait_until_there_is_a_backend() -> None:
     for each in both:
         each.end()
     bench.turn()
+    bench.assert_idle()
+
+
+def test_those_that_wait_in_vain_are_given_up_together() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    some = []
+    for _ in range(100):
+        some.append(bench.come(b"other"))
+        bench.turn(0.001)
+    bench.turn(4.9 - 0.001)
+    assert not any(each.refused for each in some)
+    for _ in range(200):
+        bench.turn(0.001)
+    assert all(each.refused for each in some)
+    assert len({each.ended_at for each in some}) <= 4
     bench.assert_idle()
 
 
