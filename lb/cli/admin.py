@@ -26,8 +26,9 @@ _UP: Final = "up"
 _ADDRESSES: Final = frozenset({"http", "grpc", "metrics"})
 _FINE: Final = (http.client.OK, http.client.CREATED)
 _HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
+_GPU_HEADINGS: Final = ("GPU", "GPU MEMORY")
 _MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
-_NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99"})
+_NUMBERS: Final = frozenset({"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS})
 """Columns that are aligned to the right."""
 
 
@@ -110,7 +111,7 @@ def list_backends(admin: AdminTarget) -> int:
     """
     try:
         answer = _call(admin, "GET", "/api/v1/backends")
-        lines = _table([_row(backend) for backend in answer["backends"]], _HEADINGS)
+        lines = _backend_table(answer["backends"])
     except AdminError as error:
         return _fail(admin, error)
     except (LookupError, TypeError):
@@ -410,6 +411,30 @@ def _fail(admin: AdminTarget, error: AdminError) -> int:
 
 
 # The table
+
+
+def _backend_table(backends: Sequence[Mapping[str, Any]]) -> list[str]:
+    """With columns of GPUs, where any backend tells of one."""
+    devices = [backend.get("load", {}).get("devices", []) for backend in backends]
+    rows = [_row(backend) for backend in backends]
+    if not any(devices):
+        return _table(rows, _HEADINGS)
+    headings = (*_HEADINGS[:-1], *_GPU_HEADINGS, _HEADINGS[-1])
+    return _table(
+        [(*row[:-1], *_gpus(those), row[-1]) for row, those in zip(rows, devices, strict=True)],
+        headings,
+    )
+
+
+def _gpus(devices: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """How busy they are on average, and how much of their memory is in use."""
+    shares = [each["utilization"] for each in devices if each["utilization"] is not None]
+    used = sum(each["memory_used_bytes"] or 0 for each in devices) / 2**30
+    total = sum(each["memory_total_bytes"] or 0 for each in devices) / 2**30
+    return (
+        f"{sum(shares) / len(shares):.0%}" if shares else "-",
+        f"{used:.1f}/{total:.1f}GiB" if total else "-",
+    )
 
 
 def _row(backend: Mapping[str, Any]) -> tuple[str, ...]:

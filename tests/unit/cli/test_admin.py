@@ -75,6 +75,24 @@ def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_gpus_are_shown_where_backends_tell_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    gpu = {"utilization": 0.35, "memory_used_bytes": 2**30, "memory_total_bytes": 16 * 2**30}
+    mig = {"utilization": None, "memory_used_bytes": None, "memory_total_bytes": None}
+    backends = [
+        backend("a", load={"devices": [gpu, {**gpu, "utilization": 0.45}]}),
+        backend("b", load={"devices": [mig]}, why="operator"),
+        backend("c", load={"devices": []}),
+    ]
+    with answering(json.dumps({"backends": backends}).encode()) as (address, _):
+        assert list_backends(AdminTarget(address)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME  STATE  SINCE  IN FLIGHT  SERVED  P50  P99  GPU   GPU MEMORY  WHY",
+        "a     up        5s          0       0    -    -  40%  2.0/32.0GiB",
+        "b     up        5s          0       0    -    -    -            -  operator",
+        "c     up        5s          0       0    -    -    -            -",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [
