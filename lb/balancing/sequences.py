@@ -147,16 +147,7 @@ class SequenceTable:
         lifetime_s = idle_s * IDLE_FACTOR
         queue = self._queue(lifetime_s)
         self._expire(queue, lifetime_s, now, _EXPIRED_PER_STEP)
-        row = self._find(step.key, lifetime_s, now)
-        if row != NO_ROW and (share := self._shares[self._rows.owner[row]]).is_lost:
-            self.lost += 1
-            self._close(row)
-            if not step.is_start:
-                raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, share.backend))
-            row = NO_ROW
-        if row != NO_ROW and step.is_start and self._is_misplaced(row, placement):
-            self._close(row)
-            row = NO_ROW
+        row = self._running(step, placement, lifetime_s, now)
         if row == NO_ROW:
             if not step.is_start and self.affinity is not Affinity.RENDEZVOUS:
                 return None, None
@@ -177,6 +168,26 @@ class SequenceTable:
             self.started += 1
         pin.steps += 1
         return pin.backend, pin
+
+    def _running(
+        self, step: SequenceStep, placement: Placement, lifetime_s: float, now: float
+    ) -> int:
+        """The row of a sequence that goes on where it is; NO_ROW where it is to be placed.
+
+        Raises:
+            RequestRefused: it is lost.
+        """
+        row = self._find(step.key, lifetime_s, now)
+        if row != NO_ROW and (share := self._shares[self._rows.owner[row]]).is_lost:
+            self.lost += 1
+            self._close(row)
+            if not step.is_start:
+                raise RequestRefused(Reason.SEQUENCE_LOST, lost_text(step.key, share.backend))
+            row = NO_ROW
+        if row != NO_ROW and step.is_start and self._is_misplaced(row, placement):
+            self._close(row)
+            row = NO_ROW
+        return row
 
     def ended(
         self,

@@ -285,14 +285,7 @@ class LoadBalancerCollector:
                 ((model,), count) for model, count in sources.ready_backends()
             ),
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
-            "triton_lb_open_sequences": self._open_sequences,
-            "triton_lb_sequence_time_ratio": lambda: (
-                ((backend, model), part) for backend, model, part in sources.sequence_time()
-            ),
-            "triton_lb_sequences_started_total": lambda: [
-                ((), sources.sequence_counts()["started"])
-            ],
-            "triton_lb_sequences_forgotten_total": self._forgotten_sequences,
+            **self._sequence_rows(),
             **self._port_rows(),
             "triton_lb_backend_own_calls_total": self._own_calls,
             **self._discovery_rows(),
@@ -454,9 +447,20 @@ class LoadBalancerCollector:
             if (value := read(each)) is not None
         )
 
-    def _open_sequences(self) -> Iterator[Row]:
-        for backend, model, count in self._sources.open_sequences():
-            yield (backend, model), count
+    def _sequence_rows(self) -> dict[str, Rows]:
+        sources = self._sources
+        return {
+            "triton_lb_open_sequences": lambda: (
+                ((backend, model), count) for backend, model, count in sources.open_sequences()
+            ),
+            "triton_lb_sequence_time_ratio": lambda: (
+                ((backend, model), part) for backend, model, part in sources.sequence_time()
+            ),
+            "triton_lb_sequences_started_total": lambda: [
+                ((), sources.sequence_counts()["started"])
+            ],
+            "triton_lb_sequences_forgotten_total": self._forgotten_sequences,
+        }
 
     def _forgotten_sequences(self) -> Iterator[Row]:
         for why, count in self._sources.sequence_counts().items():
