@@ -5,5 +5,5 @@ share one policy, so `Backend.in_flight` and `Backend.last_pick` mean the same t
 
 Requests of scheduled models go by `schedule` instead: `cost`, `lanes` and `batches` say when one
 would end where, `pools` and `index` which lane is best, `waiting` who is next, `adaptive` how many
-run at once.
+run at once, `elsewhere` and `others` what others than we do there.
 """
