@@ -168,9 +168,7 @@ class Queue:
         # are. `_began` and `_name_urgency` are the reference.
         ticket = queued.ticket
         if ticket is None:
-            particulars = exchange.particulars
-            version = b"" if particulars is None else particulars.version
-            ticket = Ticket(exchange.model, version, terms.plan, terms.eligible, now)
+            ticket = Ticket(exchange.model, terms.version, terms.plan, terms.eligible, now)
             ticket.rows = queued.rows
             ticket.size = queued.size
             ticket.deadline = exchange.due

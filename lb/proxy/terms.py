@@ -21,16 +21,20 @@ class Terms:
 
     __slots__ = (
         "eligible", "is_urgency_named", "options", "placement", "plan", "priority", "trial",
-        "waits",
+        "version", "waits",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, placement: Placement, waits: Histogram) -> None:
+    def __init__(
+        self, plan: Plan, placement: Placement, waits: Histogram, version: bytes = b""
+    ) -> None:
         self.plan = plan
         self.placement = placement
         self.eligible = placement.eligible
         picker = placement.picker
         self.trial = picker if isinstance(picker, TrialPicker) else None
         """Has a request for a backend that gets no others."""
+        self.version = version
+        """Whose executions they are; empty: the backend knows."""
         self.waits = waits
         """How long requests of the model waited."""
         self.options: object = None
@@ -75,7 +79,7 @@ class TermsBook:
         if self._snapshot is not snapshot:
             self._snapshot = snapshot
             self._known = ({}, {})
-        terms = self._make(snapshot, exchange)
+        terms = self._make(snapshot, exchange, particulars.version)
         if terms is not None and not particulars.regions:
             known = self._known[exchange.protocol]
             if len(known) >= _MOST:
@@ -83,14 +87,18 @@ class TermsBook:
             known[exchange.model, particulars.version] = terms
         return terms
 
-    def _make(self, snapshot: PoolSnapshot, exchange: Exchange) -> Terms | None:
+    def _make(self, snapshot: PoolSnapshot, exchange: Exchange, asked: bytes) -> Terms | None:
         route = snapshot.routes.get(exchange.model)
         if route is None or route.plan is None:
             return None
+        ready = route.ready_versions
+        if asked and ready and asked not in ready and b"" not in ready:
+            return None  # nobody has it, and clients may name any
+        version = asked if asked or len(ready) != 1 else min(ready)
         placement = self._placement(exchange)
         if placement.picker is None:
             return None
         waits = self.waits.get(exchange.model)
         if waits is None:
             waits = self.waits[exchange.model] = Histogram()
-        return Terms(route.plan, placement, waits)
+        return Terms(route.plan, placement, waits, version)

@@ -132,7 +132,7 @@ class RoutedStream(Call):
         if home is not None and home not in terms.eligible:
             return None
         now = self.relay.now
-        ticket = Ticket(message.model, message.version, terms.plan, terms.eligible, now)
+        ticket = Ticket(message.model, terms.version, terms.plan, terms.eligible, now)
         ticket.rows, ticket.size = message.rows, message.size
         if home is None and self.merge is None:
             ticket.tried = self.tried

@@ -70,6 +70,26 @@ def test_versions_and_protocols_have_their_own() -> None:
     assert found[0].waits is found[1].waits is found[2].waits is bench.book.waits[b"m"]
 
 
+def test_whoever_names_the_only_version_means_what_others_mean_who_do_not() -> None:
+    bench = Bench()
+    bench.route = replace(bench.route, ready_versions=frozenset({b"3"}))
+    bench.ref.publish(bench.snapshot())
+    assert bench.find().version == bench.find(b"3").version == b"3"
+    bench.route = replace(bench.route, ready_versions=frozenset({b"3", b"4"}))
+    bench.ref.publish(bench.snapshot())
+    assert [bench.find(asked).version for asked in (b"", b"3", b"4")] == [b"", b"3", b"4"]
+
+
+def test_a_version_that_nobody_has_is_not_scheduled() -> None:
+    bench = Bench()
+    bench.route = replace(bench.route, ready_versions=frozenset({b"3"}))
+    bench.ref.publish(bench.snapshot())
+    assert bench.find(b"5") is None
+    bench.route = replace(bench.route, ready_versions=frozenset({b"3", b""}))
+    bench.ref.publish(bench.snapshot())
+    assert bench.find(b"5").version == b"5"  # somebody does not tell
+
+
 def test_another_pool_has_other_terms_at_once() -> None:
     bench = Bench()
     before = bench.find()
