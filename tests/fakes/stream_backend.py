@@ -37,6 +37,8 @@ class StreamBackend(grpc.GenericRpcHandler):
         self.cancelled = 0
         self.answer_bytes = 0
         """Size of the tensor in every answer."""
+        self.takes_s = 0.0
+        """What each request takes, one after the other."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         return grpc.stream_stream_rpc_method_handler(
@@ -74,6 +76,8 @@ class StreamBackend(grpc.GenericRpcHandler):
             while True:
                 await self.gate.wait()
                 while waiting:
+                    if self.takes_s:
+                        await asyncio.sleep(self.takes_s)
                     ready.put_nowait(self._answer(waiting.pop(0)))
                 arrived.clear()
                 await arrived.wait()

@@ -14,7 +14,7 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.steps import UNKNOWN_IDLE_S, idle_of
+from lb.proxy.steps import UNKNOWN_IDLE_S, idle_of, slots_of
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
@@ -259,3 +259,54 @@ def test_a_sequence_of_a_model_that_is_not_there_is_none(meaning: Meaning) -> No
 def test_a_model_that_nobody_knows_gets_a_minute() -> None:
     assert idle_of(None) == idle_of(ModelFacts(idle_s=3.0)) == UNKNOWN_IDLE_S
     assert idle_of(ModelFacts(is_stateful=True, idle_s=3.0)) == 3.0
+
+
+def test_slots_are_those_of_the_model() -> None:
+    assert slots_of(None) == 0
+    assert slots_of(ModelFacts(is_stateful=True, slots=8)) == 8
+
+
+def test_what_open_sequences_take_is_told_until_they_take_nothing() -> None:
+    backends = (make_backend("a"), make_backend("b"))
+    parts = Parts(*backends)
+    table = parts.dispatcher.steps.table
+    told: list[tuple[str, float]] = []
+
+    def tell(at: float) -> None:
+        parts.dispatcher.steps.tell(
+            lambda backend, part, now: told.append((backend.name, part)), backends, at
+        )
+
+    now = 100.0
+    tell(now)
+    assert told == []
+    start = SequenceStep(KEY, is_start=True)
+    placement = parts.ref.current.placement(AppProtocol.GRPC)
+    for number in range(40):
+        step = start if not number else SequenceStep(KEY)
+        home, pin = table.place(step, placement, 60.0, now)
+        assert pin is not None
+        now += 0.02
+        table.ended(step, pin, pin.starts, now, began_at=now - 0.02)
+    assert home is not None
+    tell(now)
+    ((name, part),) = told
+    assert (name, part) == (home.name, home.spoken_for)
+    assert 0.05 < part < 0.1  # 40 steps of 20 ms within the last ten seconds
+    table.forget(KEY, home)
+    tell(now)
+    tell(now)
+    assert told[1:] == [(home.name, 0.0)]
+
+
+def test_a_good_answer_to_a_step_teaches_and_a_bad_one_does_not() -> None:
+    parts = Parts(make_backend())
+    table = parts.dispatcher.steps.table
+    for code in (0, 0, 13):
+        exchange = parts.step(start=True)
+        backend = parts.dispatcher.place(exchange)
+        assert backend is not None
+        parts.dispatcher.attempt_ended(exchange, Outcome.ANSWERED, code)
+    cost = table.cost(KEY.model, parts.backends[0])
+    assert cost is not None
+    assert cost.count == 2
