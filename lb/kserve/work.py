@@ -82,8 +82,9 @@ def grpc_work(message: bytes | memoryview) -> Work:
     return Work(rows, priority)
 
 
-def quick_look(message: bytes, at: int) -> tuple[bytes, int, int] | None:
-    """The version, the rows and the priority that a ModelInferRequest says.
+def quick_look(message: bytes, at: int) -> tuple[bytes, int, int, int] | None:
+    """The version, the rows and the priority that a ModelInferRequest says, and where what it goes
+    by ends: a message of the same length that begins with the same bytes says the same.
 
     Args:
         message: all of it, perhaps within something longer.
@@ -115,14 +116,15 @@ def quick_look(message: bytes, at: int) -> tuple[bytes, int, int] | None:
                 return None
             at += size
             tag = message[at]
-        rows = _quick_rows(message, at + 1)
+        rows, end = _quick_rows(message, at + 1)
     except (IndexError, ProtobufError):
         return None
-    return (version, rows, priority) if rows else None
+    return (version, rows, priority, end) if rows else None
 
 
-def _quick_rows(message: bytes, at: int) -> int:
-    """The first dimension of an input whose length stands at `at`; 0: look closely."""
+def _quick_rows(message: bytes, at: int) -> tuple[int, int]:
+    """The first dimension of an input whose length stands at `at`, and where it ends; 0: look
+    closely."""
     # HOT PATH (benchmarks/bench_schedule.py). See `quick_look`; `_rows` is the reference.
     size = message[at]
     at += 1
@@ -133,17 +135,17 @@ def _quick_rows(message: bytes, at: int) -> int:
     while tag in _BEFORE_SHAPE:
         size = message[at + 1]
         if size > 0x7F:
-            return 0
+            return 0, at
         at += 2 + size
         tag = message[at]
     size = message[at + 1]
     rows = message[at + 2]
     if tag != _SHAPE_TAG or not size or at + 2 + size > end:
-        return 0
+        return 0, at
     if rows < 0x80:
-        return rows
+        return rows, at + 3
     more = message[at + 3]
-    return rows & 0x7F | more << 7 if more < 0x80 and size > 1 else 0
+    return (rows & 0x7F | more << 7 if more < 0x80 and size > 1 else 0), at + 4
 
 
 def _quick_priority(message: bytes, at: int, end: int) -> int:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.model import ModelFacts
+from lb.domain.pool import ModelRoute
+from lb.domain.schedule import LaneLimit, Plan
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.relay import Http2Options
 from lb.proxy.http2.server import ServerLink
+from lb.proxy.queue import Queue
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as ff
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
@@ -64,8 +70,11 @@ PATHS = st.sampled_from(
         b"/other.Service/Call",
     ]
 )
+FACTS = ModelFacts(is_stateful=False, is_decoupled=False)
+INPUT = b"\x2a\x07\x12\x01x\x1a\x02\x08\x10"
 BODIES = st.sampled_from(
     [ff.named(), ff.named(), ff.named(b"other"), ff.message(), b"", b"\0",
+     ff.named(b"m", INPUT), ff.named(b"m", b"\x12\x012" + INPUT),
      ff.named(b"m", bytes(900)), ff.named(b"m", bytes(4200)), ff.message(b"\x12\x011")]
 )  # fmt: skip
 CUT = st.none() | st.integers(0, 60) | st.integers(0, 6000)
@@ -174,14 +183,31 @@ def said(data: bytes) -> list[ff.Frame]:
 class Traffic:
     """One relay with one client and one backend, driven step by step."""
 
-    def __init__(self, plain: bool, greetings: tuple[bytes, bytes], options: Http2Options) -> None:
+    def __init__(
+        self,
+        plain: bool,
+        greetings: tuple[bytes, bytes],
+        options: Http2Options,
+        limit: LaneLimit | None = None,
+    ) -> None:
         self.paper = PaperRelay(options=options)
+        if limit is not None:
+            self._schedule(limit)
         self.client = self.paper.client(greetings[0], make=PlainServer if plain else ServerLink)
         self.backend = self.paper.backend(
             0, greetings[1], make=PlainClient if plain else ClientLink
         )
         self._next = 1
         self.over = False
+
+    def _schedule(self, limit: LaneLimit) -> None:
+        paper = self.paper
+        route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
+        paper.ref.publish(replace(paper.ref.current, routes={b"m": route}))
+        paper.dispatcher.queue = Queue(
+            QueueScheduler(), paper.ref, paper.loop.time, paper.ledger, paper.dispatcher.placement,
+            later=paper.loop.call_later,
+        )  # fmt: skip
 
     def step(self, step: tuple[Any, ...]) -> None:
         kind = step[0]
@@ -204,6 +230,8 @@ class Traffic:
             self.paper.relay.begin_drain()
         else:
             self.paper.loop.advance(step[1])
+        self.paper.relay.flush()
+        self.paper.loop.advance(0.0)
         self.paper.relay.flush()
 
     def _send(self, side: Side, data: bytes) -> None:
@@ -256,16 +284,24 @@ class Traffic:
         return transports, records, links, counts, left, len(paper.timers), paper.outcomes.seen
 
 
-@given(STEPS, st.tuples(GREETINGS, GREETINGS), st.sampled_from([0, 20, 3000]))
+@given(
+    STEPS,
+    st.tuples(GREETINGS, GREETINGS),
+    st.sampled_from([0, 20, 3000]),
+    st.sampled_from([None, None, LaneLimit(2, instances=2), LaneLimit(0)]),
+)
 def test_short_and_long_ways_cannot_be_told_apart(
-    steps: list[tuple[Any, ...]], greetings: tuple[bytes, bytes], message_size: int
+    steps: list[tuple[Any, ...]],
+    greetings: tuple[bytes, bytes],
+    message_size: int,
+    limit: LaneLimit | None,
 ) -> None:
     options = Http2Options(
         concurrent_streams=6, stream_window=8000, stream_window_max=8000, message_size=message_size
     )
 
     async def compare() -> None:
-        fast, plain = Traffic(False, greetings, options), Traffic(True, greetings, options)
+        fast, plain = (Traffic(each, greetings, options, limit) for each in (False, True))
         try:
             for step in (*WARM_UP, *steps):
                 for traffic in (fast, plain):

@@ -16,7 +16,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.attempt import AttemptedCall
-from lb.proxy.http2.look import look_closer, look_quickly
+from lb.proxy.http2.look import look_again, look_closer, look_quickly
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.grpc.status import status_of_http
 from lb.wire.http2.codec import COPY_BELOW
@@ -114,7 +114,11 @@ class Call(AttemptedCall):
             models.snapshot is dispatcher.pool.current
             and size > _NAME_AT
             and (known := models.by_start(payload[: payload[_NAME_AT - 1] + _NAME_AT])) is not None
-            and (known.is_plain or _SEQUENCE_ID not in payload)
+            and (
+                known.is_plain
+                or (known.work is None and _SEQUENCE_ID not in payload)
+                or (known.work is not None and look_again(self, known.work, payload))
+            )
         ):
             self.model = known.name
         elif not self._find_model(payload):
@@ -152,7 +156,7 @@ class Call(AttemptedCall):
             and route.facts.is_stateful is False
             and not snapshot.regions
             and payload[_NAME_AT - 1] == len(name)
-            and look_quickly(self, payload, _NAME_AT + len(name))
+            and look_quickly(self, snapshot, payload)
         ):
             return True
         if (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lb.domain.pool import ModelRoute
+from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.kserve.operations import MODEL_INFER
 from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete, grpc_asked
@@ -20,6 +20,7 @@ from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
+    from lb.proxy.http2.models import KnownWork
 
 LOOK_BYTES: Final = 32 * 1024
 """Of the first message that are held back at most; parameters take a few hundred."""
@@ -73,20 +74,35 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
     return True
 
 
-def look_quickly(call: Call, payload: bytes, at: int) -> bool:
+def look_again(call: Call, known: KnownWork, payload: bytes) -> bool:
+    """As `look_quickly`, for a message that begins like an earlier one; False: it does not."""
+    # HOT PATH (benchmarks/bench_schedule.py). One comparison of bytes; `look_quickly` is the
+    # reference.
+    if call.operation is not MODEL_INFER or not payload.startswith(known.head):
+        return False
+    queued = Queued(known.rows, known.priority, len(payload) - PREFIX_SIZE)
+    call.particulars = Particulars(known.version, queued)
+    return True
+
+
+def look_quickly(call: Call, snapshot: PoolSnapshot, payload: bytes) -> bool:
     """Note how much work a small whole message is, of a model that is scheduled and has no
     sequences. False where `look_closer` has to.
 
     Args:
         call: whose model is known.
-        payload: the message with its prefix.
-        at: where the name of the model ends in it.
+        snapshot: the pool.
+        payload: the message with its prefix, and a name of one byte's length.
     """
     # HOT PATH (benchmarks/bench_schedule.py). `look_closer` is the reference.
-    found = None if payload[0] or call.operation is not MODEL_INFER else quick_look(payload, at)
+    name = call.model
+    if payload[0] or call.operation is not MODEL_INFER:
+        return False
+    found = quick_look(payload, PREFIX_SIZE + 2 + len(name))
     if found is None:
         return False
-    version, rows, priority = found
+    call.relay.models.learn_work(snapshot, payload, name, found)
+    version, rows, priority, _ = found
     call.particulars = Particulars(version, Queued(rows, priority, len(payload) - PREFIX_SIZE))
     return True
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.pool import PoolSnapshot
-from lb.proxy.http2.models import KnownModel, KnownModels
+from lb.proxy.http2.models import KnownModel, KnownModels, KnownWork
 from tests.fakes.backends import make_backends
 from tests.fakes.frames import named
 from tests.fakes.relay import snapshot_of
@@ -52,3 +52,36 @@ def test_what_is_remembered_is_bounded(snapshot: PoolSnapshot) -> None:
         name = b"%d" % number
         models.learn(snapshot, named(name), name, is_plain=True)
     assert len(models) <= 1024
+
+
+def work_of(models: KnownModels, message: bytes) -> KnownWork:
+    known = models.by_start(start_of(message))
+    assert known is not None
+    assert known.work is not None
+    return known.work
+
+
+def test_how_much_work_a_message_was_is_remembered_by_all_that_tells(
+    snapshot: PoolSnapshot,
+) -> None:
+    models = KnownModels()
+    message = named(b"first", b"head, and more")
+    models.learn_work(snapshot, message, b"first", (b"2", 8, 1, message.index(b",")))
+    work = work_of(models, message)
+    assert (work.version, work.rows, work.priority) == (b"2", 8, 1)
+    assert message.startswith(work.head)
+    assert work.head.endswith(b"head")
+
+
+def test_what_never_repeats_is_remembered_now_and_then(snapshot: PoolSnapshot) -> None:
+    models = KnownModels()
+    heads = set()
+    for number in range(160):
+        message = named(b"first", b"%04d" % number)
+        models.learn_work(snapshot, message, b"first", (b"", number, 0, len(message)))
+        heads.add(work_of(models, message).head)
+    assert 5 <= len(heads) <= 20
+    later = replace(snapshot)
+    models.learn_work(later, named(b"first", b"0160"), b"first", (b"", 7, 0, 16))
+    assert work_of(models, named(b"first", b"0160")).rows == 7
+    assert models.snapshot is later
