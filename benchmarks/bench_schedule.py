@@ -31,13 +31,21 @@ JSON_BODY = (
     % b",".join(b"%d" % (number % 100) for number in range(20))
 ).ljust(130)
 """Of a small inference over HTTP."""
-MESSAGE = frame_message(
-    b"\x0a\x06simple"
+_START, _REST = (
+    b"\x0a\x06simple",
     b"\x2a\x13\x0a\x06INPUT0\x12\x05INT32\x1a\x02\x01\x10"
     b"\x2a\x13\x0a\x06INPUT1\x12\x05INT32\x1a\x02\x01\x10"
-    b"\x32\x09\x0a\x07OUTPUT0\x3a\x40%b\x3a\x40%b" % (bytes(64), bytes(64))
+    b"\x32\x09\x0a\x07OUTPUT0\x3a\x40%b\x3a\x40%b" % (bytes(64), bytes(64)),
 )
+MESSAGE = frame_message(_START + _REST)
 """Of the same over gRPC."""
+
+
+def numbered_message(number: int) -> bytes:
+    """The same with an id that is of this message alone."""
+    return frame_message(b"%b\x1a\x08%08d%b" % (_START, number, _REST))
+
+
 ROUNDS = 5
 REQUESTS = 3000
 EXECUTION_S = 0.005

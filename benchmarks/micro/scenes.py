@@ -21,7 +21,14 @@ from benchmarks.bench_http1_heads import ANSWER as ANSWER_HEAD
 from benchmarks.bench_http1_heads import LIMITS, MESH, SMALL
 from benchmarks.bench_http2_headers import REQUEST, RESPONSE, stateless
 from benchmarks.bench_http2_relay import join, request, response
-from benchmarks.bench_schedule import JSON_BODY, MESSAGE, PLAN, WIDE_PLAN, busy_desk
+from benchmarks.bench_schedule import (
+    JSON_BODY,
+    MESSAGE,
+    PLAN,
+    WIDE_PLAN,
+    busy_desk,
+    numbered_message,
+)
 from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
 from benchmarks.micro.sides import Clock, Http1Sides, Http2Sides
@@ -140,11 +147,18 @@ def http1_events(number: int) -> Make:
 
 
 def _calls(
-    *, unique: bool, batch: int = 1, interleaved: bool = False, message: bytes | None = None
+    *,
+    unique: bool,
+    batch: int = 1,
+    interleaved: bool = False,
+    message: Callable[[int], bytes] | None = None,
 ) -> Iterator[Any]:
     for start in itertools.count(0, batch):
         numbers = range(start, start + batch)
-        asked = [request(2 * n + 1, n if unique else None, message) for n in numbers]
+        asked = [
+            request(2 * n + 1, n if unique else None, message(n) if message else None)
+            for n in numbers
+        ]
         answered = [response(2 * n + 1) for n in numbers]
         yield join(asked, interleaved=interleaved), join(answered, interleaved=interleaved)
 
@@ -274,7 +288,9 @@ def http1_scheduled(backends: int) -> Make:
     return make
 
 
-def grpc_scheduled(batch: int = 1, plan: Plan = PLAN) -> Make:
+def grpc_scheduled(
+    batch: int = 1, plan: Plan = PLAN, message: Callable[[int], bytes] = lambda _: MESSAGE
+) -> Make:
     """A call of a scheduled model, and its answer; `batch` of them per read."""
 
     def make(_: Clock) -> Scene:
@@ -284,7 +300,7 @@ def grpc_scheduled(batch: int = 1, plan: Plan = PLAN) -> Make:
             sides.client_sends(pair[0])
             sides.backend_sends(pair[1])
 
-        return Scene(call, _calls(unique=False, batch=batch, message=MESSAGE), batch)
+        return Scene(call, _calls(unique=False, batch=batch, message=message), batch)
 
     return make
 
@@ -416,6 +432,7 @@ SCENES: dict[str, Make] = {
     "HTTP/1.1 request, scheduled": http1_scheduled(1),
     "HTTP/1.1 request, scheduled, 3 backends": http1_scheduled(3),
     "gRPC call, scheduled": grpc_scheduled(),
+    "gRPC call, scheduled, new id": grpc_scheduled(message=numbered_message),
     "gRPC call, scheduled, 8 per read": grpc_scheduled(8, WIDE_PLAN),
     "ticket, 3 lanes": tickets(3),
     "ticket, 200 lanes": tickets(200),

@@ -346,9 +346,7 @@ class Dispatcher:
             if particulars.underway is not None:
                 particulars.underway.close(now)
                 particulars.underway = None
-            queued = particulars.queued
-            if queued is not None and queued.is_under_way:
-                self.queue.ended(exchange, queued, outcome, code, now)
+            self.queue.ended(exchange, particulars.queued, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1

@@ -265,11 +265,14 @@ class Queue:
             self._soon()
 
     def ended(
-        self, exchange: Exchange, queued: Queued, outcome: Outcome, code: int, now: float
+        self, exchange: Exchange, queued: Queued | None, outcome: Outcome, code: int, now: float
     ) -> None:
-        """The attempt of a scheduled exchange is over, and counted no more."""
+        """The attempt of an exchange is over, and counted no more: if it was that of a ticket, this
+        is over, too."""
         # HOT PATH (benchmarks/bench_schedule.py). Nearly all are good answers; `_ending` is the
         # reference.
+        if queued is None or not queued.is_under_way:
+            return
         ticket = queued.ticket
         assert ticket is not None
         queued.is_under_way = False

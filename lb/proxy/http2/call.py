@@ -433,12 +433,8 @@ class Call(AttemptedCall):
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
         relay.dispatcher.answered_whole(self, status, now)
-        if (
-            particulars is not None
-            and (queued := particulars.queued) is not None
-            and queued.is_under_way
-        ):
-            relay.dispatcher.queue.ended(self, queued, _ANSWERED, status, now)
+        if particulars is not None:
+            relay.dispatcher.queue.ended(self, particulars.queued, _ANSWERED, status, now)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:
