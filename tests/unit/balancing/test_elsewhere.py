@@ -13,6 +13,7 @@ from tests.fakes.backends import make_backend
 
 M = b"m"
 PLAN = Plan(limits={})
+PLAN = Plan(limits={})
 
 
 class Bench:
