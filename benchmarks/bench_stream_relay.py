@@ -17,6 +17,7 @@ from dataclasses import replace
 from benchmarks.bench_http2_relay import CollectingTransport, make_relay
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
+from lb.domain.schedule import LaneLimit, Plan
 from lb.proxy.http2.client import ClientLink
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
@@ -42,11 +43,23 @@ def message(stream_id: int, start: bytes, size: int) -> bytes:
     return fr.frame_header(len(content), fr.DATA, 0, stream_id) + content
 
 
-async def run(size: int, other_size: int, *, is_plain: bool, profile: bool) -> None:
+def routes_of(kind: str) -> dict[bytes, ModelRoute]:
+    """What is known of the model."""
+    facts = ModelFacts(is_stateful=False, is_decoupled=False)
+    if kind == "known":
+        return {b"simple": ModelRoute(facts=facts, is_uniform=True, is_plain=True)}
+    if kind == "unknown":
+        return {}
+    # As many instances as streams, where all are idle whenever one sends, and one, where none is.
+    instances = STREAMS if kind == "scheduled" else 1
+    plan = Plan(limits={}, default=LaneLimit(instances, is_auto=True, instances=instances))
+    return {b"simple": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
+
+
+async def run(size: int, other_size: int, *, kind: str, profile: bool) -> None:
     relay, backend = make_relay()
-    if is_plain:
-        facts = ModelFacts(is_stateful=False, is_decoupled=False)
-        routes = {b"simple": ModelRoute(facts=facts, is_uniform=True, is_plain=True)}
+    routes = routes_of(kind)
+    if routes:
         pool_ref = relay.dispatcher.pool
         pool_ref.publish(replace(pool_ref.current, routes=routes))
     server = relay.server_protocol()
@@ -81,7 +94,7 @@ async def run(size: int, other_size: int, *, is_plain: bool, profile: bool) -> N
         relay.flush()
     took = time.process_time() - began
     profiler.disable()
-    sizes = f"{size} or {other_size} B, {'known' if is_plain else 'unknown'} model"
+    sizes = f"{size} or {other_size} B, {kind} model"
     print(f"{sizes:32} {took / ROUNDS / STREAMS * 1e6:6.2f} us per message and answer")
     if profile:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
@@ -96,5 +109,5 @@ async def run(size: int, other_size: int, *, is_plain: bool, profile: bool) -> N
 
 if __name__ == "__main__":
     for sizes in ((200, 200), (200, 201), (2000, 2000), (9000, 9000)):
-        for is_plain in (True, False):
-            asyncio.run(run(*sizes, is_plain=is_plain, profile="--profile" in sys.argv))
+        for kind in ("known", "unknown", "scheduled", "crowded"):
+            asyncio.run(run(*sizes, kind=kind, profile="--profile" in sys.argv))

@@ -134,14 +134,18 @@ class QueueScheduler:
                 return own.backend
         return None if lane.is_shut() and lane.backend is not home else lane.backend
 
-    def has_idle(self, ticket: Ticket, backend: Backend) -> bool:
-        """Whether another one would begin there at once; see `Scheduler.has_idle`."""
+    def stays(self, ticket: Ticket, home: Backend, now: float) -> bool:
+        """Whether another one would stay at its home; see `Scheduler.stays`."""
+        if len(ticket.eligible) == 1:
+            return True
         line = self._lines.get((ticket.model, ticket.version))
-        lane = line.lanes.get(backend) if line is not None else None
+        lane = line.lanes.get(home) if line is not None else None
         if line is None or lane is None:
             return False
         slots = lane.slots if lane.slots < NO_LIMIT else lane.instances
-        return lane.in_flight < slots and lane.cost.mean_s <= _CLEARLY * line.tally.best_s
+        if lane.in_flight < slots and lane.cost.mean_s <= _CLEARLY * line.tally.best_s:
+            return True
+        return self.best(ticket, now, home) is home
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """A request begins without having been offered; see `Scheduler.start`."""

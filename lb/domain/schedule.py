@@ -301,9 +301,9 @@ class Scheduler(Protocol):
         """
         ...
 
-    def has_idle(self, ticket: Ticket, backend: Backend) -> bool:
-        """Whether another request like a ticket that began would begin to execute at a backend at
-        once, and `best` would leave it there."""
+    def stays(self, ticket: Ticket, home: Backend, now: float) -> bool:
+        """Whether `best` would leave another request like a ticket that began at its home; most
+        often without asking."""
         ...
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:

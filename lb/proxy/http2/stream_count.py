@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
     from lb.proxy.http2.server import ServerLink
 
+_FEW: Final = 4
+"""Requests that the ledger is not told of one by one."""
 _NO_SHAPE: Final = (0, 1)
 """Bytes and rows of a message."""
 COUNT_EVERY: Final = 64
@@ -33,7 +35,7 @@ class CountedStream(AnsweredStream):
 
     __slots__ = (
         "_answers", "_count_at", "_is_odd", "_known_size", "_longest", "_pattern", "_pool",
-        "_shortest", "_snapshot", "_validity", "is_uncounted",
+        "_reserved", "_shortest", "_snapshot", "_validity", "is_uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +60,8 @@ class CountedStream(AnsweredStream):
         """The last one's, where its model is scheduled."""
         self._shortest = self._longest = _NO_SHAPE
         """Of the messages of its model that were looked at."""
+        self._reserved = 0
+        """Requests that the ledger was told of last."""
         self._is_odd = False
         """The last one was shorter or longer than these, and was not looked at."""
 
@@ -80,12 +84,16 @@ class CountedStream(AnsweredStream):
             while len(underway) < waiting:
                 self._begin_alike(underway)
             self._see_home()
+            if abs(waiting - self._reserved) < _FEW:
+                return True
+            self._reserved = waiting
         return debts.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
 
     def _take_off_answered(self) -> None:
         completed = self.mask.completed
-        self.debts.answered(completed - self._answers)
-        self._answers = completed
+        if completed != self._answers:
+            self.debts.answered(completed - self._answers)
+            self._answers = completed
 
     # Accounts of single requests
 
@@ -101,6 +109,7 @@ class CountedStream(AnsweredStream):
         if self._underway is not None:
             return
         self._take_off_answered()
+        self._reserved = 0
         particulars = self.particulars = self.particulars or Particulars()
         queue = self.relay.dispatcher.queue
         particulars.underway = Underway(queue, len(self.debts.counted))
@@ -139,6 +148,11 @@ class CountedStream(AnsweredStream):
             ticket.size = size = self._known_size - PREFIX_SIZE
             ticket.rows = self._rows_of(size)
             self._is_odd = not self._shortest[0] <= size <= self._longest[0]
+            if self._is_odd:
+                # One look may be enough, at whichever comes next.
+                shape = size, ticket.rows
+                self._shortest = min(shape, self._shortest)
+                self._longest = max(shape, self._longest)
         underway.begin(ticket, backend, now)
 
     def _rows_of(self, size: int) -> int:
@@ -154,7 +168,7 @@ class CountedStream(AnsweredStream):
         pattern = self._pattern
         if pattern is not None and self._validity is not None and self.backend is not None:
             scheduler = self.relay.dispatcher.queue.scheduler
-            is_sure = not self._is_odd and scheduler.has_idle(pattern, self.backend)
+            is_sure = not self._is_odd and scheduler.stays(pattern, self.backend, self.relay.now)
             self._snapshot = self._validity if is_sure else None
 
     def answers_came(self, *, is_good: bool) -> None:
@@ -166,4 +180,5 @@ class CountedStream(AnsweredStream):
         if count and underway is not None:
             self._take_off_answered()
             underway.answered(count, self.relay.now, is_good=is_good)
-            self._see_home()
+            if self._snapshot is None:
+                self._see_home()
