@@ -11,7 +11,7 @@ from collections import deque
 from typing import Final
 
 from lb.balancing.cost import KNOWN, Cost
-from lb.balancing.lanes import NO_LIMIT, Lane, Site, Tally
+from lb.balancing.lanes import NO_LIMIT, OWN_SHARE, Lane, Site, Tally
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
 _AT_ONCE_S: Final = 0.002
@@ -107,7 +107,7 @@ class BatchLane(Lane):
         self.sure_until = now
         return self.begins_at
 
-    def could_take(self, within_s: float) -> int:
+    def could_take(self, within_s: float, own_share: float = OWN_SHARE) -> int:
         """How many more requests would compare well here; see `Lane`."""
         return int(within_s * self.rate)
 

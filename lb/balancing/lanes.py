@@ -25,10 +25,17 @@ OWN_SHARE: Final = 0.75
 """What counts of a request's own execution when lanes are compared, beside its wait there.
 
 With all of it each request would end first, and those behind it would wait for the fast lane: a
-slow one would be used too late. Two thirds shorten the median and the mean, and no p99 grows."""
+slow one would be used too late."""
+BUSY_SHARE: Final = 0.2
+"""The same where it would end no later than many others do anyway (`Tally.tail_s`): then a slow
+lane makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
+TAIL: Final = 2.0
+"""Up to so many times `Tally.tail_s` is no later than others."""
 YIELDING_LEAD_S: Final = 0.003
 """The same for requests that should not be in the way of more urgent ones."""
-MARGIN_S: Final = 0.025
+LATE_LEAD_S: Final = 0.004
+"""The same where what comes next may be better placed, beside what the ways take."""
+MARGIN_S: Final = 0.015
 """Execution time that is under way to a backend beyond what it executes: several times what passes
 between the end of an execution and the arrival of the next request, because both wait for event
 loops that are busy at times."""
@@ -52,6 +59,13 @@ _SPREADS: Final = 3.0
 _VARIED: Final = 0.3
 WAY_S: Final = 0.002
 WAY_SHARE: Final = 0.02
+_TAIL_PART: Final = 0.016
+"""Of what is known of the tail, what one request counts of those that are looked at."""
+_TAIL_OFFS: Final = 3.0
+"""Mean deviations. That of an exponential distribution is 0.74 of its mean."""
+_TAIL_KNOWN: Final = 16
+_TAIL_FOR_S: Final = 1.0
+"""When nobody has come for so long, what waited then is gone, and says nothing of later."""
 _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
@@ -123,7 +137,9 @@ class Site:
 class Tally:
     """What the lanes of one line know together."""
 
-    __slots__ = ("best", "best_s", "in_flight", "usual")
+    __slots__ = (
+        "_came", "_came_at", "_mean_s", "_off_s", "best", "best_s", "in_flight", "tail_s", "usual",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -136,6 +152,27 @@ class Tally:
         that they are tried."""
         self.best: Lane | None = None
         """The fastest lane."""
+        self.tail_s = 0.0
+        """What few requests would exceed if all went in the order in which they come; 0 where
+        that is not known, or where requests do not run one after the other."""
+        self._came = 0
+        self._came_at = 0.0
+        self._mean_s = 0.0
+        self._off_s = 0.0
+
+    def came(self, takes_s: float, now: float) -> None:
+        """A request came that would take so long if all went in order."""
+        if now - self._came_at > _TAIL_FOR_S:
+            self._came = 0
+            self.tail_s = 0.0
+        self._came_at = now
+        self._came += 1
+        part = max(_TAIL_PART, 1.0 / self._came)
+        off_s = takes_s - self._mean_s
+        self._mean_s += part * off_s
+        self._off_s += part * (abs(off_s) - self._off_s)
+        if self._came >= _TAIL_KNOWN:
+            self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
 
 
 class Lane:
@@ -388,11 +425,11 @@ class Lane:
         # What is overdue takes about as much longer as it has done already.
         return begins if begins > now else now + (now - begins)
 
-    def could_take(self, within_s: float) -> int:
+    def could_take(self, within_s: float, own_share: float = OWN_SHARE) -> int:
         """How many more requests would compare well here with one whose wait and share of its own
         execution are so long, when there is nothing else to do."""
         took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
-        return int(within_s * self.instances / took + (1.0 - OWN_SHARE))
+        return int(within_s * self.instances / took + (1.0 - own_share))
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """A ticket begins; `look` was asked about it."""

@@ -6,8 +6,8 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import OWN_SHARE, YIELDING_LEAD_S, Lane, Site, Tally
-from lb.balancing.pools import Pool
+from lb.balancing.lanes import LEAD_S, OWN_SHARE, TAIL, YIELDING_LEAD_S, Lane, Site, Tally
+from lb.balancing.pools import SLOW, Pool
 from lb.balancing.shared import SharedLane
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
@@ -17,14 +17,15 @@ _POLL_S: Final = 0.01
 _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
+_ALIKE: Final = 1.2
 
 
 class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_busy", "_high", "_slots", "index", "lanes", "model", "plan", "pools",
-        "reserves", "sites", "tally", "version", "waiting",
+        "_aliases", "_busy", "_high", "_slots", "index", "is_plain", "lanes", "model", "plan",
+        "pools", "reserves", "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -38,6 +39,8 @@ class Line:
         self.sites = sites
         self.tally = Tally()
         self.lanes: dict[Backend, Lane] = {}
+        self.is_plain = True
+        """All its lanes run one request after the other."""
         self.pools: dict[tuple[Backend, ...], Pool] = {}
         self.index: LaneIndex | None = None
         """Of all lanes, where they are many."""
@@ -71,6 +74,12 @@ class Line:
             if not lane.in_flight and (is_other_kind or not lane.cost.count):
                 del self.lanes[backend]
         self._slots = 0
+        self._look_at_kinds()
+
+    def _look_at_kinds(self) -> None:
+        self.is_plain = all(type(lane) is Lane for lane in self.lanes.values())
+        if not self.is_plain:
+            self.tally.tail_s = 0.0
 
     def forget(self, backend: Backend) -> None:
         """Nothing learnt of a backend holds."""
@@ -120,6 +129,7 @@ class Line:
             limit = self.plan.limit(backend)
             lane = self.lanes[backend] = _kind(limit)(site, limit, self.tally)
             self._slots = 0
+            self._look_at_kinds()
             measured = site.measured_of(self.model, self.version)
             if measured is not None:
                 lane.assume(measured, now)
@@ -177,51 +187,102 @@ class Line:
             None; or None, where all are to wait.
         """
         queue = pool.queue
-        head = queue.level(now).turn().at(0)
+        turn = queue.level(now).turn()
+        head = turn.at(0)
+        ahead_s = NO_DEADLINE
+        if pool.ahead_s != NO_DEADLINE and turn.is_patient(now - pool.patience_s()):
+            head = turn.last()
+            ahead_s = pool.ahead_s
         pool.wake_at = NO_DEADLINE
         is_kept = self.is_kept(head.priority)
         yields = self.yields(head.priority)
-        lane = pool.choose(head.rows, head.size, now, yields=yields, is_kept=is_kept)
+        if yields:
+            ahead_s = YIELDING_LEAD_S
+        lane = pool.choose(head.rows, head.size, now, ahead_s, is_kept)
         if is_kept and lane is None and (urgent := queue.most_urgent()) is not None:
             # It is another one's turn, but only these may use what is free.
             head = urgent
-            is_kept = yields = False
+            is_kept = False
+            ahead_s = NO_DEADLINE
             lane = pool.choose(head.rows, head.size, now)
-        pool.is_closed = lane is None and not yields
+        pool.is_closed = lane is None and ahead_s == NO_DEADLINE
         if (
             head.deadline != NO_DEADLINE
             and pool.best is not None
             and pool.best_end > head.deadline - pool.slack_s
         ):
-            lane = pool.hurry(head, now, yields=yields, is_kept=is_kept)
+            lane = pool.hurry(head, now, ahead_s, is_kept)
             if pool.best.is_hopeless(head, now):
                 return head, None
-        best = pool.best
-        if best is None:
-            return None
         if lane is None:
-            self._wake(pool, best, now, YIELDING_LEAD_S if yields else best.lead_s)
+            self._wake(pool, now, ahead_s)
             return None
         if pool.is_best(now):
-            return head, lane
+            if lane.cost.mean_s < SLOW * self.tally.best_s or head.deadline != NO_DEADLINE:
+                return head, lane
+            ticket = self._for_slow(head, pool, lane, now)
+            if ticket is not None:
+                return ticket, lane
+            lane = pool.choose(head.rows, head.size, now, ahead_s, is_kept, busy_share=OWN_SHARE)
+            if lane is None:
+                self._wake(pool, now, ahead_s)
+                return None
+            if pool.is_best(now):
+                return head, lane
+        return self._beside_best(head, pool, lane, now)
+
+    def _beside_best(
+        self, head: Ticket, pool: Pool, lane: Lane, now: float
+    ) -> tuple[Ticket, Lane] | None:
+        """Who of those that wait begins in a lane that has room and is not the best one for whoever
+        is next."""
+        queue = pool.queue
         place = pool.before(pool.open_score, lane, now)
         if place < queue.count:
-            ticket = queue.nth(place, now)
+            ticket = head
+            if head is queue.level(now).turn().at(0):
+                ticket = queue.nth(pool.before(pool.open_end, lane, now, 1.0), now)
             if not self.is_kept(ticket.priority) or lane.low >= lane.slots:
                 end = lane.look(ticket.rows, ticket.size, now)
                 score = end - (1.0 - OWN_SHARE) * lane.takes_s
                 if end < ticket.deadline and pool.before(score, lane, now) <= place:
                     return ticket, lane
-        pool.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
+        if pool.best is not None:
+            best = pool.best
+            pool.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
+        return None
+
+    def _for_slow(self, head: Ticket, pool: Pool, lane: Lane, now: float) -> Ticket | None:
+        """Who goes to a slow lane of those that wait: whoever would end elsewhere at the same time.
+
+        Where nobody waits who would end so late it is the one that came last, if it is not made
+        later than others are.
+        """
+        queue = pool.queue
+        place = pool.before(pool.open_end, lane, now, 1.0)
+        ticket = queue.nth(place, now)
+        if (
+            ticket.priority != head.priority
+            or ticket.deadline != NO_DEADLINE
+            or ticket.work_s > _ALIKE * head.work_s
+        ):
+            return head
+        end = lane.look(ticket.rows, ticket.size, now)
+        if place < queue.count or end - ticket.came_at <= TAIL * self.tally.tail_s:
+            return ticket
         return None
 
     @staticmethod
-    def _wake(pool: Pool, best: Lane, now: float, lead_s: float) -> None:
+    def _wake(pool: Pool, now: float, ahead_s: float) -> None:
         """Say when a full pool is to be looked at although nothing ended."""
+        best = pool.best
+        if best is None:
+            return
         if pool.is_capped:
             # Requests that are not ours may end there, and nobody says so.
             pool.wake_at = now + _POLL_S
         elif best.in_flight < best.limit:
+            lead_s = min(best.lead_s, ahead_s + best.lead_s - LEAD_S)
             pool.wake_at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
 
 

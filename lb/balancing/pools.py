@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import OWN_SHARE, WAY_S, YIELDING_LEAD_S, Lane, Tally
+from lb.balancing.lanes import (
+    BUSY_SHARE,
+    LATE_LEAD_S,
+    LEAD_S,
+    OWN_SHARE,
+    TAIL,
+    WAY_S,
+    Lane,
+    Tally,
+)
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
 _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
 the same: then it is the lane with less to do, or whichever was picked least recently."""
+_PASSED: Final = 0.65
+"""For what part of `Tally.tail_s` a request may be passed, an execution less."""
+SLOW: Final = 1.25
+"""A lane that takes so many times as long as the fastest is a slow one."""
 _RATE_FOR_S: Final = 0.05
 
 
@@ -24,8 +38,9 @@ class Pool:
     """Lanes, and a queue for them."""
 
     __slots__ = (
-        "_among", "_best_score", "_rate", "_rate_at", "best", "best_end", "freed", "index",
-        "is_capped", "is_closed", "lanes", "open_score", "queue", "tally", "wake_at",
+        "_among", "_best_score", "_instances", "_rate", "_rate_at", "ahead_s", "best", "best_end",
+        "freed", "index", "is_capped", "is_closed", "is_uneven", "lanes", "open_end", "open_score",
+        "queue", "tally", "wake_at",
     )  # fmt: skip
 
     def __init__(self, lanes: tuple[Lane, ...], rules: QueueRules, tally: Tally) -> None:
@@ -38,6 +53,8 @@ class Pool:
         """Set by `choose`: when it would end there."""
         self.open_score = NO_DEADLINE
         """Set by `choose`: how the lane that was given compares; less is better."""
+        self.open_end = NO_DEADLINE
+        """Set by `choose`: when the request would end in the lane that was given."""
         self._best_score = NO_DEADLINE
         self.is_capped = any(lane.backend.max_in_flight for lane in lanes)
         """Some backend has a limit of its own, which other requests count against, too."""
@@ -50,6 +67,11 @@ class Pool:
         self._among: frozenset[Lane] | None = None
         self.wake_at = NO_DEADLINE
         """When it is to be looked at although nothing has changed."""
+        self.ahead_s = NO_DEADLINE
+        """How long before its execution a request that has just come goes to a lane at most."""
+        self.is_uneven = False
+        """Some lanes are slower than others."""
+        self._instances = 0
         self._rate = 0.0
         self._rate_at = -NO_DEADLINE
 
@@ -58,9 +80,10 @@ class Pool:
         rows: int,
         size: int,
         now: float,
-        yields: bool = False,
+        ahead_s: float = NO_DEADLINE,
         is_kept: bool = False,
         own_share: float = OWN_SHARE,
+        busy_share: float = BUSY_SHARE,
     ) -> Lane | None:
         """The best lane of those that have room for a request; None: none has.
 
@@ -68,11 +91,12 @@ class Pool:
             rows: of the request.
             size: of the request, in bytes.
             now: the time.
-            yields: it leaves room for more urgent ones, and goes ahead as late as possible.
+            ahead_s: how long before its execution it may go to a lane at most.
             is_kept: slots that are free are kept from it; it may only go ahead to a lane that is
                 busy with such as it is.
             own_share: what counts of its own execution, beside its wait; with all of it the best
                 lane is where it ends first.
+            busy_share: the same where it would end no later than others do.
         """
         lanes: Sequence[Lane] = self.lanes
         if self.index is not None:
@@ -81,42 +105,57 @@ class Pool:
                 lanes = found
         if is_kept:
             lanes = [lane for lane in lanes if lane.low >= lane.slots]
-        rest = 1.0 - own_share
+        rest, rest_in_time = 1.0 - own_share, 1.0 - busy_share
+        in_time = now + TAIL * self.tally.tail_s
+        latest = now + ahead_s - LEAD_S
         best: Lane | None = None
         best_score = best_end = NO_DEADLINE
         chosen: Lane | None = None
         chosen_score = NO_DEADLINE
         for lane in lanes:
             end = lane.look(rows, size, now)
-            score = end - rest * lane.takes_s
+            score = end - (rest if end > in_time else rest_in_time) * lane.takes_s
             if score < best_score:
                 best = lane
                 best_score = score
                 best_end = end
-            if lane.is_open and not (yields and lane.begins_at - now > YIELDING_LEAD_S):
-                if chosen is None:
-                    chosen = lane
-                    chosen_score = score
-                    continue
+            if lane.is_open and lane.begins_at <= latest + lane.lead_s:
                 alike = _ALIKE * (score - now) + lane.cost.unsure_s
-                if score < chosen_score - alike:
+                if chosen is None or score < chosen_score - alike:
                     chosen = lane
                     chosen_score = score
+                    self.open_end = end
                 elif score <= chosen_score + alike and lane.is_before(chosen):
                     chosen = lane
                     chosen_score = min(chosen_score, score)
+                    self.open_end = end
         if best is not None:
             self.best_end = best_end
-        self.best = best
-        self._best_score = best_score
-        self.open_score = chosen_score
+        self.best, self._best_score, self.open_score = best, best_score, chosen_score
         return chosen
 
-    def hurry(self, ticket: Ticket, now: float, *, yields: bool, is_kept: bool) -> Lane | None:
+    def hurry(self, ticket: Ticket, now: float, ahead_s: float, is_kept: bool) -> Lane | None:
         """As `choose`, for a ticket whose deadline is near: where it ends first."""
-        return self.choose(
-            ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept, own_share=1.0
-        )
+        return self.choose(ticket.rows, ticket.size, now, ahead_s, is_kept, 1.0, 1.0)
+
+    def patience_s(self) -> float:
+        """How long those that wait may be passed by those that came later: so long that they end
+        about when the last ones would if all went in order. Not at all where requests or lanes are
+        alike: then everybody's wait is shortest in order."""
+        usual = self.tally.usual
+        if usual.row_s or usual.byte_s or not self.is_uneven:
+            return 0.0
+        return _PASSED * self.tally.tail_s - usual.mean_s
+
+    def came(self, now: float) -> None:
+        """A request came: have it counted how long it would take if all went in order."""
+        rate = self.rate(now)
+        if not rate:
+            return
+        tally = self.tally
+        ahead = self.queue.count + tally.in_flight + 1 - self._instances
+        tally.came(max(0, ahead) / rate + tally.usual.mean_s, now)
+        self.ahead_s = LATE_LEAD_S if self.patience_s() > 0 else NO_DEADLINE
 
     def is_best(self, now: float) -> bool:
         """Whether the lane that `choose` gave is the best one, or as good."""
@@ -137,13 +176,14 @@ class Pool:
             self.index = index
             self._among = None if index.count == len(self.lanes) else frozenset(self.lanes)
 
-    def before(self, score: float, chosen: Lane, now: float) -> int:
+    def before(self, score: float, chosen: Lane, now: float, own_share: float = OWN_SHARE) -> int:
         """How many more requests compare better at the other lanes, one after the other.
 
         Args:
             score: of the request at the chosen lane: when it begins, and a share of its execution.
             chosen: that lane.
             now: the time.
+            own_share: that share.
         """
         if self.index is not None:
             # Those that execute are half done on average.
@@ -157,12 +197,15 @@ class Pool:
                 continue
             begins = now if lane.in_flight < lane.instances else lane.free_at(now)
             if begins < score:
-                total += lane.could_take(score - begins)
+                total += lane.could_take(score - begins, own_share)
         return total
 
     def rate(self, now: float) -> float:
-        """Requests per second that its lanes can do at most; 0 where that is not known."""
+        """Requests per second that its lanes can do at most; 0 where nothing is known."""
         if now - self._rate_at > _RATE_FOR_S:
             self._rate_at = now
             self._rate = sum([lane.rate for lane in self.lanes])
+            self._instances = sum([lane.instances for lane in self.lanes])
+            takes = [lane.cost.mean_s for lane in self.lanes if lane.cost.count >= KNOWN]
+            self.is_uneven = bool(takes) and max(takes) > SLOW * min(takes)
         return self._rate

@@ -16,7 +16,7 @@ from typing import Final
 
 from lb.balancing.cost import SURE
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, Lane, Site, way_s
+from lb.balancing.lanes import NO_LIMIT, YIELDING_LEAD_S, Lane, Site, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
@@ -39,6 +39,8 @@ _MAX_LINES: Final = 4096
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
 _MIN_RETRY_S: Final = 0.01
+_CAME_EVERY: Final = 3
+"""One of so many requests and one more tells how long they take."""
 _CLEARLY: Final = 1.5
 """Times what another backend takes that a request may take at its home."""
 
@@ -92,21 +94,22 @@ class QueueScheduler:
         elif line.plan is not ticket.plan:
             line.apply(ticket.plan)
         pool = line.pool(ticket, now)
+        if not self._number & _CAME_EVERY and line.is_plain:
+            pool.came(now)
         if pool.queue.count:
             return self._join(ticket, line, pool, now)
-        yields = is_kept = False
+        is_kept = False
+        ahead_s = pool.ahead_s
         if line.reserves and ticket.priority > 0:
-            yields = True
+            ahead_s = YIELDING_LEAD_S
             is_kept = line.is_kept(ticket.priority)
-            lane = pool.choose(ticket.rows, ticket.size, now, yields=True, is_kept=is_kept)
-        else:
-            lane = pool.choose(ticket.rows, ticket.size, now)
+        lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
         if (
             ticket.deadline != NO_DEADLINE
             and pool.best is not None
             and pool.best_end > ticket.deadline - pool.slack_s
         ):
-            lane = pool.hurry(ticket, now, yields=yields, is_kept=is_kept)
+            lane = pool.hurry(ticket, now, ahead_s, is_kept)
             if pool.best.is_hopeless(ticket, now):
                 raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
         if lane is None or (lane is not pool.best and not pool.is_best(now)):
@@ -164,7 +167,8 @@ class QueueScheduler:
             return None
         yields = line.reserves and ticket.priority > 0
         is_kept = yields and line.is_kept(ticket.priority)
-        lane = pool.choose(ticket.rows, ticket.size, now, yields=yields, is_kept=is_kept)
+        ahead_s = YIELDING_LEAD_S if yields else NO_DEADLINE
+        lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
         if lane is None or lane.backend in ticket.tried:
             return None
         self._number = ticket.number = self._number + 1

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from lb.domain.schedule import Order, QueueRules, Ticket
+from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
 LOWEST: Final = 15
 """Priorities below count as this one."""
@@ -71,6 +71,14 @@ class TenantQueue:
         if keys[-1][0] <= key:
             return len(keys) - self._begin
         return bisect_left(keys, (key, _LAST_NUMBER), self._begin) - self._begin
+
+    def is_patient(self, since: float) -> bool:
+        """Whether the last one may go before the first one: if that came after some time, and no
+        deadlines say otherwise."""
+        first = self.at(0)
+        if first.came_at < since or first.deadline != NO_DEADLINE:
+            return False
+        return self.last().deadline == NO_DEADLINE
 
     def last(self) -> Ticket:
         """The one that is due last."""

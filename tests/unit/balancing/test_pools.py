@@ -99,3 +99,34 @@ def test_unused_lane_is_tried_again() -> None:
 
 def test_rate_is_the_sum_of_what_lanes_do() -> None:
     assert pool_of(0.005, 0.01, 0.0).rate(100.0) == pytest.approx(300.0)
+
+
+def test_slow_lane_is_used_early_where_it_makes_nobody_late() -> None:
+    pool = pool_of(0.005, 0.04, limit=8)
+    for _ in range(4):
+        begin(pool, pool.lanes[0], 100.0)
+    assert pool.choose(1, 0, 100.0) is pool.lanes[0]
+    pool.tally.tail_s = 0.015
+    assert pool.choose(1, 0, 100.0) is pool.lanes[0]
+    pool.tally.tail_s = 0.03
+    assert pool.choose(1, 0, 100.0) is pool.lanes[1]
+
+
+def test_what_few_requests_exceed_is_learnt_and_forgotten_in_a_pause() -> None:
+    tally = Tally()
+    for number in range(400):
+        tally.came(0.01 if number % 2 else 0.03, number / 100)
+    assert 0.03 < tally.tail_s < 0.06
+    tally.came(0.01, 10.0)
+    assert tally.tail_s == 0.0
+
+
+def test_nobody_is_passed_where_lanes_are_alike() -> None:
+    alike, uneven = pool_of(0.01, 0.01), pool_of(0.005, 0.04)
+    for pool in (alike, uneven):
+        pool.tally.usual.learn(0.01, 1, 0, 99.0)
+        for number in range(100):
+            pool.came(100.0 + number / 100)
+            pool.tally.came(0.05, 100.0 + number / 100)
+    assert alike.patience_s() == 0.0
+    assert 0.0 < uneven.patience_s() < uneven.tally.tail_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lb.balancing.waiting import WaitingQueue
+from lb.balancing.waiting import TenantQueue, WaitingQueue
 from lb.domain.schedule import Order, Plan, QueueRules, Ticket
 
 PLAN = Plan(limits={})
@@ -165,3 +165,15 @@ def test_place_in_the_order_goes_through_priorities() -> None:
     queue = queue_of(tickets)
     assert queue.nth(3, 0.0) is tickets[3]
     assert queue.nth(7, 0.0) is tickets[7]
+
+
+def test_last_one_may_go_before_the_first_only_for_a_while_and_without_deadlines() -> None:
+    queue = TenantQueue(1.0, 0)
+    for number, came_at in enumerate((10.0, 10.5)):
+        waiting = ticket(number, came_at=came_at)
+        waiting.key = came_at
+        queue.add(waiting)
+    assert queue.is_patient(9.0)
+    assert not queue.is_patient(10.1)
+    queue.at(0).deadline = 20.0
+    assert not queue.is_patient(9.0)
