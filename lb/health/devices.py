@@ -1,8 +1,9 @@
 """How busy others keep the devices of backends (GPUs), which also others may share.
 
-A device's utilisation is what everybody does on it. What we do is known only from above: while a
-request of ours is under way, it may be what the device is busy with. So what others do is known
-where we have little there, and what we have there makes itself felt in what is learnt anyway.
+A device's utilisation is what everybody does on it, in a short while of which only the length is
+known. What we do is known from above: while a request of ours is under way, it may be what the
+device is busy with. So what others do is known where we have next to nothing there; and where we
+have more than that, it makes itself felt in what is learnt.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from lb.domain.load import DeviceLoad
 
 _RECENT_S: Final = 3.0
 """Utilisation may be that old: Triton looks every two seconds, at what was in the last one."""
+_WINDOW_S: Final = 0.5
+"""It is that of as little as so much time (NVML: a sixth of a second to one)."""
 _LITTLE: Final = 0.25
 """More than that of ours cannot be told from what others do."""
 
@@ -23,38 +26,37 @@ _LITTLE: Final = 0.25
 class _Own:
     """What we have at one backend."""
 
-    __slots__ = ("at", "devices", "ended", "in_flight", "loads", "spent_s")
+    __slots__ = ("at", "backend", "devices", "in_flight", "recent", "spent_s")
 
-    def __init__(self) -> None:
-        self.at: float | None = None
+    def __init__(self, backend: Backend, now: float) -> None:
+        self.backend = backend
+        self.at = now
         self.spent_s = 0.0
-        self.ended = 0
         self.in_flight = 0
         self.devices: frozenset[bytes] = frozenset()
-        self.loads: deque[tuple[float, float]] = deque()
-        """When it was looked at lately, and how many requests were under way on average."""
+        self.recent: deque[tuple[float, float]] = deque()
+        """When it was looked at lately, and for how long requests had been there since the look
+        before, at most."""
+        self.look(now)
+        self.recent.clear()
 
-    def look(self, backend: Backend, now: float) -> None:
-        """Count what was under way since the last look."""
-        ports = [port for port in backend.ports if port is not None]
+    def look(self, now: float) -> None:
+        """Take note of what was under way since the last look."""
+        ports = [port for port in self.backend.ports if port is not None]
         spent_s = sum([port.latency.sum for port in ports])
-        ended = sum([port.attempts - port.in_flight for port in ports])
-        if self.at is None or now <= self.at:
-            load = float(backend.in_flight)
-        else:
-            # Those that were there all the time are not among those that ended.
-            stayed = max(0, self.in_flight - (ended - self.ended))
-            load = stayed + max(0.0, spent_s - self.spent_s) / (now - self.at)
-        self.at, self.spent_s, self.ended = now, spent_s, ended
-        self.in_flight = backend.in_flight
-        self.loads.append((now, load))
-        while self.loads[0][0] < now - _RECENT_S:
-            self.loads.popleft()
+        lately_s = spent_s - self.spent_s
+        if self.in_flight or self.backend.in_flight:
+            lately_s += now - self.at  # for how long is known when they end
+        self.at, self.spent_s, self.in_flight = now, spent_s, self.backend.in_flight
+        self.recent.append((now, lately_s))
+        while self.recent[0][0] < now - _RECENT_S:
+            self.recent.popleft()
 
     @property
     def most(self) -> float:
-        """The most that was under way lately."""
-        return max([load for _, load in self.loads], default=0.0)
+        """The most that utilisation can have of us."""
+        lately_s = sum([spent_s for _, spent_s in self.recent])
+        return lately_s / _WINDOW_S + bool(self.in_flight)
 
 
 class DeviceBook:
@@ -73,12 +75,15 @@ class DeviceBook:
         are so busy; None: that cannot be told."""
         own = self._own.get(backend)
         if own is None:
-            own = self._own[backend] = _Own()
+            own = self._own[backend] = _Own(backend, now)
         own.devices = frozenset([each.device for each in devices])
-        own.look(backend, now)
         shares = [each.utilization for each in devices if each.utilization is not None]
         if not shares:
             return None
-        ours = sum([each.most for each in self._own.values() if each.devices & own.devices])
+        ours = 0.0
+        for each in self._own.values():
+            if each.devices & own.devices:
+                each.look(now)
+                ours += each.most
         ours /= len(shares)
         return max(0.0, sum(shares) / len(shares) - ours) if ours <= _LITTLE else None

@@ -25,15 +25,15 @@ def test_what_nobody_of_us_uses_is_used_by_others() -> None:
     assert book.others(backend, gpu(0.2), 2.0) == pytest.approx(0.2)
 
 
-def test_our_own_little_share_is_taken_off() -> None:
+def test_our_own_little_share_is_taken_off_as_if_it_had_all_been_just_then() -> None:
     book, backend = DeviceBook(), make_backend("a")
     book.others(backend, gpu(0.0), 1.0)
-    ours(backend, 10, 0.02)
+    ours(backend, 10, 0.01)
     assert book.others(backend, gpu(0.5), 2.0) == pytest.approx(0.3)
     assert book.others(backend, gpu(0.1), 3.0) == 0.0
 
 
-def test_where_we_have_much_others_cannot_be_told_nor_shortly_after() -> None:
+def test_where_we_have_more_others_cannot_be_told_nor_shortly_after() -> None:
     book, backend = DeviceBook(), make_backend("a")
     book.others(backend, gpu(0.0), 1.0)
     ours(backend, 100, 0.005)
@@ -42,13 +42,23 @@ def test_where_we_have_much_others_cannot_be_told_nor_shortly_after() -> None:
     assert book.others(backend, gpu(0.6), 6.0) == pytest.approx(0.6)
 
 
-def test_a_request_that_runs_all_the_time_may_be_what_it_is_busy_with() -> None:
+def test_a_request_that_runs_may_be_what_it_is_busy_with() -> None:
     book, backend = DeviceBook(), make_backend("a")
     book.others(backend, gpu(0.0), 1.0)
-    backend.in_flight = backend.port(AppProtocol.HTTP).in_flight = 1
-    backend.port(AppProtocol.HTTP).attempts += 1
-    assert book.others(backend, gpu(0.9), 2.0) == pytest.approx(0.9), "it has only just begun"
-    assert book.others(backend, gpu(0.9), 3.0) is None
+    backend.in_flight = 1
+    assert book.others(backend, gpu(0.9), 2.0) is None
+    assert book.others(backend, gpu(0.9), 30.0) is None
+    backend.in_flight = 0
+    assert book.others(backend, gpu(0.9), 31.0) is None
+    assert book.others(backend, gpu(0.9), 35.0) == pytest.approx(0.9)
+
+
+def test_what_it_has_at_first_may_be_ours_only_if_it_is_under_way() -> None:
+    backend = make_backend("a")
+    ours(backend, 100, 10.0)
+    assert DeviceBook().others(backend, gpu(0.9), 1000.0) == pytest.approx(0.9)
+    backend.in_flight = 1
+    assert DeviceBook().others(backend, gpu(0.9), 1000.0) is None
 
 
 def test_tritons_on_one_device_share_what_we_have_there() -> None:
