@@ -67,8 +67,8 @@ class TenantBy(StrEnum):
 class SchedulingSettings(Section):
     """Requests of a model that a backend can take begin at once; more wait here, in one queue per
     model, and go to whichever backend will end them first, by what was learnt of its speed. Steps
-    of sequences, streams, and models that are not scheduled are placed as `balancing` says, and
-    never wait."""
+    of sequences, requests on streams, and models that are not scheduled never wait; the latter are
+    placed as `balancing` says."""
 
     concurrency: Concurrency | None = None
     """How many requests of one model a backend may have at once. `auto`: as many as keep the

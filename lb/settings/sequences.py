@@ -34,5 +34,5 @@ class SequenceSettings(Section):
     """With `rendezvous`: how many times its share of the sequences of a model a backend may have
     before the next one by the hash is taken; 100 is hardly a bound."""
     max_open: Annotated[PositiveCount, Field(le=10_000_000)] = 1_000_000
-    """Sequences that are remembered; each takes about 170 bytes, more with a long id. Beyond that
+    """Sequences that are remembered; each takes about 180 bytes, more with a long id. Beyond that
     the one idle for longest is forgotten, and its next request may reach the wrong backend."""
