@@ -194,16 +194,17 @@ def _rows(message: bytes | memoryview, start: int, end: int) -> int:
 
 def json_work(head: bytes) -> Work:
     """What the JSON of an inference says, or the first part of it."""
-    return Work(json_rows(head), json_priority(head) if b'"priority"' in head else UNSAID)
+    return Work(json_rows(head)[0], json_priority(head) if b'"priority"' in head else UNSAID)
 
 
-def json_rows(head: bytes) -> int:
-    """The first dimension of the first input that has one."""
+def json_rows(head: bytes) -> tuple[int, int]:
+    """The first dimension of the first input that has one, and where it ends; 1 and 0 where there
+    is none."""
     inputs = _INPUTS_IN_JSON.search(head)
     if inputs is None:
-        return 1
+        return 1, 0
     shape = _SHAPE_IN_JSON.search(head, inputs.end())
-    return 1 if shape is None else _believed(int(shape[1]))
+    return (1, 0) if shape is None else (_believed(int(shape[1])), shape.end())
 
 
 def json_priority(head: bytes) -> int:

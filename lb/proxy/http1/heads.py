@@ -30,13 +30,26 @@ _NUMBER: Final = re.compile(rb"[ \t]*\+?(\d{1,10})")
 """As Triton reads it: what follows the digits does not matter."""
 
 
+class KnownRows:
+    """The rows of an inference by how its JSON begins."""
+
+    __slots__ = ("head", "misses", "rows")
+
+    def __init__(self, head: bytes, rows: int) -> None:
+        self.head = head
+        """What begins with all of this has so many."""
+        self.rows = rows
+        self.misses = 0
+        """Bodies that began otherwise."""
+
+
 class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
         "claim", "expects_continue", "host", "is_clean", "is_compressed", "is_head", "is_http10",
-        "is_inference", "is_plain", "json_size", "keep_alive", "length", "method", "model", "noted",
-        "operation", "path", "request_id", "route", "timeout_s", "upstream",
+        "is_inference", "is_plain", "json_size", "keep_alive", "known_rows", "length", "method",
+        "model", "noted", "operation", "path", "request_id", "route", "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +93,8 @@ class RequestPlan:
         """How much of an inference's body, not compressed, is JSON; -1 is all of it."""
         self.is_compressed = False
         """The body of an inference is, in a way that Triton knows."""
+        self.known_rows: KnownRows | None = None
+        """What was read of the bodies of such requests."""
         self.noted: tuple[FieldLine, ...] = ()
         """Fields that the queue goes by."""
         self.timeout_s = inf

@@ -22,12 +22,12 @@ from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
 from lb.kserve.work import NOTHING_KNOWN, UNSAID, Work, json_priority, json_rows, json_work
 from lb.proxy.exchange import Particulars, Queued
+from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.http1.body import Payload
 
 if TYPE_CHECKING:
     from lb.proxy.http1.exchange import Http1Exchange
-    from lb.proxy.http1.heads import RequestPlan
 
 SMALL_BODY: Final = 64 * 1024
 """Bytes of JSON that are looked at whatever the model."""
@@ -39,6 +39,10 @@ LOOKED_AT_ONCE: Final = 128 * 1024
 """Bytes of a body in one turn of the loop: a millisecond or two, whatever they are."""
 FIRST_BYTES: Final = 16 * 1024
 """Of JSON that are looked at for how much work a request is."""
+_REMEMBERED: Final = 1024
+"""Bytes of a body at most."""
+_PATIENCE: Final = 16
+"""Bodies that do not begin like the one that is remembered, before another one is."""
 ENOUGH: Final = 32 * 1024
 """Bytes of small parts that are looked at in one turn, and of a compressed body."""
 
@@ -143,7 +147,8 @@ def begin_look(
 def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes) -> None:
     """Note what decides where a request goes that came in one read, not compressed."""
     # HOT PATH (benchmarks/bench_schedule.py). Of a scheduled model that has no sequences only the
-    # work is noted, in one go; what follows is the reference.
+    # work is noted, in one go, and the rows are known by how its JSON begins; what follows is the
+    # reference.
     plan = exchange.plan
     regions = exchange.relay.dispatcher.pool.current.regions
     if (
@@ -156,7 +161,12 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
     ):
         head = body if plan.json_size < 0 else body[: plan.json_size]
         priority = json_priority(head) if b'"priority"' in head else UNSAID
-        queued = Queued(json_rows(head), priority, plan.length)
+        known = plan.known_rows
+        if known is not None and head.startswith(known.head):
+            rows = known.rows
+        else:
+            rows = _look_for_rows(plan, head)
+        queued = Queued(rows, priority, plan.length)
         exchange.particulars = Particulars(plan.route.version, queued)
         return
     if len(body) > SMALL_BODY:
@@ -177,6 +187,18 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
     _note(exchange, route, step, named)
     if route is not None and route.plan is not None:
         _note_work(exchange, json_work(head))
+
+
+def _look_for_rows(plan: RequestPlan, head: bytes) -> int:
+    """The rows of an inference, which are remembered by all up to them; where that is different
+    each time, those of one now and then."""
+    rows, end = json_rows(head)
+    known = plan.known_rows
+    if known is not None:
+        known.misses += 1
+    if 0 < end <= _REMEMBERED and (known is None or known.misses % _PATIENCE == 0):
+        plan.known_rows = KnownRows(head[:end], rows)
+    return rows
 
 
 def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | None) -> None:

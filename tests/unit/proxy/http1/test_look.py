@@ -15,6 +15,7 @@ import pytest
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
+from lb.domain.schedule import Plan
 from lb.proxy.http1.look import LOOKED_AT_ONCE, SMALL_BODY, BodyLook
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
@@ -23,6 +24,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 STATEFUL = ModelRoute(facts=ModelFacts(is_stateful=True))
 UNKNOWN = ModelRoute(facts=ModelFacts())
 STATELESS = ModelRoute(facts=ModelFacts(is_stateful=False))
+SCHEDULED = replace(STATELESS, is_uniform=True, plan=Plan(limits={}))
 
 
 def text(sequence_id: int | str, *, start: bool = False, end: bool = False, size: int = 1) -> bytes:
@@ -230,6 +232,25 @@ async def test_a_client_that_leaves_while_it_is_held_back_leaves_nothing() -> No
     bench.client.lose()
     assert bench.is_clean
     assert bench.where() is None
+
+
+async def test_rows_and_priority_are_those_of_each_request_however_it_begins() -> None:
+    bench = Bench({b"s": SCHEDULED})
+    for number, rows in enumerate((3, 3, 5, 3, 300, 5, *range(100, 180), 3)):
+        one = {"name": "X", "shape": [rows], "datatype": "INT32", "data": [1]}
+        both = {"inputs": [one], "parameters": {"priority": 1 + number % 3}}
+        bench.sends(post(json.dumps(both).encode()))
+        exchange = bench.server.exchange
+        assert exchange is not None
+        assert exchange.particulars is not None
+        queued = exchange.particulars.queued
+        assert queued is not None
+        assert (queued.rows, queued.priority) == (rows, 1 + number % 3)
+        where = bench.where()
+        assert where is not None
+        bench.links[where][0].data_received(_OK)
+        bench.client.take()
+    assert bench.is_clean
 
 
 async def test_a_version_goes_where_it_is() -> None:
