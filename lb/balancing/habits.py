@@ -101,7 +101,16 @@ class StepCost:
 class Habit:
     """What is known of the sequences of one model, be any open or not."""
 
-    __slots__ = ("_renewed_at", "_steps", "_time_s", "_units", "_usual_s", "costs")
+    __slots__ = (
+        "_renewed_at",
+        "_steps",
+        "_time_s",
+        "_units",
+        "_usual_s",
+        "costs",
+        "open_rate",
+        "open_rate_at",
+    )
 
     def __init__(self) -> None:
         self._steps = _FIRST
@@ -112,6 +121,9 @@ class Habit:
         self._usual_s = UNKNOWN_S
         """What a step is taken to cost at an unknown backend of weight 1: as at the best one."""
         self._renewed_at = -_RENEW_S
+        self.open_rate = 0.0
+        """Steps per second of one of those that are open, when they were last looked at."""
+        self.open_rate_at = 0.0
 
     @property
     def rate(self) -> float:

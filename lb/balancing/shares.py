@@ -13,6 +13,8 @@ _QUIET: Final = 0.05
 _BESIDE: Final = 0.5
 """What the time counts that sequences of other models take: they share the device, but no
 instance."""
+_AT_ONCE_S: Final = 0.05
+"""How long what one of those that are open does is taken to be the same."""
 _TOTALS_S: Final = 0.5
 """How long what all models take together is taken to be the same."""
 
@@ -119,13 +121,16 @@ class Totals:
 def usual_rate(habit: Habit, shares: Iterable[Share], now: float) -> float:
     """Steps per second to expect of a new sequence: as of those before it, and not less than of
     those that are open, so that very many that begin at once are spread by their number."""
-    running = 0
-    expected = 0.0
-    for share in shares:
-        if not share.is_lost:
-            running += share.open
-            expected += share.expected(now)
-    return max(habit.rate, expected / running) if running else habit.rate
+    if not 0.0 <= now - habit.open_rate_at < _AT_ONCE_S:
+        running = 0
+        expected = 0.0
+        for share in shares:
+            if not share.is_lost:
+                running += share.open
+                expected += share.expected(now)
+        habit.open_rate = expected / running if running else 0.0
+        habit.open_rate_at = now if running else 0.0
+    return max(habit.rate, habit.open_rate)
 
 
 def by_work(
@@ -147,21 +152,30 @@ def by_work(
         now: monotonic seconds.
     """
     usual = usual_rate(habit, shares.values(), now)
-
-    def rank(backend: Backend) -> tuple[bool, float, float, int]:
+    parts = totals.parts
+    best: Backend | None = None
+    best_is_full = True
+    best_work = 0.0
+    for backend in candidates:
         share = shares.get(backend)
-        beside = totals.parts.get(backend, 0.0)
+        beside = parts.get(backend, 0.0)
         rate = usual
-        running = 0
+        is_full = False
         if share is not None and not share.is_lost:
-            running = share.open
-            rate += share.expected(now) + _QUIET * usual * running
+            is_full = 0 < slots <= share.open
+            rate += share.expected(now) + _QUIET * usual * share.open
             beside = max(0.0, beside - share.time)
-        return (
-            0 < slots <= running,
-            rate * habit.unit_s(backend, now) + _BESIDE * beside,
-            (backend.in_flight + 1) * backend.inverse_weight,
-            backend.last_sequence,
-        )
+        work = rate * habit.unit_s(backend, now) + _BESIDE * beside
+        is_better = is_full < best_is_full or (is_full == best_is_full and work < best_work)
+        is_equal = is_full == best_is_full and work == best_work
+        if best is None or is_better or (is_equal and _turn(backend) < _turn(best)):
+            best = backend
+            best_is_full = is_full
+            best_work = work
+    assert best is not None
+    return best
 
-    return min(candidates, key=rank)
+
+def _turn(backend: Backend) -> tuple[float, int]:
+    """Whose turn it is of those that are equal: the least one's."""
+    return (backend.in_flight + 1) * backend.inverse_weight, backend.last_sequence
