@@ -106,7 +106,7 @@ class LoadReader:
     def _asked(self) -> list[BackendRecord]:
         records = list(self._records())
         self._failing.intersection_update(records)
-        self._devices.retain([record.backend for record in records])
+        self._devices.follow([record.backend for record in records], self._clock())
         return [record for record in records if _is_asked(record)]
 
     async def ask(self, record: BackendRecord) -> None:

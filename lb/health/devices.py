@@ -52,11 +52,23 @@ class _Own:
         while self.recent[0][0] < now - _RECENT_S:
             self.recent.popleft()
 
+    def may_share_with(self, other: _Own) -> bool:
+        """Whether the two may have a device in common: one that tells of none may be on any of its
+        machine, such as a second Triton on a GPU which the first one reports."""
+        if other.devices:
+            return bool(self.devices & other.devices)
+        return _host(self.backend) == _host(other.backend)
+
     @property
     def most(self) -> float:
         """The most that utilisation can have of us."""
         lately_s = sum([spent_s for _, spent_s in self.recent])
         return lately_s / _WINDOW_S + bool(self.in_flight)
+
+
+def _host(backend: Backend) -> str:
+    address = backend.spec.http or backend.spec.grpc
+    return address.host if address is not None else ""
 
 
 class DeviceBook:
@@ -65,10 +77,13 @@ class DeviceBook:
     def __init__(self) -> None:
         self._own: dict[Backend, _Own] = {}
 
-    def retain(self, backends: Collection[Backend]) -> None:
-        """Forget all others."""
+    def follow(self, backends: Collection[Backend], now: float) -> None:
+        """Take note of all backends that there are, whether they tell of devices or not."""
         for backend in self._own.keys() - set(backends):
             del self._own[backend]
+        for backend in backends:
+            if backend not in self._own:
+                self._own[backend] = _Own(backend, now)
 
     def others(self, backend: Backend, devices: tuple[DeviceLoad, ...], now: float) -> float | None:
         """The part of the time in which others keep the devices of a backend busy, which it says
@@ -82,7 +97,7 @@ class DeviceBook:
             return None
         ours = 0.0
         for each in self._own.values():
-            if each.devices & own.devices:
+            if own.may_share_with(each):
                 each.look(now)
                 ours += each.most
         ours /= len(shares)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
 from lb.domain.load import DeviceLoad
 from lb.health.devices import DeviceBook
 from tests.fakes.backends import make_backend
@@ -69,8 +69,18 @@ def test_tritons_on_one_device_share_what_we_have_there() -> None:
     assert book.others(one, gpu(0.8), 2.0) is None
     assert book.others(two, gpu(0.8), 2.0) is None
     assert book.others(make_backend("c"), gpu(0.8, b"GPU-2"), 2.0) == pytest.approx(0.8)
-    book.retain([two])
+    book.follow([two], 3.0)
     assert book.others(two, gpu(0.8), 3.0) == pytest.approx(0.8)
+
+
+def test_a_triton_that_tells_of_no_device_may_be_on_any_of_its_machine() -> None:
+    book, one, silent = DeviceBook(), make_backend("a"), make_backend("b")
+    far = Backend(BackendSpec(name="c", http=Address("10.0.0.1", 8000)))
+    book.follow([one, silent, far], 1.0)
+    ours(far, 100, 0.01)
+    assert book.others(one, gpu(0.8), 2.0) == pytest.approx(0.8)
+    ours(silent, 100, 0.01)
+    assert book.others(one, gpu(0.8), 3.0) is None
 
 
 def test_several_devices_count_as_their_mean() -> None:
