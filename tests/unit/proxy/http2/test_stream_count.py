@@ -294,3 +294,35 @@ async def test_whatever_happens_the_scheduler_knows_what_is_under_way() -> None:
             await paper.turn()
         assert paper.under_way() == [0, 0, 0]
         assert paper.bench.is_clean() or not asked
+
+
+async def test_whatever_is_lost_nothing_is_left_under_way() -> None:
+    rng = Random(11)
+    for _ in range(80):
+        paper = Paper(3)
+        alive = {0, 1, 2}
+        for count in range(30):
+            dice = rng.random()
+            number = rng.choice(sorted(alive or {0}))
+            if dice < 0.55 or not alive:
+                model = rng.choice(("work", "work", "work", "plain", "seq", "free"))
+                sequence = rng.randint(1, 3) if model in ("seq", "free") else 0
+                paper.send(request(model, sequence, f"{count}", start=bool(sequence)))
+            elif dice < 0.8:
+                head = b"" if number in paper.heads else headers(1, RESPONSE_FIELDS)
+                paper.heads.add(number)
+                paper.backends[number].sends(head + data(1, result("work", f"{count}")))
+            elif dice < 0.9:
+                code = rng.choice((ErrorCode.REFUSED_STREAM, ErrorCode.INTERNAL_ERROR))
+                paper.backends[number].sends(rst(1, code))
+            else:
+                alive.discard(number)
+                paper.backends[number].goes()
+            await paper.turn()
+            if not paper.bench.dispatcher.open_exchanges:
+                break
+        paper.client.sends(rst(1, ErrorCode.CANCEL))
+        await paper.turn()
+        assert paper.under_way() == [0, 0, 0]
+        assert paper.bench.leftovers()["in_flight"] == 0
+        assert paper.bench.leftovers()["held"] == 0
