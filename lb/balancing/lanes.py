@@ -35,12 +35,12 @@ YIELDING_LEAD_S: Final = 0.003
 """The same for requests that should not be in the way of more urgent ones."""
 LATE_LEAD_S: Final = 0.004
 """The same where what comes next may be better placed, beside what the ways take."""
-MARGIN_S: Final = 0.015
+MARGIN_S: Final = 0.025
 """Execution time that is under way to a backend beyond what it executes: several times what passes
 between the end of an execution and the arrival of the next request, because both wait for event
 loops that are busy at times."""
 NO_LIMIT: Final = 1 << 30
-_MAX_MARGIN: Final = 32
+_MAX_MARGIN: Final = 128
 _ENDS: Final = 64
 """Last ends that are remembered."""
 _UNKNOWN_S: Final = 0.01

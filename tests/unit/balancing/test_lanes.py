@@ -104,8 +104,8 @@ def test_unknown_lane_gets_one_request_at_a_time() -> None:
 
 def test_automatic_limit_covers_the_turnaround_of_fast_executions() -> None:
     assert taught(LaneLimit(1, is_auto=True), 0.04).limit == 2
-    assert taught(LaneLimit(1, is_auto=True), 0.005).limit == 4
-    assert taught(LaneLimit(1, is_auto=True), 0.0003).limit == 33
+    assert taught(LaneLimit(1, is_auto=True), 0.005).limit == 6
+    assert taught(LaneLimit(1, is_auto=True), 0.0003).limit == 85
 
 
 def test_backend_at_its_own_limit_is_closed() -> None:
