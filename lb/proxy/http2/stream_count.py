@@ -166,7 +166,8 @@ class CountedStream(AnsweredStream):
         """See whether the next request may follow unseen: not where another backend may be better,
         nor when the last one was of a new size."""
         pattern = self._pattern
-        if pattern is not None and self._validity is not None and self.backend is not None:
+        is_known = self._validity is not None and self._validity is self._pool.current
+        if pattern is not None and is_known and self.backend is not None:
             scheduler = self.relay.dispatcher.queue.scheduler
             is_sure = not self._is_odd and scheduler.stays(pattern, self.backend, self.relay.now)
             self._snapshot = self._validity if is_sure else None

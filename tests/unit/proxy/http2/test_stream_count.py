@@ -15,6 +15,7 @@ from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import ErrorCode
 from tests.fakes.frames import OK_TRAILERS, RESPONSE_FIELDS, data, headers, rst
 from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+from tests.fakes.relay import snapshot_of
 
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 PLAN = Plan(limits={}, default=LaneLimit(1, is_auto=True))
@@ -201,6 +202,31 @@ async def test_steps_of_several_backends_teach_by_backend() -> None:
         paper.bench.loop.advance(0.1)
     costs = [table.cost(b"seq", backend) for backend in paper.bench.backends]
     assert [round(cost.mean_s, 3) for cost in costs if cost is not None] == [0.01, 0.04]
+
+
+async def test_what_held_for_another_pool_is_not_asked_for_again() -> None:
+    paper = Paper(3)
+    paper.asks("a")
+    other = Plan(limits={}, default=LaneLimit(5))
+    route = replace(SCHEDULED, plan=other)
+    pool = snapshot_of(paper.bench.backends[:2], 2)
+    paper.bench.ref.publish(replace(pool, routes={**ROUTES, b"work": route}))
+    paper.does(0, 0.01)
+    paper.asks("b")
+    paper.does(0, 0.01)
+    lanes = paper.bench.dispatcher.queue.scheduler.lanes()
+    assert {lane.backend.name: lane.limit for lane in lanes}["b0"] == 5
+
+
+async def test_a_stream_at_a_backend_that_gets_nothing_new_goes_on_there_uncounted() -> None:
+    paper = Paper(3)
+    paper.asks("a")
+    pool = snapshot_of(paper.bench.backends[1:], 2)
+    paper.bench.ref.publish(replace(pool, routes={**ROUTES, b"work": SCHEDULED}))
+    paper.does(0, 0.01)
+    paper.asks("b", "c")
+    assert paper.owed[0] == ["b", "c"]
+    assert paper.under_way() == [0, 0, 0]
 
 
 async def test_a_client_that_resets_its_stream_leaves_nothing_under_way() -> None:
