@@ -41,6 +41,8 @@ _SPARE: Final = 64
 _MIN_RETRY_S: Final = 0.01
 _CAME_EVERY: Final = 3
 """One of so many requests and one more tells how long they take."""
+_FEW: Final = 8
+"""Executions that are no reason to leave an idle backend alone."""
 _CLEARLY: Final = 1.5
 """Times what another backend takes that a request may take at its home."""
 
@@ -130,6 +132,8 @@ class QueueScheduler:
             lane = pool.best
         if lane is None:
             return None
+        if home is None:
+            lane = _hardly_known(pool, lane) or lane
         own = line.lanes.get(home) if home is not None else None
         if own is not None and own is not lane:
             takes_s = own.look(ticket.rows, ticket.size, now) - now
@@ -542,6 +546,22 @@ def _waits(entry: tuple[float, int, Ticket]) -> bool:
     """Whether a ticket in the heap of expiries still waits, and for the same."""
     ticket = entry[2]
     return ticket.is_waiting and ticket.number == entry[1]
+
+
+def _hardly_known(pool: Pool, lane: Lane) -> Lane | None:
+    """An idle lane of which next to nothing is known, if it has the turn before the one given."""
+    if pool.index is not None:
+        return None
+    found: Lane | None = None
+    for other in pool.lanes:
+        if (
+            other.cost.count < _FEW
+            and not other.in_flight
+            and other.last_pick < (found or lane).last_pick
+            and not other.is_shut()
+        ):
+            found = other
+    return found
 
 
 def _why(lane: Lane | None, *, is_kept: bool) -> Wait:
