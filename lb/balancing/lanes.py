@@ -59,6 +59,14 @@ _SPREADS: Final = 3.0
 _VARIED: Final = 0.3
 WAY_S: Final = 0.002
 WAY_SHARE: Final = 0.02
+IDLE_ALIKE: Final = 0.25
+"""Idle lanes that differ by less than that part take turns: it costs at most that part of one
+execution, and what was learnt of them differs by as much for no reason."""
+_VARIED_PART: Final = 0.02
+_PER_VARIED: Final = 1.5
+_MOST_ALIKE: Final = 0.8
+"""Where costs vary by what cannot be seen, lanes that seem to differ by more, too: these have had
+other requests."""
 _TAIL_PART: Final = 0.016
 """Of what is known of the tail, what one request counts of those that are looked at."""
 _TAIL_OFFS: Final = 3.0
@@ -138,7 +146,8 @@ class Tally:
     """What the lanes of one line know together."""
 
     __slots__ = (
-        "_came", "_came_at", "_mean_s", "_off_s", "best", "best_s", "in_flight", "tail_s", "usual",
+        "_came", "_came_at", "_mean_s", "_off_s", "_varied", "best", "best_s", "idle_alike",
+        "in_flight", "tail_s", "usual",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -152,6 +161,10 @@ class Tally:
         that they are tried."""
         self.best: Lane | None = None
         """The fastest lane."""
+        self.idle_alike = IDLE_ALIKE
+        """Idle lanes that differ by no more than that part are alike."""
+        self._varied = 0.0
+        """How far executions are from what was expected of them, in parts of the larger one."""
         self.tail_s = 0.0
         """What few requests would exceed if all went in the order in which they come; 0 where
         that is not known, or where requests do not run one after the other."""
@@ -159,6 +172,14 @@ class Tally:
         self._came_at = 0.0
         self._mean_s = 0.0
         self._off_s = 0.0
+
+    def executed(self, took_s: float, expected_s: float) -> None:
+        """An execution took so long, of which so much was expected in its lane."""
+        off_s, larger_s = took_s - expected_s, took_s
+        if off_s < 0.0:
+            off_s, larger_s = -off_s, expected_s
+        self._varied += _VARIED_PART * (off_s / larger_s - self._varied)
+        self.idle_alike = min(max(_PER_VARIED * self._varied, IDLE_ALIKE), _MOST_ALIKE)
 
     def came(self, takes_s: float, now: float) -> None:
         """A request came that would take so long if all went in order."""
@@ -490,6 +511,8 @@ class Lane:
             part = _BIAS if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
+        if cost.count >= SURE and took_s > 0.0 < ticket.work_s:
+            self.tally.executed(took_s, ticket.work_s)
         self.learn(took_s, ticket.rows, ticket.size, now)
         usual = self.tally.usual
         if usual.count < cost.count <= _WELL_KNOWN or not ends & _USUAL_EVERY:

@@ -27,7 +27,7 @@ from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
 the same: then it is the lane with less to do, or whichever was picked least recently."""
-_PASSED: Final = 0.6
+_PASSED: Final = 0.65
 """For what part of `Tally.tail_s` a request may be passed, an execution less."""
 SLOW: Final = 1.25
 """A lane that takes so many times as long as the fastest is a slow one."""
@@ -108,10 +108,10 @@ class Pool:
         rest, rest_in_time = 1.0 - own_share, 1.0 - busy_share
         in_time = now + TAIL * self.tally.tail_s
         latest = now + ahead_s - LEAD_S
+        idle_alike, was_idle = self.tally.idle_alike, False
         best: Lane | None = None
-        best_score = best_end = NO_DEADLINE
         chosen: Lane | None = None
-        chosen_score = NO_DEADLINE
+        best_score = best_end = chosen_score = NO_DEADLINE
         for lane in lanes:
             end = lane.look(rows, size, now)
             score = end - (rest if end > in_time else rest_in_time) * lane.takes_s
@@ -120,15 +120,16 @@ class Pool:
                 best_score = score
                 best_end = end
             if lane.is_open and lane.begins_at <= latest + lane.lead_s:
-                alike = _ALIKE * (score - now) + lane.cost.unsure_s
+                is_idle = lane.in_flight < lane.instances
+                part = idle_alike if is_idle and was_idle else _ALIKE
+                alike = part * (score - now) + lane.cost.unsure_s
                 if chosen is None or score < chosen_score - alike:
-                    chosen = lane
-                    chosen_score = score
-                    self.open_end = end
-                elif score <= chosen_score + alike and lane.is_before(chosen):
-                    chosen = lane
+                    chosen, chosen_score, self.open_end = lane, score, end
+                    was_idle = is_idle
+                elif score <= chosen_score + alike:
                     chosen_score = min(chosen_score, score)
-                    self.open_end = end
+                    if lane.is_before(chosen):
+                        chosen, was_idle, self.open_end = lane, is_idle, end
         if best is not None:
             self.best_end = best_end
         self.best, self._best_score, self.open_score = best, best_score, chosen_score

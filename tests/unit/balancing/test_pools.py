@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.lanes import IDLE_ALIKE, Lane, Site, Tally
 from lb.balancing.pools import Pool
 from lb.domain.schedule import LaneLimit, Plan, QueueRules, Ticket
 from tests.fakes.backends import make_backend
@@ -130,3 +130,27 @@ def test_nobody_is_passed_where_lanes_are_alike() -> None:
             pool.tally.came(0.05, 100.0 + number / 100)
     assert alike.patience_s() == 0.0
     assert 0.0 < uneven.patience_s() < uneven.tally.tail_s
+
+
+def test_idle_lanes_that_differ_little_take_turns() -> None:
+    pool = pool_of(0.01, 0.012, 0.02)
+    for lane in pool.lanes:
+        lane.cost.unsure_s = 0.0
+    begun: Counter[str] = Counter()
+    for number in range(1, 31):
+        lane = pool.choose(1, 0, 100.0)
+        assert lane is not None
+        assert pool.is_best(100.0)
+        lane.last_pick = number
+        begun[lane.backend.spec.name] += 1
+    assert begun == {"b0": 15, "b1": 15}
+
+
+def test_lanes_count_as_more_alike_where_costs_vary_by_what_cannot_be_seen() -> None:
+    tally = Tally()
+    for _ in range(200):
+        tally.executed(0.0102, 0.01)
+    assert tally.idle_alike == IDLE_ALIKE
+    for number in range(200):
+        tally.executed(0.05 if number % 2 else 0.002, 0.01)
+    assert tally.idle_alike > 2 * IDLE_ALIKE
