@@ -59,7 +59,6 @@ def replicas(
             shutdown={"settle": "500ms"},
             slow_start={"window": "0s"},
             # It prefers those that it measured as faster, which on a busy machine is chance.
-            scheduling={"concurrency": "off"},
         )
         for number in range(4)
     ]
