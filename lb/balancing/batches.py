@@ -132,6 +132,8 @@ class BatchLane(Lane):
         if ending is Ending.FAILED:
             self.site.failed(now)
         elif ending is Ending.GOOD:
+            if self.site.penalty != 1.0:
+                self.site.went_well(now)
             self.missed(ticket, now)
         if not self._is_of_last_batch(ticket, now):
             self._learn_batch()

@@ -47,6 +47,9 @@ _UNKNOWN_S: Final = 0.01
 """What is assumed while nothing is known of any lane."""
 _MAX_PENALTY: Final = 64.0
 _PENALTY_HALF_LIFE_S: Final = 2.0
+_PENALTY_GONE: Final = 1.1
+_FORGIVEN: Final = 0.5
+"""What a good answer leaves of a penalty: it lasts where more than half of the requests fail."""
 _EXPLORE_S: Final = 1.0
 _MAX_EXPLORE_S: Final = 60.0
 _EXECUTIONS: Final = 4.0
@@ -57,6 +60,8 @@ _WAYS: Final = 2.0
 """How many times what the ways take is under way ahead."""
 _SPREADS: Final = 3.0
 _VARIED: Final = 0.3
+_ANY: Final = 0.6
+"""Mean deviations, in parts of the mean, of what varies, and of what may take any time."""
 WAY_S: Final = 0.002
 WAY_SHARE: Final = 0.02
 IDLE_ALIKE: Final = 0.25
@@ -132,12 +137,19 @@ class Site:
         self.penalty = min(2.0 * self.penalty_now(now), _MAX_PENALTY)
         self.penalty_at = now
 
+    def went_well(self, now: float) -> None:
+        """A request went well: what failed before counts less, so that a backend is not avoided for
+        long because of the requests of some client."""
+        left = _FORGIVEN * self.penalty_now(now)
+        self.penalty = left if left >= _PENALTY_GONE else 1.0
+        self.penalty_at = now
+
     def penalty_now(self, now: float) -> float:
         """What is left of the penalty."""
         if self.penalty == 1.0:
             return 1.0
         left: float = self.penalty * 0.5 ** ((now - self.penalty_at) / _PENALTY_HALF_LIFE_S)
-        if left < 1.1:
+        if left < _PENALTY_GONE:
             self.penalty = left = 1.0
         return left
 
@@ -272,7 +284,10 @@ class Lane:
         extra = 1.0
         if cost.count >= KNOWN:
             # What the ways take, both of them and all event loops, beyond executing quickly.
-            away_s = max(0.0, self.alone_s - cost.mean_s * cost.low_ratio())
+            # Where executions are very unlike each other, a quick one tells nothing of the ways.
+            is_any = cost.deviation_s > _ANY * cost.mean_s
+            quick_s = cost.mean_s if is_any else cost.mean_s * cost.low_ratio()
+            away_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _WAYS * away_s
             extra = (MARGIN_S + _WAYS * away_s) * self.instances / cost.mean_s
         self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
@@ -495,6 +510,8 @@ class Lane:
             if ending is _FAILED:
                 self.site.failed(now)
             return
+        if self.site.penalty != 1.0:
+            self.site.went_well(now)
         cost = self.cost
         if cost.count > _WELL_KNOWN and now - cost.at < _NEWS_S:
             return

@@ -18,6 +18,8 @@ _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
 _ALIKE: Final = 1.2
+_IN_VAIN: Final = 2.0
+"""Nobody waits for a faster backend for so many times what one takes that is idle."""
 
 
 class Line:
@@ -237,19 +239,27 @@ class Line:
         """Who of those that wait begins in a lane that has room and is not the best one for whoever
         is next."""
         queue = pool.queue
+        first = queue.level(now).turn().at(0)
         place = pool.before(pool.open_score, lane, now)
-        if place < queue.count:
+        # Who has waited for as long as the idle one takes was promised too much.
+        in_vain_at = first.came_at + _IN_VAIN * lane.takes_s
+        is_in_vain = in_vain_at <= now and lane.in_flight < lane.instances
+        if place < queue.count or is_in_vain:
             ticket = head
-            if head is queue.level(now).turn().at(0):
+            if head is first:
                 ticket = queue.nth(pool.before(pool.open_end, lane, now, 1.0), now)
             if not self.is_kept(ticket.priority) or lane.low >= lane.slots:
                 end = lane.look(ticket.rows, ticket.size, now)
                 score = end - (1.0 - OWN_SHARE) * lane.takes_s
-                if end < ticket.deadline and pool.before(score, lane, now) <= place:
+                if end < ticket.deadline and (
+                    is_in_vain or pool.before(score, lane, now) <= place
+                ):
                     return ticket, lane
         if pool.best is not None:
             best = pool.best
             pool.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
+            if now < in_vain_at:
+                pool.wake_at = min(pool.wake_at, in_vain_at)
         return None
 
     def _for_slow(self, head: Ticket, pool: Pool, lane: Lane, now: float) -> Ticket | None:

@@ -87,6 +87,8 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
         lane.site.failed(now)
     if ending is not Ending.GOOD:
         return
+    if lane.site.penalty != 1.0:
+        lane.site.went_well(now)
     if lane.cost.count > _WELL_KNOWN and now - lane.cost.at < _NEWS_S:
         return
     lane.missed(ticket, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lb.balancing.batches import BatchLane
 from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
 from lb.balancing.others import Others
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
@@ -145,3 +146,25 @@ def test_requests_of_others_count_less_and_less() -> None:
     assert lane.look(1, 0, 100.0) == pytest.approx(100.06)
     assert lane.look(1, 0, 100.03) == pytest.approx(100.06)
     assert lane.look(1, 0, 101.0) == pytest.approx(101.01)
+
+
+@pytest.mark.parametrize("limit", [LaneLimit(2), LaneLimit(16, is_auto=True, max_batch=8)])
+def test_good_answers_end_a_penalty(limit: LaneLimit) -> None:
+    lane = (BatchLane if limit.max_batch else Lane)(Site(make_backend("one")), limit, Tally())
+    for _ in range(4):
+        end(lane, begin(lane, 100.0), 100.0, Ending.FAILED)
+    assert lane.site.penalty_now(100.0) == 16.0
+    end(lane, begin(lane, 100.0), 100.0)
+    assert lane.site.penalty_now(100.0) == 8.0
+    for _ in range(3):
+        end(lane, begin(lane, 100.0), 100.0)
+    assert lane.site.penalty_now(100.0) == 1.0
+
+
+def test_what_may_take_any_time_is_not_sent_ahead_as_if_the_ways_were_long() -> None:
+    lane = lane_of(LaneLimit(1, is_auto=True))
+    for number in range(60):
+        now = 90.0 + number
+        end(lane, begin(lane, now), now + (0.9 if number % 4 == 3 else 0.01))
+    assert lane.lead_s < 0.5
+    assert lane.limit <= 2

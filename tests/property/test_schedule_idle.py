@@ -1,0 +1,122 @@
+"""Nobody waits for long while an equal backend is idle, whatever requests take and how they end."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lb.balancing.schedule import QueueScheduler
+from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from tests.fakes.backends import make_backend
+
+REQUESTS = 2000
+TIMES_S = {
+    "alike": lambda _: 0.02,
+    "any": lambda rng: rng.expovariate(1 / 0.02),
+    "a few long": lambda rng: 0.002 if rng.random() < 0.95 else 0.5,
+}
+
+
+class Play:
+    """Requests that come at random to equal backends, each of which runs them in order."""
+
+    def __init__(self, seed: int, backends: int, instances: int, times: str, failing: float):
+        self.rng = Random(seed)
+        self.takes = TIMES_S[times]
+        self.failing = failing
+        self.instances = instances
+        self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
+        limit = LaneLimit(instances, is_auto=True, instances=instances)
+        self.plan = Plan(limits={}, default=limit)
+        self.scheduler = QueueScheduler()
+        self.now = 1.0
+        self.numbers = count()
+        self.events: list[tuple[float, int, Ticket | None]] = []
+        self.inside: dict[object, list[Ticket]] = {each: [] for each in self.backends}
+        self.waiting: set[Ticket] = set()
+        self.idle_s = 0.0
+        self.done = 0
+
+    def at(self, time: float, ticket: Ticket | None = None) -> None:
+        heappush(self.events, (time, next(self.numbers), ticket))
+
+    def run(self, load: float) -> None:
+        usual_s = sum(self.takes(self.rng) for _ in range(10_000)) / 10_000
+        rate = load * len(self.backends) * self.instances / usual_s
+        came, due = 0, self.now
+        while came < REQUESTS or self.events:
+            if came < REQUESTS and (not self.events or due <= self.events[0][0]):
+                self.pass_time(due)
+                due += self.rng.expovariate(rate)
+                came += 1
+                self.come()
+            else:
+                at, _, ticket = heappop(self.events)
+                self.pass_time(at)
+                if ticket is not None:
+                    self.end(ticket)
+            self.settle()
+        assert not self.waiting
+        assert self.done == REQUESTS
+
+    def pass_time(self, until: float) -> None:
+        if self.waiting and not all(self.inside.values()):
+            self.idle_s += until - self.now
+        self.now = max(self.now, until)
+
+    def come(self) -> None:
+        ticket = Ticket(b"m", b"", self.plan, self.backends, self.now)
+        if self.scheduler.offer(ticket, self.now) is None:
+            self.waiting.add(ticket)
+        else:
+            self.begin(ticket)
+
+    def begin(self, ticket: Ticket) -> None:
+        assert ticket.backend is not None
+        ticket.backend.in_flight += 1
+        inside = self.inside[ticket.backend]
+        inside.append(ticket)
+        if len(inside) <= self.instances:
+            self.at(self.now + self.takes(self.rng), ticket)
+
+    def end(self, ticket: Ticket) -> None:
+        assert ticket.backend is not None
+        ticket.backend.in_flight -= 1
+        inside = self.inside[ticket.backend]
+        inside.remove(ticket)
+        if len(inside) >= self.instances:
+            self.at(self.now + self.takes(self.rng), inside[self.instances - 1])
+        is_bad = self.rng.random() < self.failing
+        self.scheduler.over(ticket, self.now, Ending.FAILED if is_bad else Ending.GOOD)
+        self.done += 1
+
+    def settle(self) -> None:
+        while (ticket := self.scheduler.next_due(self.now)) is not None:
+            self.waiting.remove(ticket)
+            self.begin(ticket)
+        assert self.scheduler.next_refused(self.now) is None
+        if self.waiting and self.scheduler.wake_at < float("inf"):
+            self.at(max(self.scheduler.wake_at, self.now + 1e-4))
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    seed=st.integers(0, 1000),
+    backends=st.sampled_from((2, 3, 14)),
+    instances=st.sampled_from((1, 4)),
+    times=st.sampled_from(tuple(TIMES_S)),
+    failing=st.sampled_from((0.0, 0.05, 0.1)),
+)
+@example(seed=0, backends=3, instances=1, times="alike", failing=0.05)
+@example(seed=0, backends=3, instances=1, times="any", failing=0.1)
+@example(seed=3, backends=14, instances=1, times="a few long", failing=0.0)
+def test_nobody_waits_for_long_while_a_backend_is_idle(
+    seed: int, backends: int, instances: int, times: str, failing: float
+) -> None:
+    play = Play(seed, backends, instances, times, failing)
+    play.run(load=0.9)
+    assert play.idle_s < 0.1 * play.now + 0.5
