@@ -14,6 +14,9 @@ _RATE_S: Final = 1.0
 """The rate of requests is taken over so long at least."""
 _BLOCK_S: Final = 30.0
 """So long nothing of a model runs again after its requests seem to have killed two servers."""
+_SEEN_S: Final = 0.1
+"""What is sent to a server so soon after it died is its victim, too: what waited for its turn goes
+where places have become free, until closed ports are seen."""
 _MAX_MODELS: Final = 1000
 
 
@@ -89,10 +92,11 @@ class DeadlyModels:
     def is_blocked(self, model: bytes, now: float, sent_at: float) -> bool:
         """Whether a request that was sent at a time may not run again.
 
-        What was under way when the second server died is its victim, and may.
+        What was under way when the second server died is its victim, and may; so is what went
+        there before anybody knew.
         """
         since = self._since.get(model)
-        return since is not None and now < since + _BLOCK_S and sent_at > since
+        return since is not None and now < since + _BLOCK_S and sent_at > since + _SEEN_S
 
     def blocked(self, now: float) -> list[bytes]:
         """The models of which nothing runs again."""

@@ -58,6 +58,8 @@ def test_what_was_under_way_when_it_happened_is_a_victim() -> None:
     deadly = DeadlyModels()
     deadly.suspect(b"m", 10.0)
     assert not deadly.is_blocked(b"m", 10.1, 9.9)
+    assert not deadly.is_blocked(b"m", 10.1, 10.05), "nobody knew that the server was dead"
+    assert deadly.is_blocked(b"m", 10.3, 10.2)
 
 
 def test_suspicions_are_counted_once_while_they_last() -> None:
