@@ -67,7 +67,8 @@ WAY_SHARE: Final = 0.02
 IDLE_ALIKE: Final = 0.25
 """Idle lanes that differ by less than that part take turns: it costs at most that part of one
 execution, and what was learnt of them differs by as much for no reason."""
-_VARIED_PART: Final = 0.02
+_VARIED_PART: Final = 0.03
+_SOME: Final = 4
 _PER_VARIED: Final = 1.5
 _MOST_ALIKE: Final = 0.8
 """Where costs vary by what cannot be seen, lanes that seem to differ by more, too: these have had
@@ -158,8 +159,8 @@ class Tally:
     """What the lanes of one line know together."""
 
     __slots__ = (
-        "_came", "_came_at", "_mean_s", "_off_s", "_varied", "best", "best_s", "idle_alike",
-        "in_flight", "tail_s", "usual",
+        "_came", "_came_at", "_executed", "_mean_s", "_off_s", "_varied", "best", "best_s",
+        "idle_alike", "in_flight", "tail_s", "usual",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -175,6 +176,7 @@ class Tally:
         """The fastest lane."""
         self.idle_alike = IDLE_ALIKE
         """Idle lanes that differ by no more than that part are alike."""
+        self._executed = 0
         self._varied = 0.0
         """How far executions are from what was expected of them, in parts of the larger one."""
         self.tail_s = 0.0
@@ -190,7 +192,9 @@ class Tally:
         off_s, larger_s = took_s - expected_s, took_s
         if off_s < 0.0:
             off_s, larger_s = -off_s, expected_s
-        self._varied += _VARIED_PART * (off_s / larger_s - self._varied)
+        self._executed += 1
+        part = max(_VARIED_PART, 1.0 / self._executed)
+        self._varied += part * (off_s / larger_s - self._varied)
         self.idle_alike = min(max(_PER_VARIED * self._varied, IDLE_ALIKE), _MOST_ALIKE)
 
     def came(self, takes_s: float, now: float) -> None:
@@ -528,7 +532,7 @@ class Lane:
             part = _BIAS if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
-        if cost.count >= SURE and took_s > 0.0 < ticket.work_s:
+        if cost.count >= _SOME and self.others is None and took_s > 0.0 < ticket.work_s:
             self.tally.executed(took_s, ticket.work_s)
         self.learn(took_s, ticket.rows, ticket.size, now)
         usual = self.tally.usual

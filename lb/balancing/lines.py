@@ -251,9 +251,7 @@ class Line:
             if not self.is_kept(ticket.priority) or lane.low >= lane.slots:
                 end = lane.look(ticket.rows, ticket.size, now)
                 score = end - (1.0 - OWN_SHARE) * lane.takes_s
-                if end < ticket.deadline and (
-                    is_in_vain or pool.before(score, lane, now) <= place
-                ):
+                if end < ticket.deadline and (is_in_vain or pool.before(score, lane, now) <= place):
                     return ticket, lane
         if pool.best is not None:
             best = pool.best

@@ -121,8 +121,9 @@ class Pool:
                 best_end = end
             if lane.is_open and lane.begins_at <= latest + lane.lead_s:
                 is_idle = lane.in_flight < lane.instances
-                part = idle_alike if is_idle and was_idle else _ALIKE
-                alike = part * (score - now) + lane.cost.unsure_s
+                alike = _ALIKE * (score - now) + lane.cost.unsure_s
+                if is_idle and was_idle:
+                    alike = max(alike, idle_alike * (score - now))
                 if chosen is None or score < chosen_score - alike:
                     chosen, chosen_score, self.open_end = lane, score, end
                     was_idle = is_idle

@@ -105,7 +105,7 @@ def test_a_backend_that_others_use_is_left_to_them_and_used_again_when_they_leav
     told, untold = shared(asks=True, rate=rate), shared(asks=False, rate=rate)
     assert used(told, 1.0, 10.0) >= 0.7
     assert used(told, 12.0, 20.0) < 0.15
-    assert used(told, 21.0, 30.0) > 0.7
+    assert used(told, 21.0, 30.0) > 0.65
     total_s = [sum(each.latency_s for each in load) for load in (told, untold)]
     assert total_s[0] < 0.93 * total_s[1]
 
