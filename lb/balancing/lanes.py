@@ -91,8 +91,13 @@ _OFTEN: Final = int(1.0 / _BIAS)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
 _WELL_KNOWN: Final = 64
-_NEWS_S: Final = 0.002
-"""An execution that ends so soon after one that was learnt from teaches nothing new."""
+_QUICK_S: Final = 0.002
+_SCATTER: Final = 40503
+_SKIPPED: Final = 0xC000
+"""Of executions that end so often about one of four teaches. Which one goes by its number, times
+the golden ratio of 2^16: answers come in bursts, and the first of each took longest."""
+_NEWS_S: Final = 0.1
+"""But always one that ends so long after the last that was learnt from."""
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
 
@@ -517,7 +522,12 @@ class Lane:
         if self.site.penalty != 1.0:
             self.site.went_well(now)
         cost = self.cost
-        if cost.count > _WELL_KNOWN and now - cost.at < _NEWS_S:
+        if (
+            ends * _SCATTER & _SKIPPED
+            and cost.mean_s < _QUICK_S * self.instances
+            and cost.count > _WELL_KNOWN
+            and now - cost.at < _NEWS_S
+        ):
             return
         off_s = now - began - expected_s
         limit_s = cost.mean_s

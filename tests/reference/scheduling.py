@@ -18,7 +18,17 @@ from lb.balancing.cost import (
     WINDOW,
     Cost,
 )
-from lb.balancing.lanes import _BIAS, _ENDS, _NEWS_S, _USUAL_EVERY, _WELL_KNOWN, Lane
+from lb.balancing.lanes import (
+    _BIAS,
+    _ENDS,
+    _NEWS_S,
+    _QUICK_S,
+    _SCATTER,
+    _SKIPPED,
+    _USUAL_EVERY,
+    _WELL_KNOWN,
+    Lane,
+)
 from lb.domain.schedule import Ending, Ticket
 
 
@@ -89,7 +99,9 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
         return
     if lane.site.penalty != 1.0:
         lane.site.went_well(now)
-    if lane.cost.count > _WELL_KNOWN and now - lane.cost.at < _NEWS_S:
+    is_quick = lane.cost.mean_s < _QUICK_S * lane.instances
+    is_news = not lane._ends * _SCATTER & _SKIPPED or now - lane.cost.at >= _NEWS_S
+    if lane.cost.count > _WELL_KNOWN and is_quick and not is_news:
         return
     lane.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:

@@ -168,3 +168,17 @@ def test_what_may_take_any_time_is_not_sent_ahead_as_if_the_ways_were_long() -> 
         end(lane, begin(lane, now), now + (0.9 if number % 4 == 3 else 0.01))
     assert lane.lead_s < 0.5
     assert lane.limit <= 2
+
+
+@pytest.mark.parametrize("burst", [4, 5, 8])
+def test_answers_that_come_in_bursts_are_not_taken_for_slow_ones(burst: int) -> None:
+    lane = lane_of(LaneLimit(1, is_auto=True))
+    now = 1.0
+    under_way = [begin(lane, now) for _ in range(burst)]
+    for _ in range(400):
+        now += 0.0005 * burst
+        for ticket in under_way:
+            end(lane, ticket, now)
+        under_way = [begin(lane, now) for _ in range(burst)]
+    assert lane.cost.mean_s < 0.0015
+    assert lane.limit >= 18
