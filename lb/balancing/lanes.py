@@ -31,8 +31,10 @@ BUSY_SHARE: Final = 0.2
 lane makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
 TAIL: Final = 2.0
 """Up to so many times `Tally.tail_s` is no later than others."""
-YIELDING_LEAD_S: Final = 0.003
+YIELDING_LEAD_S: Final = 0.002
 """The same for requests that should not be in the way of more urgent ones."""
+NOT_AHEAD_S: Final = -1.0
+"""The same where more urgent ones use what is kept for them: then what ends next is for these."""
 LATE_LEAD_S: Final = 0.004
 """The same where what comes next may be better placed, beside what the ways take."""
 MARGIN_S: Final = 0.025

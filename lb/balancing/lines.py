@@ -6,7 +6,16 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import LEAD_S, OWN_SHARE, TAIL, YIELDING_LEAD_S, Lane, Site, Tally
+from lb.balancing.lanes import (
+    LEAD_S,
+    NOT_AHEAD_S,
+    OWN_SHARE,
+    TAIL,
+    YIELDING_LEAD_S,
+    Lane,
+    Site,
+    Tally,
+)
 from lb.balancing.pools import SLOW, Pool
 from lb.balancing.shared import SharedLane
 from lb.domain.backend import Backend
@@ -26,8 +35,8 @@ class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_busy", "_high", "_slots", "index", "is_plain", "lanes", "model", "plan",
-        "pools", "reserves", "sites", "tally", "version", "waiting",
+        "_aliases", "_busy", "_high", "_slots", "index", "is_plain", "is_pressed", "lanes",
+        "model", "plan", "pools", "reserves", "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +50,8 @@ class Line:
         self.sites = sites
         self.tally = Tally()
         self.lanes: dict[Backend, Lane] = {}
+        self.is_pressed = False
+        """Set by `is_kept`: the highest priority uses what is kept for it."""
         self.is_plain = True
         """All its lanes run one request after the other."""
         self.pools: dict[tuple[Backend, ...], Pool] = {}
@@ -155,6 +166,7 @@ class Line:
             self._slots = sum([lane.slots for lane in lanes])
             self._busy = sum([min(lane.in_flight, lane.slots) for lane in lanes])
         kept = max(1, round(self._slots * self.plan.rules.reserved))
+        self.is_pressed = self._high > 0 and self._busy > self._slots - kept
         return self._busy >= self._slots - kept
 
     def began(self, ticket: Ticket, lane: Lane, now: float) -> None:
@@ -199,7 +211,7 @@ class Line:
         is_kept = self.is_kept(head.priority)
         yields = self.yields(head.priority)
         if yields:
-            ahead_s = YIELDING_LEAD_S
+            ahead_s = NOT_AHEAD_S if is_kept and self.is_pressed else YIELDING_LEAD_S
         lane = pool.choose(head.rows, head.size, now, ahead_s, is_kept)
         if is_kept and lane is None and (urgent := queue.most_urgent()) is not None:
             # It is another one's turn, but only these may use what is free.

@@ -16,7 +16,7 @@ from typing import Final
 
 from lb.balancing.cost import SURE
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, YIELDING_LEAD_S, Lane, Site, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, Site, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.domain.backend import Backend
@@ -103,8 +103,8 @@ class QueueScheduler:
         is_kept = False
         ahead_s = pool.ahead_s
         if line.reserves and ticket.priority > 0:
-            ahead_s = YIELDING_LEAD_S
             is_kept = line.is_kept(ticket.priority)
+            ahead_s = NOT_AHEAD_S if is_kept and line.is_pressed else YIELDING_LEAD_S
         lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
         if (
             ticket.deadline != NO_DEADLINE

@@ -567,3 +567,17 @@ class TestBeside:
                      "deadline", "came_at", "model"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
         assert second.backend is None
+
+
+def test_nothing_goes_ahead_of_urgent_requests_that_use_what_is_kept_for_them() -> None:
+    desk = Desk(0.01, 0.01, rules=QueueRules(reserved=0.5))
+    low = desk.fill(2, priority=1)
+    urgent = desk.ticket()
+    assert desk.offer(urgent) is not low[0].backend
+    assert low[0].backend is not None
+    assert low[1].is_waiting
+    desk.now += 0.0095
+    assert desk.due() == []
+    desk.now += 0.0005
+    desk.over(low[0])
+    assert desk.due() == [low[1]]
