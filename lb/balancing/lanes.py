@@ -196,21 +196,13 @@ class Tally:
 
     def executed(self, took_s: float, expected_s: float) -> None:
         """An execution took so long, of which so much was expected in its lane."""
-        # HOT PATH (benchmarks/bench_schedule.py). `abs`, `min` and `max` are written out.
         off_s, larger_s = took_s - expected_s, took_s
         if off_s < 0.0:
             off_s, larger_s = -off_s, expected_s
-<<<<<<< ours
         self._executed += 1
         part = max(_VARIED_PART, 1.0 / self._executed)
         self._varied += part * (off_s / larger_s - self._varied)
         self.idle_alike = min(max(_PER_VARIED * self._varied, IDLE_ALIKE), _MOST_ALIKE)
-=======
-        self._varied += _VARIED_PART * (off_s / larger_s - self._varied)
-        alike = _PER_VARIED * self._varied
-        alike = _MOST_ALIKE if alike > _MOST_ALIKE else alike
-        self.idle_alike = alike if alike > IDLE_ALIKE else IDLE_ALIKE
->>>>>>> theirs
 
     def came(self, takes_s: float, now: float) -> None:
         """A request came that would take so long if all went in order."""

@@ -121,17 +121,10 @@ class Pool:
                 best_end = end
             if lane.is_open and lane.begins_at <= latest + lane.lead_s:
                 is_idle = lane.in_flight < lane.instances
-<<<<<<< ours
                 alike = _ALIKE * (score - now) + lane.cost.unsure_s
                 if is_idle and was_idle:
                     alike = max(alike, idle_alike * (score - now))
                 if chosen is None or score < chosen_score - alike:
-=======
-                if chosen is None or score < chosen_score - (
-                    alike := (idle_alike if is_idle and was_idle else _ALIKE) * (score - now)
-                    + lane.cost.unsure_s
-                ):
->>>>>>> theirs
                     chosen, chosen_score, self.open_end = lane, score, end
                     was_idle = is_idle
                 elif score <= chosen_score + alike:

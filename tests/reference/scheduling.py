@@ -15,14 +15,12 @@ from lb.balancing.cost import (
     _STALE_S,
     _SURPRISES,
     _UNSURE,
-    SURE,
     WINDOW,
     Cost,
 )
 from lb.balancing.lanes import (
     _BIAS,
     _ENDS,
-<<<<<<< ours
     _NEWS_S,
     _QUICK_S,
     _SCATTER,
@@ -30,17 +28,6 @@ from lb.balancing.lanes import (
     _USUAL_EVERY,
     _WELL_KNOWN,
     Lane,
-=======
-    _MOST_ALIKE,
-    _NEWS_S,
-    _PER_VARIED,
-    _USUAL_EVERY,
-    _VARIED_PART,
-    _WELL_KNOWN,
-    IDLE_ALIKE,
-    Lane,
-    Tally,
->>>>>>> theirs
 )
 from lb.domain.schedule import Ending, Ticket
 
@@ -78,13 +65,6 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
     cost.deviation_s += part * (abs(off) - cost.deviation_s)
     cost.unsure_s = cost.deviation_s * _UNSURE[cost._weight]
     cost._regress(expected + off, rows, size, part)
-
-
-def executed(tally: Tally, took_s: float, expected_s: float) -> None:
-    """`Tally.executed`."""
-    off = abs(took_s - expected_s) / max(took_s, expected_s)
-    tally._varied += _VARIED_PART * (off - tally._varied)
-    tally.idle_alike = min(max(_PER_VARIED * tally._varied, IDLE_ALIKE), _MOST_ALIKE)
 
 
 def begin(lane: Lane, ticket: Ticket, now: float) -> None:
@@ -128,8 +108,6 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
         part = max(_BIAS, 1.0 / (1 + lane.cost.count))
         lane.alone_s += part * (now - ticket.began_at - lane.alone_s)
     took_s = lane.executed_s(ticket, now)
-    if lane.cost.count >= SURE and took_s > 0.0 and ticket.work_s > 0.0:
-        executed(lane.tally, took_s, ticket.work_s)
     lane.learn(took_s, ticket.rows, ticket.size, now)
     usual = lane.tally.usual
     if usual.count < lane.cost.count <= _WELL_KNOWN or not lane._ends & _USUAL_EVERY:
