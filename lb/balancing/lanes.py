@@ -95,8 +95,8 @@ _FAILED: Final = Ending.FAILED
 _WELL_KNOWN: Final = 64
 _QUICK_S: Final = 0.002
 _SCATTER: Final = 40503
-_SKIPPED: Final = 0xC000
-"""Of executions that end so often about one of four teaches. Which one goes by its number, times
+_SKIPPED: Final = 0xF000
+"""Of executions that end so often about one of sixteen teaches. Which one goes by its number, times
 the golden ratio of 2^16: answers come in bursts, and the first of each took longest."""
 _NEWS_S: Final = 0.1
 """But always one that ends so long after the last that was learnt from."""
