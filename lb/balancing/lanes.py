@@ -92,6 +92,7 @@ _ADJUST_EVERY: Final = 7
 _OFTEN: Final = int(1.0 / _BIAS)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
+_TRY_AGAIN_S: Final = 0.5
 _WELL_KNOWN: Final = 64
 _QUICK_S: Final = 0.002
 _SCATTER: Final = 40503
@@ -365,7 +366,9 @@ class Lane:
         deadline = ticket.deadline
         if deadline <= now:
             return True
-        if self.cost.count < SURE:
+        cost = self.cost
+        # Whoever refuses learns nothing: one at a time tries whether it is still so.
+        if cost.weight < SURE or (not self.in_flight and now - cost.at > _TRY_AGAIN_S):
             return False
         waits_s = self.begins_at - now
         own_s = self.predict(ticket.rows, ticket.size)

@@ -232,6 +232,22 @@ def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
     assert desk.offer(desk.ticket(deadline_s=0.5)) is None
 
 
+def test_refusing_ends_by_itself_when_a_backend_is_quick_again() -> None:
+    desk = Desk(2.0, limit=1, rounds=30)
+    refused = 0
+    for _ in range(200):
+        desk.now += 0.02
+        ticket = desk.ticket(deadline_s=0.2)
+        try:
+            assert desk.offer(ticket) is not None
+        except ScheduleRefused:
+            refused += 1
+            continue
+        desk.now += 0.02
+        desk.over(ticket)
+    assert 0 < refused < 120
+
+
 def test_nobody_is_refused_because_of_a_few_slow_requests() -> None:
     desk = Desk(0.7)
     assert desk.offer(desk.ticket(deadline_s=0.5)) is not None
