@@ -26,10 +26,11 @@ class SequenceSettings(Section):
     """Where a new one runs. `least_work`: the backend whose time is spoken for the least by those
     that are open, with this one: how often they have steps (one that has gone quiet counts less and
     less), times how long steps were learnt to take there; a faster backend gets more of them. While
-    nothing is learnt the weights of backends count. `least_open`: the backend with the fewest open sequences of its model
-    for its weight. `rendezvous`: chosen by a hash of model and id over the backends that may get
-    it, so that several load balancers agree while they see the same backends under the same
-    names. What another one started is asked for at up to three, as `retry.attempts` allows."""
+    nothing is learnt the weights of backends count. `least_open`: the backend with the fewest open
+    sequences of its model for its weight. `rendezvous`: chosen by a hash of model and id over the
+    backends that may get it, so that several load balancers agree while they see the same backends
+    under the same names. What another one started is asked for at up to three, as `retry.attempts`
+    allows."""
     bound: Annotated[Number, Field(ge=1, le=100)] = 1.25
     """With `rendezvous`: how many times its share of the sequences of a model a backend may have
     before the next one by the hash is taken; 100 is hardly a bound."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+import pytest
+
 from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
@@ -111,12 +113,9 @@ def test_only_what_is_late_already_is_refused() -> None:
     engines = Engines(0.01)
     engines.play(rate=60.0, seconds=1.0)
     engines.offer(deadline_s=0.001)
-    try:
+    with pytest.raises(ScheduleRefused) as refused:
         engines.offer(deadline_s=0.0)
-    except ScheduleRefused as refused:
-        assert refused.refusal is Refusal.LATE
-    else:
-        raise AssertionError("it was late")
+    assert refused.value.refusal is Refusal.LATE
 
 
 def test_one_that_becomes_slow_gets_less_and_comes_back() -> None:
