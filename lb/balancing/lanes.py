@@ -536,10 +536,7 @@ class Lane:
             return
         off_s = now - began - expected_s
         limit_s = cost.mean_s
-        if off_s > limit_s:
-            off_s = limit_s
-        elif off_s < -limit_s:
-            off_s = -limit_s
+        off_s = limit_s if off_s > limit_s else -limit_s if off_s < -limit_s else off_s
         off_s -= self.bias_s
         self.bias_s += _BIAS * off_s
         self.spread_s += _BIAS * ((off_s if off_s > 0.0 else -off_s) - self.spread_s)
