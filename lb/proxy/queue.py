@@ -483,6 +483,16 @@ class Queue:
         eligible = self.placement(exchange).eligible
         return (route.plan, eligible) if eligible else None
 
+    def refuse_all(self, refused: RequestRefused) -> None:
+        """Refuse everybody that waits: there is no time left to wait for anything."""
+        for ticket, exchange in tuple(self._waiting.items()):
+            if self._forget(ticket) is not None:
+                self.scheduler.drop(ticket)
+                exchange.refuse(refused)
+        for exchange in tuple(self._homeless):
+            if self._homeless.pop(exchange, None) is not None:
+                exchange.refuse(refused)
+
     # Time
 
     def _arm(self, due: float, now: float) -> None:

@@ -22,6 +22,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from lb.admin.life import NotDone, cannot
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
+from lb.kserve.health import EXITING
 from lb.runtime.allocator import keep_freed_memory
 from lb.runtime.change import ChangeRefused
 from lb.runtime.descriptors import raise_limit
@@ -56,6 +59,7 @@ _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _TABLES_S: Final = 2.0
 """How long the start waits for the backends to say which models they have."""
+_FLUSH_TURNS: Final = 3
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
 
@@ -329,8 +333,7 @@ class Process:
         product.http2.begin_drain()
         await self._until(lambda: product.idle, shutdown.drain)
         if not product.idle:
-            cut = product.dispatcher.open_exchanges
-            _log.warning("requests were cut", extra={"requests": cut})
+            await self._cut(product)
         else:
             await self._until(lambda: not product.connections, _GOODBYE_S)
 
@@ -345,8 +348,17 @@ class Process:
         product.http2.begin_drain()
         await self._until(lambda: product.idle and not doors.clients, drain_s)
         if not product.idle:
-            cut = product.dispatcher.open_exchanges
-            _log.warning("requests were cut", extra={"requests": cut})
+            await self._cut(product)
+
+    async def _cut(self, product: Product) -> None:
+        """Leave no time to what is left; what has not begun is told so."""
+        queue = product.dispatcher.queue
+        cut = product.dispatcher.open_exchanges
+        _log.warning("requests were cut", extra={"requests": cut, "waited": len(queue)})
+        queue.refuse_all(RequestRefused(Reason.DRAINING, EXITING))
+        # Frames of HTTP/2 are written at the end of a turn.
+        for _ in range(_FLUSH_TURNS):
+            await asyncio.sleep(0)
 
     async def _until(self, is_over: Callable[[], bool], limit_s: float) -> None:
         """Wait until `is_over`, a second signal, or the limit."""

@@ -110,6 +110,12 @@ def sleeping_request(address: str, milliseconds: int) -> socket.socket:
     return client
 
 
+def waiting_at(admin: str) -> int:
+    """How many requests wait for their turn."""
+    lines = json.loads(get(admin, "/api/v1/queue")[1])["models"]
+    return sum(sum(line["waiting"].values()) for line in lines)
+
+
 def until_in_flight(admin: str, count: int) -> None:
     """Wait until the only backend has that many requests."""
 
@@ -185,6 +191,41 @@ def test_second_signal_cuts(serving: Serving) -> None:
     assert serving.process.wait(10) == 0
     assert "were cut" in serving.log
     client.close()
+
+
+def test_what_still_waits_at_the_end_is_told_so(tmp_path: Path, config: dict[str, Any]) -> None:
+    config["models"] = {"sleeper": {"concurrency": 1}}
+    running = Serving(tmp_path, config)
+    try:
+        addresses = running.until_serving()
+        runs = sleeping_request(addresses["http"], 60_000)
+        until_in_flight(addresses["admin"], 1)
+        waits = sleeping_request(addresses["http"], 1)
+        method = messages.MODEL_INFER
+        request = method.request(model_name="sleeper")
+        given = request.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+        given.contents.int_contents.append(1)
+        with runs, waits, grpc.insecure_channel(addresses["grpc"]) as channel:
+            call = channel.unary_unary(
+                method.path,
+                request_serializer=method.encode,
+                response_deserializer=method.decode,
+            ).future(request, timeout=30)
+            wait_until(
+                lambda: waiting_at(addresses["admin"]) == 2, timeout_s=10, what="two that wait"
+            )
+            running.process.signal(signal.SIGTERM)
+            wait_until(lambda: " stopping " in running.log, timeout_s=10, what="the shutdown")
+            running.process.signal(signal.SIGTERM)
+            with waits.makefile("rb") as stream:
+                answer = stream.read()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert answer.endswith(b'{"error": "Server exiting"}')
+            assert call.code() is grpc.StatusCode.UNAVAILABLE
+            assert call.details() == "Server exiting"
+        assert running.process.wait(10) == 0
+    finally:
+        running.process.close()
 
 
 def test_settle_time_accepts_and_says_not_ready(tmp_path: Path, config: dict[str, Any]) -> None:

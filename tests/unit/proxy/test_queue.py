@@ -165,6 +165,18 @@ def test_one_that_leaves_while_it_waits_costs_nothing() -> None:
     bench.assert_idle()
 
 
+def test_all_that_wait_can_be_refused_at_once() -> None:
+    bench = Bench()
+    first, *waiting = [bench.come() for _ in range(4)]
+    bench.queue.refuse_all(RequestRefused(Reason.DRAINING, "it exits"))
+    assert [each.refused.reason for each in waiting if each.refused] == [Reason.DRAINING] * 3
+    assert len(bench.queue) == 0
+    assert first.refused is None
+    first.end()
+    bench.turn()
+    bench.assert_idle()
+
+
 def test_one_that_cannot_make_its_deadline_is_refused() -> None:
     bench = Bench()
     first = bench.come()
