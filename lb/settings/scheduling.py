@@ -113,8 +113,9 @@ class SchedulingSettings(Section):
     """The header that names the tenant."""
     shares: dict[str, Annotated[Number, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     """Shares of tenants, by name; the others have 1."""
-    ask_pending: Duration = 2.0
+    ask_pending: Duration = 0.0
     """How often backends that have a `metrics` address are asked how much they have to do, for
     everybody: what waits there (`nv_inference_pending_request_count`), what was executed, how busy
-    their GPUs are. What others do counts as far as our own measurements do not contain it. With
-    more than 50 backends each is asked less often. 0 asks nobody."""
+    their GPUs are. What others do counts as far as our own measurements do not contain it. 2s
+    suits; with more than 50 backends each is asked less often. 0 asks nobody: right where all
+    requests come through here."""
