@@ -29,7 +29,7 @@ slow one would be used too late."""
 BUSY_SHARE: Final = 0.2
 """The same where it would end no later than many others do anyway (`Tally.tail_s`): then a slow
 lane makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
-TAIL: Final = 2.0
+TAIL: Final = 1.3
 """Up to so many times `Tally.tail_s` is no later than others."""
 YIELDING_LEAD_S: Final = 0.002
 """The same for requests that should not be in the way of more urgent ones."""

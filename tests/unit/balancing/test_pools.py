@@ -108,7 +108,7 @@ def test_slow_lane_is_used_early_where_it_makes_nobody_late() -> None:
     assert pool.choose(1, 0, 100.0) is pool.lanes[0]
     pool.tally.tail_s = 0.015
     assert pool.choose(1, 0, 100.0) is pool.lanes[0]
-    pool.tally.tail_s = 0.03
+    pool.tally.tail_s = 0.035
     assert pool.choose(1, 0, 100.0) is pool.lanes[1]
 
 
