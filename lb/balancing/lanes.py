@@ -143,7 +143,7 @@ class Site:
 
     def failed(self, now: float) -> None:
         """A request failed in a way that speaks against the backend."""
-        self.penalty = min(2.0 * self.penalty_now(now), _MAX_PENALTY)
+        self.penalty = min(1.5 * self.penalty_now(now), _MAX_PENALTY)
         self.penalty_at = now
 
     def went_well(self, now: float) -> None:

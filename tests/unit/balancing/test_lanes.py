@@ -121,7 +121,7 @@ def test_errors_make_a_backend_count_as_slower_for_a_while() -> None:
     lane = taught(LaneLimit(4), 0.01)
     for _ in range(3):
         end(lane, begin(lane, 100.0), 100.0, Ending.FAILED)
-    assert lane.look(1, 0, 100.0) == pytest.approx(100.08)
+    assert lane.look(1, 0, 100.0) == pytest.approx(100.0 + 0.01 * 1.5**3)
     assert lane.look(1, 0, 130.0) == pytest.approx(130.01)
 
 
@@ -153,9 +153,9 @@ def test_good_answers_end_a_penalty(limit: LaneLimit) -> None:
     lane = (BatchLane if limit.max_batch else Lane)(Site(make_backend("one")), limit, Tally())
     for _ in range(4):
         end(lane, begin(lane, 100.0), 100.0, Ending.FAILED)
-    assert lane.site.penalty_now(100.0) == 16.0
+    assert lane.site.penalty_now(100.0) == pytest.approx(1.5**4)
     end(lane, begin(lane, 100.0), 100.0)
-    assert lane.site.penalty_now(100.0) == 8.0
+    assert lane.site.penalty_now(100.0) == pytest.approx(1.5**4 / 2)
     for _ in range(3):
         end(lane, begin(lane, 100.0), 100.0)
     assert lane.site.penalty_now(100.0) == 1.0
