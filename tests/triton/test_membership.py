@@ -85,6 +85,10 @@ async def test_a_fourth_triton_joins_and_one_leaves_without_a_failed_request(
         await command(balancer, "remove", leaving.name, "--wait")
         removed_at = time.monotonic()
         await load.wait_for_more(40)
+        for triton in (*tritons[1:], fourth):
+            await load.wait_for(
+                1, lambda s, name=triton.name: s.server == name and s.began >= removed_at
+            )
         await command(balancer, "add", leaving.name, "--wait", "20")
         await load.wait_for(
             20, lambda sample: sample.server == leaving.name and sample.began > removed_at
