@@ -84,23 +84,27 @@ def queue_rows(read: Callable[[], QueueStatus], most: Callable[[], int]) -> dict
 
 def wait_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Histogram]]:
     """How long requests waited that began, by label."""
-    names = Names(status.waits, most)
-    found: dict[str, Histogram] = {}
-    for model, histogram in status.waits.items():
-        total = found.setdefault(names.of(model), Histogram())
-        total.counts = [a + b for a, b in zip(total.counts, histogram.counts, strict=True)]
-        total.sum += histogram.sum
-    yield from found.items()
+    return _together(status.waits, Histogram, most)
 
 
 def place_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Places]]:
     """How many waited before requests that joined, by label."""
-    names = Names(status.places, most)
-    found: dict[str, Places] = {}
-    for model, places in status.places.items():
-        total = found.setdefault(names.of(model), Places())
-        total.counts = [a + b for a, b in zip(total.counts, places.counts, strict=True)]
-        total.sum += places.sum
+    return _together(status.places, Places, most)
+
+
+_CountsT = TypeVar("_CountsT", Histogram, Places)
+
+
+def _together(
+    by_model: Mapping[bytes, _CountsT], make: Callable[[], _CountsT], most: int
+) -> Iterator[tuple[str, _CountsT]]:
+    """What is counted of models, added up for those that share a label."""
+    names = Names(by_model, most)
+    found: dict[str, _CountsT] = {}
+    for model, counts in by_model.items():
+        total = found.setdefault(names.of(model), make())
+        total.counts = [a + b for a, b in zip(total.counts, counts.counts, strict=True)]
+        total.sum += counts.sum
     yield from found.items()
 
 
