@@ -45,7 +45,7 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
         if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
             rows = _rows(route, message)
             return StreamMessage(
-                model, b"", _request_id(message), None, (), has_one_answer(route),
+                model, b"", _request_id(message), None, (), _has_one_answer(route, snapshot),
                 rows, size if rows else 0,
             )  # fmt: skip
     try:
@@ -70,7 +70,7 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
         _request_id(message),
         step,
         regions,
-        has_one_answer(route),
+        _has_one_answer(route, snapshot),
         rows,
         size if rows else 0,
     )
@@ -81,14 +81,17 @@ def is_plain(route: ModelRoute | None) -> bool:
     return route is not None and route.is_uniform
 
 
-def has_one_answer(route: ModelRoute | None) -> bool:
-    """Whether a model is known to give exactly one answer to each request."""
-    return route is not None and route.facts.is_decoupled is False
+def _has_one_answer(route: ModelRoute | None, snapshot: PoolSnapshot) -> bool:
+    """Whether each request for a model is known to get exactly one answer. Of one that no backend
+    has ready that is an error, which Triton gives in its turn like any answer."""
+    if route is not None and route.facts.is_decoupled is not None:
+        return not route.facts.is_decoupled
+    return snapshot.knows_all and (route is None or not route.is_ready)
 
 
 def _rows(route: ModelRoute | None, message: bytes) -> int:
     """The batch dimension of a request that is scheduled; 0 of others."""
-    if route is None or route.plan is None or not has_one_answer(route):
+    if route is None or route.plan is None or route.facts.is_decoupled is not False:
         return 0
     return grpc_work(message).rows
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import ENDED_S
 from lb.proxy.http2 import stream_merge
 from lb.proxy.http2.relay import Http2Options
@@ -100,6 +101,17 @@ async def test_what_a_model_does_may_become_unknown_during_the_stream() -> None:
     assert paper.ids() == []
     paper.backends[0].sends(data(1, result("seq", "a") + result("seq", "b")))
     assert sorted(paper.ids()) == ["a", "b", "c"]
+
+
+async def test_the_error_of_a_model_that_nobody_has_comes_in_its_turn() -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.bench.ref.publish(replace(paper.bench.ref.current, knows_all=True))
+    paper.send(request("seq", 2, "a"), request("nobody's", 0, "b"), request("seq", 2, "c"))
+    paper.backends[1].sends(data(1, result("seq", "a") + result("seq", "c")))
+    assert paper.ids() == ["a"]
+    paper.backends[0].sends(data(1, error_answer(b"b", "unknown model")))
+    assert paper.ids() == ["b", "c"]
 
 
 async def test_a_client_that_takes_nothing_holds_up_both_backends() -> None:

@@ -57,6 +57,28 @@ def test_a_model_without_a_route_is_looked_at_for_a_sequence(pool: PoolSnapshot)
     assert read_message(request("new"), pool, is_all=True) == StreamMessage(b"new")
 
 
+@pytest.mark.parametrize("routes", [{}, {b"new": ModelRoute(facts=ModelFacts())}])
+def test_a_model_that_no_backend_has_ready_has_one_answer(
+    pool: PoolSnapshot, routes: dict[bytes, ModelRoute]
+) -> None:
+    expected = StreamMessage(b"new", id=b"id", has_one_answer=True)
+    pool = replace(pool, routes=routes, knows_all=True)
+    assert read_message(request("new", name="id"), pool, is_all=True) == expected
+    pool = replace(pool, knows_all=False)
+    message = read_message(request("new", name="id"), pool, is_all=True)
+    assert message == expected._replace(has_one_answer=False)
+
+
+def test_a_ready_model_whose_configuration_is_not_known_may_have_any_number_of_answers(
+    pool: PoolSnapshot,
+) -> None:
+    route = ModelRoute(facts=ModelFacts(), ready_versions=frozenset({b"1"}))
+    pool = replace(pool, routes={b"new": route}, knows_all=True)
+    message = read_message(request("new"), pool, is_all=True)
+    assert message is not None
+    assert not message.has_one_answer
+
+
 def test_a_stateless_model_has_no_sequences(pool: PoolSnapshot) -> None:
     facts = ModelFacts(is_stateful=False)
     pool = replace(pool, routes={b"m": ModelRoute(facts=facts)})
