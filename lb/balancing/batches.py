@@ -11,7 +11,9 @@ from collections import deque
 from typing import Final
 
 from lb.balancing.cost import KNOWN, Cost
-from lb.balancing.lanes import NO_LIMIT, OWN_SHARE, Lane, Site, Tally
+from lb.balancing.lanes import NO_LIMIT, OWN_SHARE, Lane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
 _AT_ONCE_S: Final = 0.002

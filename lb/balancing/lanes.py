@@ -7,14 +7,14 @@ instances as it has.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
 from lb.balancing.cost import KNOWN, SURE, Cost
 from lb.balancing.others import Others
-from lb.domain.backend import Backend
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.load import Measured
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
@@ -29,8 +29,6 @@ slow one would be used too late."""
 BUSY_SHARE: Final = 0.2
 """The same where it would end no later than many others do anyway (`Tally.tail_s`): then a slow
 lane makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
-TAIL: Final = 1.3
-"""Up to so many times `Tally.tail_s` is no later than others."""
 YIELDING_LEAD_S: Final = 0.002
 """The same for requests that should not be in the way of more urgent ones."""
 NOT_AHEAD_S: Final = -1.0
@@ -45,13 +43,6 @@ NO_LIMIT: Final = 1 << 30
 _MAX_MARGIN: Final = 128
 _ENDS: Final = 64
 """Last ends that are remembered."""
-_UNKNOWN_S: Final = 0.01
-"""What is assumed while nothing is known of any lane."""
-_MAX_PENALTY: Final = 64.0
-_PENALTY_HALF_LIFE_S: Final = 2.0
-_PENALTY_GONE: Final = 1.1
-_FORGIVEN: Final = 0.5
-"""What a good answer leaves of a penalty: it lasts where more than half of the requests fail."""
 _EXPLORE_S: Final = 1.0
 _MAX_EXPLORE_S: Final = 60.0
 _EXECUTIONS: Final = 4.0
@@ -66,28 +57,10 @@ _ANY: Final = 0.6
 """Mean deviations, in parts of the mean, of what varies, and of what may take any time."""
 WAY_S: Final = 0.002
 WAY_SHARE: Final = 0.02
-IDLE_ALIKE: Final = 0.25
-"""Idle lanes that differ by less than that part take turns: it costs at most that part of one
-execution, and what was learnt of them differs by as much for no reason."""
-_VARIED_PART: Final = 0.03
 _SOME: Final = 4
-_PER_VARIED: Final = 1.5
-_MOST_ALIKE: Final = 0.8
-"""Where costs vary by what cannot be seen, lanes that seem to differ by more, too: these have had
-other requests."""
-_TAIL_PART: Final = 0.016
-"""Of what is known of the tail, what one request counts of those that are looked at."""
-_TAIL_OFFS: Final = 3.0
-"""Mean deviations. That of an exponential distribution is 0.74 of its mean."""
-_TAIL_KNOWN: Final = 16
-_TAIL_FOR_S: Final = 1.0
-"""When nobody has come for so long, what waited then is gone, and says nothing of later."""
 _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
-_SPOKEN_FOR_AT_MOST: Final = 0.9
-_SPOKEN_FOR_STEP: Final = 0.1
-"""Smaller changes of what others take are left to what is learnt."""
 _ADJUST_EVERY: Final = 7
 _OFTEN: Final = int(1.0 / _BIAS)
 _GOOD: Final = Ending.GOOD
@@ -103,121 +76,6 @@ _NEWS_S: Final = 0.1
 """But always one that ends so long after the last that was learnt from."""
 _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
-
-
-class Site:
-    """A backend, with what all lines have there."""
-
-    __slots__ = (
-        "backend", "due", "measured", "penalty", "penalty_at", "spoken_for",
-    )  # fmt: skip
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.due = 0
-        """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
-        self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
-        """What it says that executions take, by model and version."""
-        self.penalty = 1.0
-        """By how much it counts as slower because requests failed there."""
-        self.penalty_at = 0.0
-        self.spoken_for = min(backend.spoken_for, _SPOKEN_FOR_AT_MOST)
-        """The part of its time that goes to others, as far as what was learnt here has to do
-        with it."""
-
-    def measured_of(self, model: bytes, version: bytes) -> Measured | None:
-        """What executions of a version take; without one it is the newest that has run."""
-        if version:
-            return self.measured.get((model, version))
-        found = [each for each in self.measured if each[0] == model]
-        return self.measured[max(found, key=_newness)] if found else None
-
-    def speak_for(self, part: float) -> float:
-        """Such a part of its time goes to others. By what executions take longer than so far."""
-        part = min(part, _SPOKEN_FOR_AT_MOST)
-        if abs(part - self.spoken_for) < _SPOKEN_FOR_STEP and (part or not self.spoken_for):
-            return 1.0
-        factor = (1.0 - self.spoken_for) / (1.0 - part)
-        self.spoken_for = part
-        return factor
-
-    def failed(self, now: float) -> None:
-        """A request failed in a way that speaks against the backend."""
-        self.penalty = min(1.5 * self.penalty_now(now), _MAX_PENALTY)
-        self.penalty_at = now
-
-    def went_well(self, now: float) -> None:
-        """A request went well: what failed before counts less, so that a backend is not avoided for
-        long because of the requests of some client."""
-        left = _FORGIVEN * self.penalty_now(now)
-        self.penalty = left if left >= _PENALTY_GONE else 1.0
-        self.penalty_at = now
-
-    def penalty_now(self, now: float) -> float:
-        """What is left of the penalty."""
-        if self.penalty == 1.0:
-            return 1.0
-        left: float = self.penalty * 0.5 ** ((now - self.penalty_at) / _PENALTY_HALF_LIFE_S)
-        if left < _PENALTY_GONE:
-            self.penalty = left = 1.0
-        return left
-
-
-class Tally:
-    """What the lanes of one line know together."""
-
-    __slots__ = (
-        "_came", "_came_at", "_executed", "_mean_s", "_off_s", "_varied", "best", "best_s",
-        "idle_alike", "in_flight", "tail_s", "usual",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.in_flight = 0
-        """Tickets under way."""
-        self.usual = Cost()
-        """What a request costs wherever it runs, of an execution that it shares its part: the
-        measure of work that waits."""
-        self.best_s = _UNKNOWN_S
-        """What an execution takes on the fastest lane: assumed of those that are not known, so
-        that they are tried."""
-        self.best: Lane | None = None
-        """The fastest lane."""
-        self.idle_alike = IDLE_ALIKE
-        """Idle lanes that differ by no more than that part are alike."""
-        self._executed = 0
-        self._varied = 0.0
-        """How far executions are from what was expected of them, in parts of the larger one."""
-        self.tail_s = 0.0
-        """What few requests would exceed if all went in the order in which they come; 0 where
-        that is not known, or where requests do not run one after the other."""
-        self._came = 0
-        self._came_at = 0.0
-        self._mean_s = 0.0
-        self._off_s = 0.0
-
-    def executed(self, took_s: float, expected_s: float) -> None:
-        """An execution took so long, of which so much was expected in its lane."""
-        off_s, larger_s = took_s - expected_s, took_s
-        if off_s < 0.0:
-            off_s, larger_s = -off_s, expected_s
-        self._executed += 1
-        part = max(_VARIED_PART, 1.0 / self._executed)
-        self._varied += part * (off_s / larger_s - self._varied)
-        self.idle_alike = min(max(_PER_VARIED * self._varied, IDLE_ALIKE), _MOST_ALIKE)
-
-    def came(self, takes_s: float, now: float) -> None:
-        """A request came that would take so long if all went in order."""
-        if now - self._came_at > _TAIL_FOR_S:
-            self._came = 0
-            self.tail_s = 0.0
-        self._came_at = now
-        self._came += 1
-        part = max(_TAIL_PART, 1.0 / self._came)
-        off_s = takes_s - self._mean_s
-        self._mean_s += part * off_s
-        self._off_s += part * (abs(off_s) - self._off_s)
-        if self._came >= _TAIL_KNOWN:
-            self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
 
 
 class Lane:
@@ -588,11 +446,6 @@ class Lane:
             self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
         if cost.count <= SURE or not cost.count & _ADJUST_EVERY:
             self.adjust()
-
-
-def _newness(version: tuple[bytes, bytes]) -> tuple[int, bytes]:
-    """Versions are numbers without leading zeros."""
-    return len(version[1]), version[1]
 
 
 def way_s(ticket: Ticket) -> float:

@@ -6,18 +6,11 @@ from typing import Final
 
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import (
-    LEAD_S,
-    NOT_AHEAD_S,
-    OWN_SHARE,
-    TAIL,
-    YIELDING_LEAD_S,
-    Lane,
-    Site,
-    Tally,
-)
+from lb.balancing.lanes import LEAD_S, NOT_AHEAD_S, OWN_SHARE, YIELDING_LEAD_S, Lane
 from lb.balancing.pools import SLOW, Pool
 from lb.balancing.shared import SharedLane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
 
@@ -288,7 +281,7 @@ class Line:
         ):
             return head
         end = lane.look(ticket.rows, ticket.size, now)
-        if place < queue.count or end - ticket.came_at <= TAIL * self.tally.tail_s:
+        if place < queue.count or end - ticket.came_at <= self.tally.tail_s:
             return ticket
         return None
 

@@ -16,9 +16,10 @@ from typing import Final
 
 from lb.balancing.cost import SURE
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, Site, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
+from lb.balancing.site import Site
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
 from lb.domain.schedule import (

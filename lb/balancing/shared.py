@@ -7,7 +7,9 @@ They are compared by (work under way + the request's own) / speed all the same.
 
 from __future__ import annotations
 
-from lb.balancing.lanes import NO_LIMIT, Lane, Site, Tally
+from lb.balancing.lanes import NO_LIMIT, Lane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.balancing.cost import Cost
-from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.lanes import Lane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.sequence import Incomplete, grpc_asked

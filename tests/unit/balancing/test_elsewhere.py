@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.lanes import Lane
 from lb.balancing.shared import SharedLane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.load import LoadReport, ModelLoad
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend

@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import Lane, Site, Tally
+from lb.balancing.lanes import Lane
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
 

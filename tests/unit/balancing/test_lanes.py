@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lb.balancing.batches import BatchLane
-from lb.balancing.lanes import LEAD_S, Lane, Site, Tally
+from lb.balancing.lanes import LEAD_S, Lane
 from lb.balancing.others import Others
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
 

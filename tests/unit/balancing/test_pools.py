@@ -6,8 +6,10 @@ from collections import Counter
 
 import pytest
 
-from lb.balancing.lanes import IDLE_ALIKE, Lane, Site, Tally
+from lb.balancing.lanes import Lane
 from lb.balancing.pools import Pool
+from lb.balancing.site import Site
+from lb.balancing.tally import Tally
 from lb.domain.schedule import LaneLimit, Plan, QueueRules, Ticket
 from tests.fakes.backends import make_backend
 
@@ -112,15 +114,6 @@ def test_slow_lane_is_used_early_where_it_makes_nobody_late() -> None:
     assert pool.choose(1, 0, 100.0) is pool.lanes[1]
 
 
-def test_what_few_requests_exceed_is_learnt_and_forgotten_in_a_pause() -> None:
-    tally = Tally()
-    for number in range(400):
-        tally.came(0.01 if number % 2 else 0.03, number / 100)
-    assert 0.03 < tally.tail_s < 0.06
-    tally.came(0.01, 10.0)
-    assert tally.tail_s == 0.0
-
-
 def test_nobody_is_passed_where_lanes_are_alike() -> None:
     alike, uneven = pool_of(0.01, 0.01), pool_of(0.005, 0.04)
     for pool in (alike, uneven):
@@ -144,13 +137,3 @@ def test_idle_lanes_that_differ_little_take_turns() -> None:
         lane.last_pick = number
         begun[lane.backend.spec.name] += 1
     assert begun == {"b0": 15, "b1": 15}
-
-
-def test_lanes_count_as_more_alike_where_costs_vary_by_what_cannot_be_seen() -> None:
-    tally = Tally()
-    for _ in range(200):
-        tally.executed(0.0102, 0.01)
-    assert tally.idle_alike == IDLE_ALIKE
-    for number in range(200):
-        tally.executed(0.05 if number % 2 else 0.002, 0.01)
-    assert tally.idle_alike > 2 * IDLE_ALIKE

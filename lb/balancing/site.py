@@ -1,0 +1,81 @@
+"""A site: a backend, with what all lines have there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lb.domain.backend import Backend
+from lb.domain.load import Measured
+
+_MAX_PENALTY: Final = 64.0
+_PENALTY_HALF_LIFE_S: Final = 2.0
+_PENALTY_GONE: Final = 1.1
+_FORGIVEN: Final = 0.5
+"""What a good answer leaves of a penalty: it lasts where more than half of the requests fail."""
+_SPOKEN_FOR_AT_MOST: Final = 0.9
+_SPOKEN_FOR_STEP: Final = 0.1
+"""Smaller changes of what others take are left to what is learnt."""
+
+
+class Site:
+    """A backend, with what all lines have there."""
+
+    __slots__ = (
+        "backend", "due", "measured", "penalty", "penalty_at", "spoken_for",
+    )  # fmt: skip
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.due = 0
+        """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
+        self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
+        """What it says that executions take, by model and version."""
+        self.penalty = 1.0
+        """By how much it counts as slower because requests failed there."""
+        self.penalty_at = 0.0
+        self.spoken_for = min(backend.spoken_for, _SPOKEN_FOR_AT_MOST)
+        """The part of its time that goes to others, as far as what was learnt here has to do
+        with it."""
+
+    def measured_of(self, model: bytes, version: bytes) -> Measured | None:
+        """What executions of a version take; without one it is the newest that has run."""
+        if version:
+            return self.measured.get((model, version))
+        found = [each for each in self.measured if each[0] == model]
+        return self.measured[max(found, key=_newness)] if found else None
+
+    def speak_for(self, part: float) -> float:
+        """Such a part of its time goes to others. By what executions take longer than so far."""
+        part = min(part, _SPOKEN_FOR_AT_MOST)
+        if abs(part - self.spoken_for) < _SPOKEN_FOR_STEP and (part or not self.spoken_for):
+            return 1.0
+        factor = (1.0 - self.spoken_for) / (1.0 - part)
+        self.spoken_for = part
+        return factor
+
+    def failed(self, now: float) -> None:
+        """A request failed in a way that speaks against the backend."""
+        self.penalty = min(1.5 * self.penalty_now(now), _MAX_PENALTY)
+        self.penalty_at = now
+
+    def went_well(self, now: float) -> None:
+        """A request went well: what failed before counts less, so that a backend is not avoided for
+        long because of the requests of some client."""
+        left = _FORGIVEN * self.penalty_now(now)
+        self.penalty = left if left >= _PENALTY_GONE else 1.0
+        self.penalty_at = now
+
+    def penalty_now(self, now: float) -> float:
+        """What is left of the penalty."""
+        if self.penalty == 1.0:
+            return 1.0
+        left: float = self.penalty * 0.5 ** ((now - self.penalty_at) / _PENALTY_HALF_LIFE_S)
+        if left < _PENALTY_GONE:
+            self.penalty = left = 1.0
+        return left
+
+
+def _newness(version: tuple[bytes, bytes]) -> tuple[int, bytes]:
+    """Versions are numbers without leading zeros."""
+    return len(version[1]), version[1]

@@ -1,0 +1,88 @@
+"""A tally: what the lanes of one line know together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lb.balancing.cost import Cost
+
+if TYPE_CHECKING:
+    from lb.balancing.lanes import Lane
+
+TAIL: Final = 1.3
+"""Up to so many times `Tally.tail_s` is no later than others."""
+_UNKNOWN_S: Final = 0.01
+"""What is assumed while nothing is known of any lane."""
+IDLE_ALIKE: Final = 0.25
+"""Idle lanes that differ by less than that part take turns: it costs at most that part of one
+execution, and what was learnt of them differs by as much for no reason."""
+_VARIED_PART: Final = 0.03
+_PER_VARIED: Final = 1.5
+_MOST_ALIKE: Final = 0.8
+"""Where costs vary by what cannot be seen, lanes that seem to differ by more, too: these have had
+other requests."""
+_TAIL_PART: Final = 0.005
+"""Of what is known of the tail, what one request counts: it is made by rare times in which much
+waits, so several of these have to be remembered."""
+_TAIL_OFFS: Final = 3.0
+"""Mean deviations. That of an exponential distribution is 0.74 of its mean."""
+_TAIL_KNOWN: Final = 16
+_TAIL_FOR_S: Final = 1.0
+"""When nobody has come for so long, what waited then is gone, and says nothing of later."""
+
+
+class Tally:
+    """What the lanes of one line know together."""
+
+    __slots__ = (
+        "_came", "_came_at", "_executed", "_mean_s", "_off_s", "_varied", "best", "best_s",
+        "idle_alike", "in_flight", "tail_s", "usual",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        """Tickets under way."""
+        self.usual = Cost()
+        """What a request costs wherever it runs, of an execution that it shares its part: the
+        measure of work that waits."""
+        self.best_s = _UNKNOWN_S
+        """What an execution takes on the fastest lane: assumed of those that are not known, so
+        that they are tried."""
+        self.best: Lane | None = None
+        """The fastest lane."""
+        self.idle_alike = IDLE_ALIKE
+        """Idle lanes that differ by no more than that part are alike."""
+        self._executed = 0
+        self._varied = 0.0
+        """How far executions are from what was expected of them, in parts of the larger one."""
+        self.tail_s = 0.0
+        """What few requests would exceed if all went in the order in which they come; 0 where
+        that is not known, or where requests do not run one after the other."""
+        self._came = 0
+        self._came_at = 0.0
+        self._mean_s = 0.0
+        self._off_s = 0.0
+
+    def executed(self, took_s: float, expected_s: float) -> None:
+        """An execution took so long, of which so much was expected in its lane."""
+        off_s, larger_s = took_s - expected_s, took_s
+        if off_s < 0.0:
+            off_s, larger_s = -off_s, expected_s
+        self._executed += 1
+        part = max(_VARIED_PART, 1.0 / self._executed)
+        self._varied += part * (off_s / larger_s - self._varied)
+        self.idle_alike = min(max(_PER_VARIED * self._varied, IDLE_ALIKE), _MOST_ALIKE)
+
+    def came(self, takes_s: float, now: float) -> None:
+        """A request came that would take so long if all went in order."""
+        if now - self._came_at > _TAIL_FOR_S:
+            self._came = 0
+            self.tail_s = 0.0
+        self._came_at = now
+        self._came += 1
+        part = max(_TAIL_PART, 1.0 / self._came)
+        off_s = takes_s - self._mean_s
+        self._mean_s += part * off_s
+        self._off_s += part * (abs(off_s) - self._off_s)
+        if self._came >= _TAIL_KNOWN:
+            self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
