@@ -44,10 +44,11 @@ _MOST_UNREAD: Final = 2 * 2**20
 _YOUNG_S: Final = 1.0
 """A request that is reset younger than this counts as never meant, as with Envoy."""
 _OVERDUE: Final = 0.5
-_LEAST_DEADLINE_S: Final = 0.1
-"""A client whose deadline passes resets its request; that is no flood, unless the deadline is
-chosen for it. Its clock began before ours, by all the time that a thousand requests at once wait
-for their turn here, so half of it is enough."""
+_LEAST_DEADLINE_S: Final = 0.01
+"""A client whose deadline passes resets its request; that is no flood, unless it is over as soon as
+it comes. Its clock began before ours, by all the time that a thousand requests at once wait for
+their turn here, so half of it is enough. Short deadlines are no way around the budget: requests
+that have them could as well be left to end here, and as many begun."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
