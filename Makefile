@@ -3,7 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
+# Tests that need the processor and no clock; the others mostly wait.
+BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
+# What runs so takes the time that nobody else wants.
+IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
+
+.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -11,11 +16,17 @@ demo: $(VENV)/.run
 test: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q
 
-# What needs no quiet machine runs beside the tests, which mostly wait; its output comes after theirs.
+test-busy: $(VENV)/.test
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(BUSY_TESTS)
+
+test-waiting: $(VENV)/.test triton debian
+	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(BUSY_TESTS))
+
+# All tests in two halves; what needs no quiet machine runs beside those that wait, and its output comes after theirs.
 check: lint $(VENV)/.test .venvs/audit/.ready triton debian
 	@mkdir -p build; \
-	nice -n 19 $(MAKE) --no-print-directory types audit check-compiled >build/check.log 2>&1 & \
-	beside=$$!; $(MAKE) --no-print-directory test; tests=$$?; \
+	$(IDLE) $(MAKE) --no-print-directory types audit check-compiled test-busy >build/check.log 2>&1 & \
+	beside=$$!; $(MAKE) --no-print-directory test-waiting; tests=$$?; \
 	wait $$beside; beside=$$?; cat build/check.log; exit $$((tests || beside))
 
 lint: $(VENV)/.test
