@@ -97,7 +97,7 @@ class BatchLane(Lane):
         if now - self.cost.at > self.explore_s:
             took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now) / self.backend.share
+            took *= self.avoided(now)
         if self.others is not None:
             begins += self.others.wait_s(now)
             took *= self.others.slower(now)

@@ -32,6 +32,8 @@ _UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in r
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
 nearly twice as many plain ones."""
 _SURPRISES: Final = 3
+"""So many in a row are a change, more of them where executions run side by side: few that take long
+keep all instances, so that they end one after the other."""
 _FLOOR_S: Final = 1e-5
 _CLIP_DEVIATIONS: Final = 4.0
 _CLIP_SHARE: Final = 0.25
@@ -46,10 +48,13 @@ class Cost:
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_first", "_ratios", "_row_cov", "_row_mean",
         "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count",
-        "deviation_s", "mean_s", "row_s", "unsure_s",
+        "deviation_s", "mean_s", "row_s", "surprises", "unsure_s",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, instances: int = 1) -> None:
+        """Begin with nothing. `instances` is how many executions run side by side."""
+        self.surprises = _SURPRISES + instances - 1
+        """After so many in a row that are far from what was expected something has changed."""
         self.count = 0
         """Executions learnt from, and those that stand for what others had measured."""
         self.assumed = 0
@@ -129,7 +134,7 @@ class Cost:
         else:
             self._surprises += 1
             off = usual if off > 0 else -usual
-            if self._surprises >= _SURPRISES:
+            if self._surprises >= self.surprises:
                 self._surprises = 0
                 self._weight = 1
                 off = took_s - expected

@@ -92,7 +92,7 @@ class Lane:
         self.site = site
         self.backend = site.backend
         self.tally = tally
-        self.cost = Cost()
+        self.cost = Cost(plan.instances or 1)
         self.in_flight = 0
         self.work_s = 0.0
         """Execution time of those in flight."""
@@ -164,7 +164,7 @@ class Lane:
 
     def forget(self) -> None:
         """Nothing learnt holds."""
-        self.cost = Cost()
+        self.cost = Cost(self.instances)
         self.others = None
         self.explore_s = _EXPLORE_S
 
@@ -282,13 +282,17 @@ class Lane:
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now) / backend.share
+            took *= self.avoided(now)
         if self.others is not None:
             begins += self.others.wait_s(now)
             took *= self.others.slower(now)
         self.begins_at = begins
         self.takes_s = took
         return begins + took
+
+    def avoided(self, now: float) -> float:
+        """How many times as long it counts as taking as it does: it fails, or has just come."""
+        return self.site.penalty_now(now) / self.backend.share
 
     def _doubted(self, took_s: float, now: float) -> float:
         """An estimate that is old: a lane that was slow may have become as fast as the best."""
@@ -311,7 +315,7 @@ class Lane:
         if now - cost.at > self.explore_s:
             took = self._doubted(took, now)
         if self.backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now) / self.backend.share
+            took *= self.avoided(now)
         if self.others is not None:
             took = took * self.others.slower(now) + self.others.wait_s(now)
         return took

@@ -21,7 +21,8 @@ _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
 _ALIKE: Final = 1.2
 _IN_VAIN: Final = 2.0
-"""Nobody waits for a faster backend for so many times what one takes that is idle."""
+"""Nobody waits for a faster backend for so many times what one takes that is idle, nor for a better
+one."""
 
 
 class Line:
@@ -247,7 +248,7 @@ class Line:
         first = queue.level(now).turn().at(0)
         place = pool.before(pool.open_score, lane, now)
         # Who has waited for longer than the idle one takes was promised too much.
-        in_vain_at = first.came_at + _IN_VAIN * lane.takes_s
+        in_vain_at = first.came_at + _IN_VAIN * lane.takes_s / lane.avoided(now)
         is_in_vain = in_vain_at <= now and lane.in_flight < lane.instances
         if place < queue.count or is_in_vain:
             ticket = head

@@ -8,7 +8,9 @@ from typing import Final
 from lb.domain.backend import Backend
 from lb.domain.load import Measured
 
-_MAX_PENALTY: Final = 64.0
+_MAX_PENALTY: Final = 8.0
+"""So much keeps nearly all requests off where others can do them. More made backends that all fail
+half of the requests wait for each other."""
 _PENALTY_HALF_LIFE_S: Final = 2.0
 _PENALTY_GONE: Final = 1.1
 _FORGIVEN: Final = 0.5

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
+from statistics import median
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 REQUESTS = 2000
-TIMES_S = {
+TIMES_S: dict[str, Callable[[Random], float]] = {
     "alike": lambda _: 0.02,
     "any": lambda rng: rng.expovariate(1 / 0.02),
     "a few long": lambda rng: 0.002 if rng.random() < 0.95 else 0.5,
@@ -38,15 +41,18 @@ class Play:
         self.events: list[tuple[float, int, Ticket | None]] = []
         self.inside: dict[object, list[Ticket]] = {each: [] for each in self.backends}
         self.waiting: set[Ticket] = set()
-        self.idle_s = 0.0
+        self.in_vain_s = 0.0
+        """What all together have waited while some backend had nothing to do."""
+        self.usual_s = 0.0
+        self.took_s: list[float] = []
         self.done = 0
 
     def at(self, time: float, ticket: Ticket | None = None) -> None:
         heappush(self.events, (time, next(self.numbers), ticket))
 
     def run(self, load: float) -> None:
-        usual_s = sum(self.takes(self.rng) for _ in range(10_000)) / 10_000
-        rate = load * len(self.backends) * self.instances / usual_s
+        self.usual_s = sum(self.takes(self.rng) for _ in range(10_000)) / 10_000
+        rate = load * len(self.backends) * self.instances / self.usual_s
         came, due = 0, self.now
         while came < REQUESTS or self.events:
             if came < REQUESTS and (not self.events or due <= self.events[0][0]):
@@ -64,8 +70,8 @@ class Play:
         assert self.done == REQUESTS
 
     def pass_time(self, until: float) -> None:
-        if self.waiting and not all(self.inside.values()):
-            self.idle_s += until - self.now
+        if not all(self.inside.values()):
+            self.in_vain_s += len(self.waiting) * (until - self.now)
         self.now = max(self.now, until)
 
     def come(self) -> None:
@@ -86,6 +92,7 @@ class Play:
     def end(self, ticket: Ticket) -> None:
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
+        self.took_s.append(self.now - ticket.came_at)
         inside = self.inside[ticket.backend]
         inside.remove(ticket)
         if len(inside) >= self.instances:
@@ -113,10 +120,21 @@ class Play:
 )
 @example(seed=0, backends=3, instances=1, times="alike", failing=0.05)
 @example(seed=0, backends=3, instances=1, times="any", failing=0.1)
+@example(seed=892, backends=3, instances=4, times="a few long", failing=0.05)
 @example(seed=3, backends=14, instances=1, times="a few long", failing=0.0)
 def test_nobody_waits_for_long_while_a_backend_is_idle(
     seed: int, backends: int, instances: int, times: str, failing: float
 ) -> None:
     play = Play(seed, backends, instances, times, failing)
     play.run(load=0.9)
-    assert play.idle_s < 0.1 * play.now + 0.5
+    assert play.in_vain_s < 0.3 * REQUESTS * play.usual_s
+
+
+@pytest.mark.parametrize("failing", [0.3, 0.5, 0.9])
+@pytest.mark.parametrize("times", ["alike", "any"])
+def test_requests_that_fail_everywhere_cost_the_others_no_more_than_a_few_executions(
+    times: str, failing: float
+) -> None:
+    play = Play(0, 3, 1, times, failing)
+    play.run(load=0.8)
+    assert median(play.took_s) < 0.1

@@ -60,6 +60,18 @@ def test_bytes_explain_where_rows_are_not_known() -> None:
     assert cost.predict(1, 1_000) == pytest.approx(0.0011, abs=0.001)
 
 
+@pytest.mark.parametrize(("instances", "kept"), [(1, 2), (4, 5)])
+def test_executions_that_ran_side_by_side_are_no_change(instances: int, kept: int) -> None:
+    cost = Cost(instances)
+    for number in range(50):
+        cost.learn(0.002, 1, 100, number / 100)
+    for _ in range(kept):
+        cost.learn(0.5, 1, 100, 0.5)
+    assert cost.mean_s < 0.02
+    cost.learn(0.5, 1, 100, 0.5)
+    assert cost.mean_s > 0.2
+
+
 def test_estimate_is_never_negative() -> None:
     rng = Random(3)
     cost = Cost()

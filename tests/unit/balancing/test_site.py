@@ -25,7 +25,7 @@ def test_a_penalty_grows_by_each_failure_and_fades(site: Site) -> None:
 def test_a_penalty_has_a_bound(site: Site) -> None:
     for _ in range(100):
         site.failed(100.0)
-    assert site.penalty_now(100.0) == 64.0
+    assert site.penalty_now(100.0) == 8.0
 
 
 def test_a_good_answer_halves_a_penalty_until_it_is_gone(site: Site) -> None:
