@@ -19,7 +19,7 @@ from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 _ALIKE: Final = 0.05
 """Ends that differ by less than that part of the time until then, and by less than is known, are
 the same: then it is the lane with less to do, or whichever was picked least recently."""
-_PASSED: Final = 0.7
+_PASSED: Final = 0.65
 """For what part of `Tally.tail_s` a request may be passed, an execution less."""
 SLOW: Final = 1.25
 """A lane that takes so many times as long as the fastest is a slow one."""
