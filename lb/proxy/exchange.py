@@ -4,7 +4,7 @@ besides its heads and pipes."""
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
@@ -15,6 +15,9 @@ from lb.domain.outcome import Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.telemetry.record import RequestRecord
+
+_READ_LATE_S: Final = 0.02
+"""What was on the way when a connection was lost may be read so much later."""
 
 
 class Queued:
@@ -75,6 +78,21 @@ class Particulars:
         """Requests within it, where it is a stream; closed when the attempt is over."""
 
 
+class Loss(NamedTuple):
+    """A connection that was lost, and the request with it."""
+
+    backend: Backend | None
+    at: float
+
+    def was_survived(self) -> bool:
+        """Whether the backend has certainly been there since: it said something, to anybody."""
+        if self.backend is None:
+            return False
+        since = self.at + _READ_LATE_S
+        ports = [port for port in self.backend.ports if port is not None]
+        return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
+
+
 class Exchange(RequestRecord):
     """A request from its head to its end. Protocol relays extend it.
 
@@ -83,7 +101,7 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "losses",
+        "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "loss",
         "particulars", "permit", "port", "sent_after", "tried",
     )  # fmt: skip
 
@@ -97,8 +115,8 @@ class Exchange(RequestRecord):
     erred: int
     """The attempt of which those who judge backends know that it failed though it was answered;
     set with the first."""
-    losses: int
-    """Connections that were lost with it; set with the first, since nearly none has one."""
+    loss: Loss
+    """The last connection that was lost with it; set with the first, since nearly none has one."""
     held_until: float
     """When it is given up that waits for any backend; set when it first has to."""
 

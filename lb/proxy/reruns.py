@@ -19,6 +19,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolRef
 from lb.domain.rerun import DeadlyModels, RerunBudget
 from lb.domain.retry import LOSSES
+from lb.proxy.exchange import Loss
 
 if TYPE_CHECKING:
     from lb.proxy.exchange import Exchange
@@ -115,9 +116,9 @@ class Reruns:
         if exchange.model in self.never:
             return self._refuse("never")
         if outcome in LOSSES:
-            losses: int = getattr(exchange, "losses", 0)
-            exchange.losses = losses + 1
-            if losses:
+            before: Loss | None = getattr(exchange, "loss", None)
+            exchange.loss = Loss(exchange.backend, now)
+            if before is not None and not before.was_survived():
                 self.deadly.suspect(exchange.model, now)
                 return self._refuse("lost_twice")
             if self.deadly.is_blocked(exchange.model, now, exchange.attempt_at):
@@ -146,7 +147,7 @@ class Reruns:
         self.count += 1
         if not (self._waiting or self._busy()):
             self._took_s.clear()
-        if getattr(exchange, "losses", 0):
+        if getattr(exchange, "loss", None) is not None:
             took_s = self._took_s.get(exchange.model, 0.0)
             self._took_s[exchange.model] = max(took_s, now - exchange.attempt_at)
         self._waiting.append(_Suspect(exchange, go, now, due))

@@ -181,7 +181,7 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_reruns_refused_total",
         _COUNTER,
-        "Those that did not go again, by why: lost_twice (two servers were lost with it), "
+        "Those that did not go again, by why: lost_twice (two servers seem to have died of it), "
         "deadly_model (see `triton_lb_blocked_models`), never (a setting of the model) or budget.",
         ("why",),
     ),

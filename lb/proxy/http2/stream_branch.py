@@ -11,7 +11,7 @@ from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.kserve.stream_debts import Debts, StreamMessage
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Exchange, Loss, Particulars
 from lb.proxy.failure import upstream_detail
 from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
 from lb.proxy.http2.stream_work import Underway, Work
@@ -97,7 +97,10 @@ class Branch(Exchange):
         self.begun, self.opened_at = call.begun, call.opened_at
         self.is_movable, self.runs_once = call.is_stateless, call.runs_once
         self.has_steps = call.has_steps
-        self.tried, self.losses = call.tried, getattr(call, "losses", 0)
+        self.tried = call.tried
+        loss: Loss | None = getattr(call, "loss", None)
+        if loss is not None:
+            self.loss = loss
         self.upstream, call.upstream = call.upstream, None
         whole, request = call.request, self.request
         request.sink, request.sink_id, request.credit = whole.sink, whole.sink_id, whole.credit

@@ -249,3 +249,25 @@ def test_what_must_not_run_twice_does_not_go_again() -> None:
     assert not bench.reruns.may(bench.lost(b"orders"), Outcome.LOST)
     assert bench.reruns.may(bench.lost(b"m"), Outcome.LOST)
     assert bench.reruns.refused == {"never": 1}
+
+
+@pytest.mark.parametrize(
+    ("heard_after_s", "goes"), [(None, False), (0.0, False), (0.01, False), (0.05, True)]
+)
+@pytest.mark.parametrize("how", ["last_byte_at", "probed_at"])
+def test_a_server_that_was_heard_since_did_not_die(
+    how: str, heard_after_s: float | None, goes: bool
+) -> None:
+    bench = Bench()
+    one = bench.lost()
+    one.backend = bench.gone
+    assert bench.reruns.may(one, Outcome.LOST)
+    if heard_after_s is not None:
+        setattr(bench.gone.port(AppProtocol.HTTP), how, bench.loop.time() + heard_after_s)
+    one.backend = bench.backends[0]
+    bench.loop.advance(0.2)
+    assert bench.reruns.may(one, Outcome.LOST) is goes
+    assert bench.reruns.refused == ({} if goes else {"lost_twice": 1})
+    assert bench.reruns.may(bench.lost(), Outcome.LOST)
+    bench.loop.advance(1.0)
+    assert bench.reruns.may(bench.lost(), Outcome.LOST) is goes
