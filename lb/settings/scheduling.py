@@ -75,11 +75,12 @@ class SchedulingSettings(Section):
     instances busy that the model's configuration tells of, and their dynamic batcher; where it does
     not tell (ensembles, backends that mix requests by themselves) there is no limit, but requests
     go by speed as well; decoupled models and servers other than Triton are not scheduled.
-    `adaptive`: found by measuring. A number. `off`: nothing is scheduled. Left out: `auto` with the
-    policy `least_loaded`, `off` with another one."""
+    `adaptive`: found by measuring, not for decoupled models. A number: exactly that, also for
+    decoupled models and servers of kind `kserve`. `off`: nothing is scheduled. Left out: `auto`
+    with the policy `least_loaded`, `off` with another one."""
     queue: Count = 100_000
     """Requests of one model that wait at once; beyond that those of the lowest priority are
-    refused."""
+    refused, of the tenant of which most wait. 0: nobody waits, not even for a faster backend."""
     max_wait: Duration = 0.0
     """How long a request may wait; then it is refused. 0 is no limit but the request's own
     deadline."""
@@ -97,7 +98,7 @@ class SchedulingSettings(Section):
     """Header with the priority of a request, 1 being the highest; it outweighs the request
     parameter `priority`. Left out: no header is read."""
     priority: Priority = 2
-    """Priority of requests that name none, or 0."""
+    """Priority of requests that name none, or 0. From 16 on all are one."""
     priorities: PriorityOrder = PriorityOrder.STRICT
     """`strict`: lower ones get what the higher ones leave; `weighted`: all get their part, by
     `weights`."""
