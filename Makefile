@@ -23,9 +23,10 @@ test-waiting: $(VENV)/.test triton debian
 	$(BIN)/python -m pytest -q $(addprefix --ignore=,$(BUSY_TESTS))
 
 # All tests in two halves; what needs no quiet machine runs beside those that wait, and its output comes after theirs.
+# There a test may take long without being at fault.
 check: lint $(VENV)/.test .venvs/audit/.ready triton debian
 	@mkdir -p build; \
-	$(IDLE) $(MAKE) --no-print-directory types audit check-compiled test-busy >build/check.log 2>&1 & \
+	TEST_LIMIT_S=300 $(IDLE) $(MAKE) --no-print-directory types audit check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-waiting; tests=$$?; \
 	wait $$beside; beside=$$?; cat build/check.log; exit $$((tests || beside))
 

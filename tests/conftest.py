@@ -13,13 +13,14 @@ import traceback
 from collections.abc import Generator
 from types import FrameType
 
+import hypothesis
 import pytest
 
 from lb.wire.native import is_compiled
 
 RUN_LIMIT_S = 40 * 60.0
 """Some four times what all tests take."""
-TEST_LIMIT_S = 90.0
+TEST_LIMIT_S = float(os.environ.get("TEST_LIMIT_S", "90"))
 """No test may hang the run; the longest takes about 15 s on two idle cores."""
 _AGAIN_S = 5.0
 """The error may be raised within a callback, whose loop logs it and goes on waiting."""
@@ -33,6 +34,19 @@ _STARTED_AT = time.monotonic()
 
 # Hundreds of processes of the product are started: each would compile all of its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Always the same examples and no limit of time: a run tells of the change, not of chance or of what
+# else the machine does. `@settings` takes the rest from this profile when a module is imported, so it
+# is loaded before. `--hypothesis-profile=default` searches at random.
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("repeatable")
 
 
 class _Watch(threading.Thread):
