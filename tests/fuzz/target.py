@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 TIME_LIMIT_S = 5.0
-"""For one input, on a machine that has other things to do. The slowest take 20 ms."""
+"""Of processor time, for one input. The slowest take 20 ms."""
 MAX_SIZE = 4096
 """Bytes of a generated input; seeds may be longer."""
 _BYTE_BY_BYTE = 300
@@ -71,15 +71,15 @@ def same_for_every_cutting(read: Callable[[list[bytes]], Any], data: bytes) -> A
 
 @contextmanager
 def time_limit(seconds: float = TIME_LIMIT_S) -> Iterator[None]:
-    """Raise TimeoutError in what takes longer. Main thread only."""
+    """Raise TimeoutError in what computes for longer. Main thread only."""
 
     def expire(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"one input took more than {seconds} s")
 
-    previous = signal.signal(signal.SIGALRM, expire)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    previous = signal.signal(signal.SIGPROF, expire)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)
