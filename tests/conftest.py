@@ -36,8 +36,8 @@ _STARTED_AT = time.monotonic()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Always the same examples and no limit of time: a run tells of the change, not of chance or of what
-# else the machine does. `@settings` takes the rest from this profile when a module is imported, so it
-# is loaded before. `--hypothesis-profile=default` searches at random.
+# else the machine does. `@settings` takes the rest from this profile when a module is imported, so
+# it is loaded before. `--hypothesis-profile=default` searches at random.
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
