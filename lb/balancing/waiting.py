@@ -25,9 +25,12 @@ remembered, so that it is found after a while."""
 _SPARE: Final = 16
 """Empty queues among the turns that are not worth clearing away."""
 _COMPACT: Final = 64
+_UNNAMED_S: Final = 5.0
+"""A request without a deadline counts as due so long after it came: its client has one too, and did
+not say which. With much more, what came over HTTP waited behind all of gRPC, whose clients do."""
 _PATIENCE: Final = 10.0
-"""A request without a deadline may be passed by shorter ones that come no later than so many times
-its execution time after it: what one waits should be in proportion to what one asks for."""
+"""Beside that it may be passed by shorter ones that come no later than so many times its execution
+time after it: what one waits should be in proportion to what one asks for."""
 _LAST_NUMBER: Final = 1 << 62
 
 
@@ -308,7 +311,7 @@ class WaitingQueue:
     def key(self, ticket: Ticket) -> float:
         """When a ticket counts as due."""
         patience_s = _PATIENCE * ticket.work_s
-        return min(ticket.deadline, ticket.came_at + self._rules.max_starve_s + patience_s)
+        return min(ticket.deadline, ticket.came_at + _UNNAMED_S + patience_s)
 
     def _weight(self, number: int) -> float:
         return self._rules.weights.get(number, 0.5**number)

@@ -44,6 +44,12 @@ def check_client_limits(limits: Entries, tokens: Entries) -> Iterator[tuple[Path
             yield (*path, "by"), "there is no token with the role infer or control"
 
 
+def check_tenants(scheduling: Mapping[str, object], tokens: Entries) -> Iterator[tuple[Path, str]]:
+    """Tenants can be told apart."""
+    if scheduling.get("tenants") == "token" and not _has_role(tokens, _FOR_CLIENTS):
+        yield ("scheduling", "tenants"), "there is no token with the role infer or control"
+
+
 def check_admin(
     admin: Mapping[str, object], address: Address | None, tokens: Entries
 ) -> Iterator[tuple[Path, str]]:

@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lb.domain.backend import Address
-from lb.settings.access_relations import check_admin, check_client_limits, check_tokens
+from lb.settings.access_relations import (
+    check_admin,
+    check_client_limits,
+    check_tenants,
+    check_tokens,
+)
 from lb.settings.backend_relations import (
     address_at,
     check_backends,
@@ -60,6 +65,7 @@ def check_relations(root: Mapping[str, object]) -> Iterator[Finding]:
     tokens = entries(access.get("tokens"))
     yield from check_tokens(tokens)
     yield from check_client_limits(entries(access.get("limits")), tokens)
+    yield from check_tenants(mapping(root.get("scheduling")), tokens)
     yield from check_admin(mapping(root.get("admin")), listeners.get("admin"), tokens)
     if str(access.get("header", "")).lower() in _RESERVED:
         yield ("access", "header"), "this header has another meaning"

@@ -56,6 +56,17 @@ def test_earliest_deadline_goes_first() -> None:
     assert served(queue_of([never, late, soon])) == [soon, late, never]
 
 
+def test_those_that_name_a_deadline_pass_one_without_for_seconds_at_most() -> None:
+    quiet = ticket(1, came_at=100.0, work_s=0.05)
+    queue = queue_of(
+        [
+            quiet,
+            *(ticket(n, came_at=99.9 + n, deadline=104.9 + n, work_s=0.05) for n in range(2, 9)),
+        ]
+    )
+    assert queue.level(101.0).turn().at(0) is quiet
+
+
 def test_one_without_a_deadline_is_not_passed_for_ever() -> None:
     rules = QueueRules(max_starve_s=5.0)
     patient = ticket(1, came_at=0.0, work_s=0.01)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.backend import parse_address
-from lb.settings.access_relations import check_admin, check_client_limits, check_tokens, is_loopback
+from lb.settings.access_relations import (
+    check_admin,
+    check_client_limits,
+    check_tenants,
+    check_tokens,
+    is_loopback,
+)
 
 SECRET = "0123456789abcdef"
 
@@ -53,6 +59,14 @@ def test_a_limit_by_token_needs_tokens_of_clients(roles: object, works: bool) ->
     token = {"name": "a"} if roles is None else {"name": "a", "roles": roles}
     found = at(check_client_limits([{"by": "token", "concurrent": 1}], [token]))
     assert found == ([] if works else ["access.limits.0.by"])
+
+
+def test_tenants_by_token_need_tokens_of_clients() -> None:
+    by_token = {"tenants": "token"}
+    assert at(check_tenants(by_token, [])) == ["scheduling.tenants"]
+    assert at(check_tenants(by_token, [{"name": "a", "roles": ["read"]}])) == ["scheduling.tenants"]
+    assert at(check_tenants(by_token, [{"name": "a"}])) == []
+    assert at(check_tenants({"tenants": "header"}, [])) == []
 
 
 @pytest.mark.parametrize(
