@@ -53,9 +53,8 @@ class Call(AttemptedCall):
         relay.dispatcher.begin(self)
         head = self.head
         if head.is_plain and not end_stream:
-            timeout_s = head.timeout_s or relay.options.request_timeout_s
-            if timeout_s:
-                self.timer = relay.timers.after(timeout_s, self._expire)
+            if head.timeout_s or relay.options.request_timeout_s:
+                self.set_timer()
             self.held_back = True
         else:
             self._begin_other(end_stream)
@@ -66,13 +65,11 @@ class Call(AttemptedCall):
         head = self.head
         if end_stream:
             self.request.ended = True
-        if head.timeout_s is not None:
-            if head.timeout_s <= 0:
-                self.fail(Reason.DEADLINE, "deadline exceeded")
-                return
-            self.timer = relay.timers.after(head.timeout_s, self._expire)
-        elif relay.options.request_timeout_s:
-            self.timer = relay.timers.after(relay.options.request_timeout_s, self._expire)
+        if head.timeout_s is not None and head.timeout_s <= 0:
+            self.fail(Reason.DEADLINE, "deadline exceeded")
+            return
+        if head.timeout_s or relay.options.request_timeout_s:
+            self.set_timer()
         if not is_refused(self):
             self._proceed(end_stream)
 
@@ -93,9 +90,8 @@ class Call(AttemptedCall):
         # common unary call; those are the reference.
         relay = self.relay
         relay.dispatcher.open_exchanges += 1
-        timeout_s = self.head.timeout_s or relay.options.request_timeout_s
-        if timeout_s:
-            self.timer = relay.timers.after(timeout_s, self._expire)
+        if self.head.timeout_s or relay.options.request_timeout_s:
+            self.set_timer()
         self._place_whole(payload, size)
 
     def _place_whole(self, payload: bytes, size: int) -> None:

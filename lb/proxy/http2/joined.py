@@ -105,8 +105,13 @@ class JoinedStreams(Exchange):
         """The ledger wants this call's bytes back."""
         self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
 
+    def set_timer(self) -> None:
+        """Have the call end when its time is up: its client's, or the configured one."""
+        timeout_s = _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
+        self.timer = self.relay.timers.after(timeout_s, self._expire)
+
     def _expire(self) -> None:
-        """The client's deadline has passed."""
+        """The client's deadline, or ours, has passed."""
         self.timer = None
         self.fail(Reason.DEADLINE, "Deadline Exceeded", Outcome.DEADLINE)
 
@@ -145,11 +150,8 @@ class JoinedStreams(Exchange):
     @property
     def due(self) -> float:
         """See `Exchange`."""
-        head = self.head
-        timeout_s = (
-            self.relay.options.request_timeout_s if head.timeout_s is None else head.timeout_s
-        )
-        return self.started_at + timeout_s if timeout_s else inf
+        asked_s, own_s = self.head.timeout_s, self.relay.options.request_timeout_s
+        return self.started_at + _shorter(asked_s, own_s) if asked_s or own_s else inf
 
     def hint(self, name: bytes) -> bytes:
         """See `Exchange`."""
@@ -223,3 +225,9 @@ class JoinedStreams(Exchange):
         request.owner = response.owner = None
         response.opposite = self.relay.no_pipe
         self.relay.dispatcher.finish(self, reason, now)
+
+
+def _shorter(asked_s: float | None, own_s: float) -> float:
+    """How long a call may take for which its client, or the configuration, says so, or both; what
+    is not said is None or 0."""
+    return min(asked_s, own_s) if asked_s and own_s else asked_s or own_s

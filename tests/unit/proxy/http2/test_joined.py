@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lb.domain.outcome import Outcome, Reason
 from lb.proxy.http2.relay import Http2Options
 from lb.wire.grpc.status import GrpcStatus
-from tests.fakes.frames import CANCEL, RESPONSE_FIELDS, RST_STREAM, answer, call, data, headers, rst
+from tests.fakes.frames import (
+    CANCEL,
+    RESPONSE_FIELDS,
+    RST_STREAM,
+    answer,
+    call,
+    data,
+    headers,
+    named,
+    request_fields,
+    rst,
+)
 from tests.fakes.links import PaperRelay
 
 
@@ -19,6 +32,31 @@ async def test_deadline_ends_the_call_on_both_sides() -> None:
     (head,) = client.gets()
     assert b"grpc-status\x014" in head.payload
     assert [(f.kind, f.code) for f in backend.gets()] == [(RST_STREAM, CANCEL)]
+    assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)]
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("begins_with", ["whole", "message", "end"])
+@pytest.mark.parametrize(("asked", "own_s"), [(b"9S", 2.0), (b"2S", 9.0)])
+async def test_the_shorter_time_ends_a_call_that_has_two(
+    asked: bytes, own_s: float, begins_with: str
+) -> None:
+    relay = PaperRelay(options=Http2Options(request_timeout_s=own_s))
+    relay.backend()
+    client = relay.client()
+    head = request_fields((b"grpc-timeout", asked))
+    if begins_with == "whole":
+        client.sends(call(1, None, (b"grpc-timeout", asked)))
+    elif begins_with == "message":
+        client.sends(headers(1, head))
+        client.sends(data(1, named(), end=True))
+    else:
+        client.sends(headers(1, head, end=True))
+    (exchange,) = (pipe.owner for link in relay.links for pipe in link.streams.values())
+    assert exchange.due - exchange.started_at == 2.0
+    relay.loop.advance(1.9)
+    assert relay.outcomes.seen == []
+    relay.loop.advance(0.2)
     assert relay.outcomes.seen == [("b0", Outcome.DEADLINE)]
     assert relay.is_clean()
 
