@@ -44,11 +44,10 @@ _MOST_UNREAD: Final = 2 * 2**20
 _YOUNG_S: Final = 1.0
 """A request that is reset younger than this counts as never meant, as with Envoy."""
 _OVERDUE: Final = 0.5
-_LEAST_DEADLINE_S: Final = 0.01
-"""A client whose deadline passes resets its request; that is no flood, unless it is over as soon as
-it comes. Its clock began before ours, by all the time that a thousand requests at once wait for
-their turn here, so half of it is enough. Short deadlines are no way around the budget: requests
-that have them could as well be left to end here, and as many begun."""
+"""A client whose deadline passes resets its request; that is no flood. Its clock began before ours,
+by all the time that a thousand requests at once wait for their turn here, so half of it is enough.
+Short deadlines are no way around the budget: requests that have them could as well be left to end
+here, and as many begun. What is reset by the read that brings it has age 0, and counts."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -434,7 +433,7 @@ def _is_rapid(call: Call, now: float) -> bool:
     if call.begun or age_s >= _YOUNG_S:
         return False
     timeout_s = call.head.timeout_s
-    return timeout_s is None or age_s < max(_OVERDUE * timeout_s, _LEAST_DEADLINE_S)
+    return timeout_s is None or age_s < _OVERDUE * timeout_s
 
 
 specialise(ServerLink, *PER_SIDE)

@@ -224,9 +224,24 @@ async def test_client_is_named_by_its_address() -> None:
         (b"500m", 0.24, False, True),
         (b"500m", 0.26, False, False),
         (b"30m", 0.016, False, False),
-        (b"12m", 0.009, False, True),
+        (b"12m", 0.0065, False, False),
+        (b"2m", 0.0015, False, False),
+        (b"2m", 0.0005, False, True),
+        (b"1u", 0.0, False, True),
     ],
-    ids=["at once", "young", "old", "answered", "early", "due", "short", "tiny"],
+    ids=[
+        "at once",
+        "young",
+        "old",
+        "answered",
+        "early",
+        "due",
+        "short",
+        "shorter",
+        "tiny",
+        "tiny and early",
+        "with its head",
+    ],
 )
 async def test_only_resets_that_were_meant_from_the_start_are_a_flood(
     deadline: bytes, age_s: float, begun: bool, counts: bool
