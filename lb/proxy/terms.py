@@ -34,7 +34,7 @@ class Terms:
         self.trial = picker if isinstance(picker, TrialPicker) else None
         """Has a request for a backend that gets no others."""
         self.version = version
-        """Whose executions they are; empty: the backend knows."""
+        """Whose executions they are; empty: only the backend knows."""
         self.waits = waits
         """How long requests of the model waited."""
         self.options: object = None
@@ -94,7 +94,8 @@ class TermsBook:
         ready = route.ready_versions
         if asked and ready and asked not in ready and b"" not in ready:
             return None  # nobody has it, and clients may name any
-        version = asked if asked or len(ready) != 1 else min(ready)
+        # Versions that nobody is known to have share one line, since clients may name any.
+        version = asked if asked in ready else min(ready) if len(ready) == 1 else b""
         placement = self._placement(exchange)
         if placement.picker is None:
             return None

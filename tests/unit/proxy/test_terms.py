@@ -87,7 +87,8 @@ def test_a_version_that_nobody_has_is_not_scheduled() -> None:
     assert bench.find(b"5") is None
     bench.route = replace(bench.route, ready_versions=frozenset({b"3", b""}))
     bench.ref.publish(bench.snapshot())
-    assert bench.find(b"5").version == b"5"  # somebody does not tell
+    assert bench.find(b"3").version == b"3"
+    assert bench.find(b"5").version == b""  # somebody does not tell
 
 
 def test_another_pool_has_other_terms_at_once() -> None:
@@ -139,3 +140,14 @@ def test_versions_that_clients_make_up_do_not_pile_up() -> None:
     for number in range(3000):
         assert bench.find(b"%d" % number) is not None
     assert sum(len(each) for each in bench.book._known) <= 1024
+
+
+@pytest.mark.parametrize("ready", [(), (b"",), (b"", b"x")], ids=["nobody", "untold", "some"])
+def test_versions_that_nobody_is_known_to_have_are_scheduled_as_one(
+    ready: tuple[bytes, ...],
+) -> None:
+    bench = Bench()
+    bench.route = replace(bench.route, ready_versions=frozenset(ready))
+    bench.ref.publish(bench.snapshot())
+    asked = [b"", *(b"%d" % number for number in range(3000))]
+    assert {bench.find(version).version for version in asked} == {b""}
