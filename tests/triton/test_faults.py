@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,13 +16,15 @@ from tests.triton.load import Load
 from tests.triton.server import RealTriton
 
 CLIENTS = 12
-NOTICE_S = 0.5
+EACH = 4
+"""Requests that every Triton has when one is killed."""
+NOTICE_S = 5.0
 """The balancer hears of the end of a process by its closed sockets; on a busy machine its turn
-to look may come this late."""
-ON_ITS_WAY_S = 0.2
+to look may come late. That it comes soon is seen by how few requests fail."""
+ON_ITS_WAY_S = 1.0
 """From a client's clock to the balancer's choice, on a busy machine."""
-FROZEN_IS_OUT_S = 2.5
-RETURN_S = 10.0
+FROZEN_IS_OUT_S = 6.0
+RETURN_S = 30.0
 
 
 @pytest.fixture
@@ -34,6 +37,12 @@ def victim(balancer: RunningBalancer, tritons: tuple[RealTriton, ...]) -> Iterat
         chosen.restart()
     chosen.wait_ready()
     wait_until(balancer.all_in_rotation, timeout_s=30.0, what="all Tritons are back")
+
+
+@pytest.fixture
+def limited(tmp_path: Path, tritons: tuple[RealTriton, ...]) -> Iterator[RunningBalancer]:
+    """One that gives each Triton `EACH` requests at most, however quick it was before."""
+    yield from RunningBalancer.run(tmp_path, tritons, scheduling={"concurrency": EACH})
 
 
 async def wait_for_rotation(
@@ -57,8 +66,8 @@ async def test_killed_triton_costs_at_most_what_it_had_and_returns_after_a_resta
         await asyncio.to_thread(
             wait_until, lambda: not victim.is_running, timeout_s=5.0, what="it is dead"
         )
-        dead_at = time.monotonic()
         await wait_for_rotation(balancer, victim.name, "is_out", timeout_s=NOTICE_S)
+        out_at = time.monotonic()
         await load.wait_for_more(100)
         victim.restart()
         await asyncio.to_thread(victim.wait_ready)
@@ -66,32 +75,31 @@ async def test_killed_triton_costs_at_most_what_it_had_and_returns_after_a_resta
         await wait_for_rotation(balancer, victim.name, "is_in", timeout_s=RETURN_S)
         await load.wait_for(20, lambda s: s.began > ready_at and s.server == victim.name)
     assert len(load.failures) <= CLIENTS
-    assert [sample for sample in load.failures if sample.began > dead_at + NOTICE_S] == []
+    assert [sample for sample in load.failures if sample.began > out_at] == []
 
 
 async def test_kill_fails_no_request_on_the_other_tritons(
-    balancer: RunningBalancer, victim: RealTriton, tritons: tuple[RealTriton, ...]
+    victim: RealTriton, limited: RunningBalancer, tritons: tuple[RealTriton, ...]
 ) -> None:
-    each = 4
-    async with Load(balancer.target, clients=0) as load:
+    async with Load(limited.target, clients=0) as load:
         asked = [
-            asyncio.ensure_future(ask(1500))
+            asyncio.ensure_future(ask(5000))
             for ask in (load.ask_http, load.ask_grpc)
-            for _ in range(each * len(tritons) // 2)
+            for _ in range(EACH * len(tritons) // 2)
         ]
         await asyncio.to_thread(
             wait_until,
-            lambda: [view.in_flight for view in balancer.backends().values()] == [each] * 3,
-            timeout_s=5.0,
-            what=f"every Triton has {each} requests",
+            lambda: [view.in_flight for view in limited.backends().values()] == [EACH] * 3,
+            timeout_s=20.0,
+            what=f"every Triton has {EACH} requests",
         )
         victim.kill9()
         await asyncio.gather(*asked)
     served = Counter(sample.server for sample in load.samples)
-    assert len(load.failures) <= each
+    assert len(load.failures) <= EACH
     assert victim.name not in served
     for triton in tritons[:-1]:
-        assert served[triton.name] >= each
+        assert served[triton.name] >= EACH
 
 
 async def test_frozen_triton_is_out_in_time_and_no_request_fails(
@@ -102,7 +110,8 @@ async def test_frozen_triton_is_out_in_time_and_no_request_fails(
         victim.sigstop()
         await wait_for_rotation(balancer, victim.name, "is_out", timeout_s=FROZEN_IS_OUT_S)
         out_at = time.monotonic()
-        await load.wait_for_more(100)
+        # Twelve clients take two seconds for that, at least.
+        await load.wait_for_more(400)
         back_at = time.monotonic()
         victim.sigcont()
         await wait_for_rotation(balancer, victim.name, "is_in", timeout_s=RETURN_S)
