@@ -11,8 +11,8 @@ from typing import Any
 from tests.triton.server import RealTriton
 
 SLOW = "slow_start"
-SLOW_START_S = 2.5
-"""Longer than probes take to notice."""
+SLOW_START_S = 4.0
+"""Longer than probes take to notice, and than a request of milliseconds on a busy machine."""
 
 _SLOW_CONFIG = """
 backend: "python"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -37,7 +38,9 @@ def tritons(
             started.append(ExplicitTriton(name, workspace, records.directory, MODELS[:-1]))
         for triton in started:
             triton.wait_ready()
-            triton.ask("POST", f"/v2/repository/models/{SLOW}/load", {})
+        path = f"/v2/repository/models/{SLOW}/load"
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda triton: triton.ask("POST", path, {}), started))
         yield tuple(started)
     finally:
         for triton in started:
@@ -135,12 +138,12 @@ async def test_a_model_that_one_triton_unloads_is_served_by_the_others(
         await load.wait_for_more(10)
         path = "/v2/repository/models/sleeper"
         await asyncio.to_thread(victim.ask, "POST", f"{path}/unload", {})
-        await until(lambda: "sleeper" not in ready(balancer, victim), "the table knows", 10.0)
+        await until(lambda: "sleeper" not in ready(balancer, victim), "the table knows")
         settled = asyncio.get_running_loop().time()
         await load.wait_for_more(30)
         assert table(balancer, victim)["drift"]["models"] == ["sleeper"]
         await asyncio.to_thread(victim.ask, "POST", f"{path}/load", {})
-        await until(lambda: "sleeper" in ready(balancer, victim), "the table knows", 10.0)
+        await until(lambda: "sleeper" in ready(balancer, victim), "the table knows")
         await load.wait_for(5, lambda s: s.server == victim.name and s.began > settled)
     assert load.failures == []
 
@@ -161,21 +164,23 @@ async def test_a_triton_that_restarts_empty_gets_what_the_others_have(
             await load.wait_for_more(10)
             victim.kill9()
             await until(lambda: not victim.is_running, "it is dead")
-            dead_at = asyncio.get_running_loop().time()
+            await until(lambda: balancer.backends()[victim.name].is_out, "it is out of rotation")
             await until(lambda: not ready(balancer, victim), "its models are forgotten")
+            out_at = asyncio.get_running_loop().time()
             victim.restart_with()
             await until(lambda: ready(balancer, victim) == set(MODELS), "it has its models again")
-            await load.wait_for(5, lambda s: s.server == victim.name and s.began > dead_at)
+            await load.wait_for(5, lambda s: s.server == victim.name and s.began > out_at)
         assert victim.ready_models() == set(MODELS)
         (status,) = victim.ask("GET", "/v2/systemsharedmemory/region/restored/status")
         assert status == {"name": "restored", **region}
         assert victim.ask("GET", "/v2/logging")["log_verbose_level"] == 1
         assert victim.ask("GET", "/v2/trace/setting")["trace_rate"] == "7"
-        assert [each for each in load.failures if each.began > dead_at + 0.5] == []
+        assert len(load.failures) <= CLIENTS
+        assert [each for each in load.failures if each.began > out_at] == []
         restored = balancer.metrics_text() + replica.metrics_text()
         assert 'triton_lb_restored_total{kind="model",result="restored"}' in restored
         assert 'result="failed"' not in restored
-        await until(lambda: ready(replica, victim) == set(MODELS), "the other one knows", 10.0)
+        await until(lambda: ready(replica, victim) == set(MODELS), "the other one knows")
     finally:
         for triton in tritons:
             triton.ask("POST", "/v2/systemsharedmemory/unregister")
@@ -217,17 +222,17 @@ async def test_a_triton_that_restarts_empty_runs_models_as_the_others_do(
         )
         # Each withholds the model until it has compared it; one may find it ready before the other
         # has loaded it for the second time.
-        await until(lambda: victim.ask("GET", path) == other, "it runs as on the others", 20.0)
+        await until(lambda: victim.ask("GET", path) == other, "it runs as on the others")
         restored = balancer.metrics_text() + replica.metrics_text()
         assert 'triton_lb_restored_total{kind="configuration",result="restored"} 1.0' in restored
         assert 'result="failed"' not in restored
         # What only one is told is shown.
         config = {"parameters": {"config": json.dumps(usual)}}
         await asyncio.to_thread(victim.ask, "POST", f"/v2/repository/models/{model}/unload", {})
-        await until(lambda: model not in ready(balancer, victim), "the table knows", 10.0)
+        await until(lambda: model not in ready(balancer, victim), "the table knows")
         await asyncio.to_thread(victim.ask, "POST", f"/v2/repository/models/{model}/load", config)
-        await until(lambda: drift(balancer, victim) == [model], "it is shown", 20.0)
+        await until(lambda: drift(balancer, victim) == [model], "it is shown")
         assert drift(balancer, tritons[1]) == []
     finally:
         await asyncio.to_thread(load, usual)
-    await until(lambda: drift(balancer, victim) == [], "all are alike again", 20.0)
+    await until(lambda: drift(balancer, victim) == [], "all are alike again")
