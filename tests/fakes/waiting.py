@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(is_so: Callable[[], bool], *, at_most_s: float = 5.0) -> None:
+def wait_until(is_so: Callable[[], bool], *, at_most_s: float = 30.0) -> None:
     """Return as soon as `is_so`; fail the test when that takes too long."""
     deadline = time.monotonic() + at_most_s
     pause = threading.Event()

@@ -44,7 +44,7 @@ class _Resolving:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in self._answer]
 
 
-async def _outcome(loop: Any, address: Address, timeout_s: float = 2.0) -> Outcome:
+async def _outcome(loop: Any, address: Address, timeout_s: float = 30.0) -> Outcome:
     with pytest.raises(UpstreamError) as caught:
         await dial(loop, address, asyncio.Protocol, timeout_s)
     return caught.value.outcome
@@ -53,7 +53,7 @@ async def _outcome(loop: Any, address: Address, timeout_s: float = 2.0) -> Outco
 async def test_connection_is_made_without_delay_of_small_writes(listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     address = Address("127.0.0.1", _port(listener))
-    transport, protocol = await dial(loop, address, asyncio.Protocol, 2.0)
+    transport, protocol = await dial(loop, address, asyncio.Protocol, 30.0)
     try:
         assert isinstance(protocol, asyncio.Protocol)
         sock = transport.get_extra_info("socket")
@@ -117,7 +117,7 @@ async def test_unix_socket_is_dialed(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
         server.listen()
-        transport, _ = await dial(loop, Address(path=path), asyncio.Protocol, 2.0)
+        transport, _ = await dial(loop, Address(path=path), asyncio.Protocol, 30.0)
         accepted, _ = server.accept()
         transport.close()
         accepted.close()

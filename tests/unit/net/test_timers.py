@@ -171,7 +171,7 @@ async def test_it_runs_on_a_real_loop() -> None:
     fired = asyncio.Event()
     began = loop.time()
     wheel.after(0.005, fired.set)
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30):
         await fired.wait()
     assert loop.time() - began >= 0.004
     wheel.close()

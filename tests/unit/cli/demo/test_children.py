@@ -103,5 +103,5 @@ asyncio.run(main())
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    gone, alive = psutil.wait_procs([child], timeout=5)
+    gone, alive = psutil.wait_procs([child], timeout=30)
     assert (gone, alive) == ([child], [])

@@ -25,7 +25,7 @@ def spec_of(target: str, protocol: AppProtocol = AppProtocol.HTTP) -> BackendSpe
     return BackendSpec(name="a", grpc=address, headers=HEADERS)
 
 
-async def failure(spec: BackendSpec, timeout_s: float = 5.0) -> UpstreamError:
+async def failure(spec: BackendSpec, timeout_s: float = 30.0) -> UpstreamError:
     with pytest.raises(UpstreamError) as error:
         await Asker().http(spec, b"POST", b"/", (), bytes(1 << 20), timeout_s=timeout_s)
     return error.value
@@ -35,7 +35,7 @@ async def test_http_bodies_of_any_size_arrive() -> None:
     async with scripted_backend() as backend:
         for size in (0, 1, 5_000_000):
             answer = await Asker().http(
-                spec_of(backend.target), b"POST", b"/v2/x?y", (), bytes(size), timeout_s=10
+                spec_of(backend.target), b"POST", b"/v2/x?y", (), bytes(size), timeout_s=30
             )
             assert (answer.status, answer.body) == (200, b"ok")
             assert backend.requests[-1].body == bytes(size)
@@ -49,7 +49,7 @@ async def test_grpc_messages_of_any_size_arrive() -> None:
         spec = spec_of(target, AppProtocol.GRPC)
         for size in (0, 1, 5_000_000):
             answer = await Asker().grpc(
-                spec, path("ModelInfer").encode(), bytes(size), timeout_s=10
+                spec, path("ModelInfer").encode(), bytes(size), timeout_s=30
             )
             assert answer.status == 0
             assert answer.message == bytes(size)
@@ -59,7 +59,7 @@ async def test_grpc_messages_of_any_size_arrive() -> None:
 async def test_grpc_errors_are_answers() -> None:
     async with grpc_server() as (_, target):
         spec = spec_of(target, AppProtocol.GRPC)
-        answer = await Asker().grpc(spec, path("Fail").encode(), timeout_s=10)
+        answer = await Asker().grpc(spec, path("Fail").encode(), timeout_s=30)
         assert (answer.status, answer.detail) == (3, "bad ünïcode: 100 %")
 
 
@@ -104,7 +104,7 @@ async def test_an_answer_before_the_end_of_the_request_counts() -> None:
 
     async with scripted_backend(refuse_early) as backend:
         spec = spec_of(backend.target)
-        answer = await Asker().http(spec, b"POST", b"/", (), bytes(50_000_000), timeout_s=10)
+        answer = await Asker().http(spec, b"POST", b"/", (), bytes(50_000_000), timeout_s=30)
     assert (answer.status, answer.body) == (413, b"too much")
 
 
@@ -118,7 +118,7 @@ async def test_an_answer_for_which_there_is_no_room_is_given_up() -> None:
     async with scripted_backend() as backend:
         spec = spec_of(backend.target)
         with pytest.raises(UpstreamError) as error:
-            await Asker().http(spec, b"GET", b"/", timeout_s=5, keep=keep)
+            await Asker().http(spec, b"GET", b"/", timeout_s=30, keep=keep)
     assert error.value.outcome is Outcome.CANCELLED
     assert len(kept) == 1
 
@@ -133,10 +133,12 @@ async def test_a_call_that_is_cancelled_closes_its_connection() -> None:
         closed.set()
 
     async with scripted_backend(wait) as backend:
-        call = asyncio.create_task(Asker().http(spec_of(backend.target), b"GET", b"/", timeout_s=5))
+        call = asyncio.create_task(
+            Asker().http(spec_of(backend.target), b"GET", b"/", timeout_s=30)
+        )
         await asked.wait()
         call.cancel()
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), 30)
 
 
 async def test_a_port_that_a_backend_does_not_have_is_a_bug() -> None:
@@ -152,8 +154,8 @@ async def test_answers_that_are_longer_than_wanted_are_not_read() -> None:
     async with scripted_backend(long) as backend:
         spec = spec_of(backend.target)
         with pytest.raises(UpstreamError, match="too long"):
-            await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=5)
-        answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=5)
+            await Asker(answer_bytes=69_999).http(spec, b"GET", b"/", timeout_s=30)
+        answer = await Asker(answer_bytes=70_000).http(spec, b"GET", b"/", timeout_s=30)
         assert len(answer.body) == 70_000
 
 

@@ -29,7 +29,7 @@ from tests.fakes.http1_backend import scripted_backend
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
 
 
-async def put(question: Question, backend: Backend, timeout_s: float = 5.0) -> Result:
+async def put(question: Question, backend: Backend, timeout_s: float = 30.0) -> Result:
     reach = Reach(backend, (backend.spec.http is not None, backend.spec.grpc is not None))
     return await Calls(Asker(), monotonic).put(question, reach, timeout_s, lambda _: True)
 

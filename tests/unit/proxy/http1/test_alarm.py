@@ -15,12 +15,12 @@ async def test_alarm_rings_at_the_earliest_time_asked_for() -> None:
     rang = asyncio.Event()
     alarm = Alarm(timers, loop.time, rang.set)
     started = loop.time()
-    alarm.ring_by(started + 60)
+    alarm.ring_by(started + 600)
     alarm.ring_by(started + 0.03)
-    alarm.ring_by(started + 30)
+    alarm.ring_by(started + 300)
     assert alarm.due == started + 0.03
-    await asyncio.wait_for(rang.wait(), 5)
-    assert 0.02 <= loop.time() - started < 2
+    await asyncio.wait_for(rang.wait(), 30)
+    assert loop.time() - started >= 0.02
     assert alarm.due == inf
     timers.close()
 
@@ -30,7 +30,7 @@ async def test_time_that_has_passed_rings_soon() -> None:
     timers = TimerWheel(loop)
     rang = asyncio.Event()
     Alarm(timers, loop.time, rang.set).ring_by(0.0)
-    await asyncio.wait_for(rang.wait(), 5)
+    await asyncio.wait_for(rang.wait(), 30)
     timers.close()
 
 
@@ -45,6 +45,6 @@ async def test_cancelled_alarm_stays_silent() -> None:
     alarm.cancel()
     alarm.ring_by(loop.time())
     timers.after(0.1, after.set)
-    await asyncio.wait_for(after.wait(), 5)
+    await asyncio.wait_for(after.wait(), 30)
     assert rung == []
     timers.close()
