@@ -11,6 +11,7 @@ from benchmarks.faults.load import Load, Mix
 from benchmarks.faults.rogue import CHURNS, Rogue
 
 MIX = Mix(rate=200.0, steps=0.0, streams=0.0)
+ENOUGH = 60
 
 
 async def asked_of_it(folder: Path, conduct: str) -> Joined:
@@ -19,7 +20,9 @@ async def asked_of_it(folder: Path, conduct: str) -> Joined:
         rogue.conduct = conduct
         load = Load(rogue.target, MIX, seed=1)
         async with load.running():
-            await asyncio.sleep(0.5)
+            async with asyncio.timeout(30):
+                while len(load.ledger.asked) < ENOUGH:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0.01)
     return join(load.ledger.asked.values(), BackendLedgers(folder).news())
 
 
@@ -29,7 +32,6 @@ def failed(joined: Joined) -> list[Asked]:
 
 async def test_its_answers_are_those_of_the_model_while_it_is_well(tmp_path: Path) -> None:
     joined = await asked_of_it(tmp_path, "")
-    assert len(joined.asked) > 20
     assert failed(joined) == []
     assert joined.wrong() == []
 

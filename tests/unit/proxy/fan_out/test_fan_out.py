@@ -104,13 +104,13 @@ async def test_who_refuses_everywhere_is_an_error() -> None:
 
 
 async def test_stragglers_are_waited_for_up_to_the_deadline() -> None:
-    stage = Stage(FanOutOptions(deadline_s=0.1, read_timeout_s=0.1))
+    stage = Stage(FanOutOptions(deadline_s=1.0, read_timeout_s=1.0))
     async with scripted_backend(serving(b"[]")) as a, scripted_backend(silent) as b:
         stage.add(backend_at("a", a.target))
         stage.add(backend_at("b", b.target))
         answer = await stage.ask(LOAD)
         assert (answer.status, answer.reason) == (504, Reason.DEADLINE)
-        assert error_of(answer).endswith("b: no answer within 0.1 s")
+        assert error_of(answer).endswith("b: no answer within 1 s")
         answer = await stage.ask(INDEX)
         assert (answer.status, answer.body) == (200, b"[]")
 
