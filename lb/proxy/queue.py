@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -33,6 +34,9 @@ _HELD_AT_MOST: Final = 1 << 20
 """Bytes of one waiting request that are held at most: the stream's window, or less."""
 _TURNS_AT_ONCE: Final = 64
 """Requests that begin, or are refused, in one turn of the loop."""
+_ANEW_AT_ONCE: Final = 32
+"""Those among them that are placed anew, or looked at for that; the others are not to wait for
+thousands of those."""
 _MAX_TENANT: Final = 128
 _OK: Final = 200
 _GOOD: Final = Ending.GOOD
@@ -57,6 +61,8 @@ _LOOK_S: Final = 0.1
 """How soon one that no backend would take goes to any of them again."""
 _APART_S: Final = 0.05
 """Between two looks at those."""
+_AT_ONCE: Final = -inf
+"""When those are placed anew that had waited for a turn, which they cannot have any more."""
 _NO_BACKEND: Final = "no backend is available"
 
 Later = Callable[[float, Callable[[], None]], Any]
@@ -92,9 +98,9 @@ class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
-        "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due", "_is_soon",
-        "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options", "placement",
-        "places", "scheduler", "terms", "whys",
+        "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
+        "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
+        "placement", "places", "scheduler", "terms", "whys",
     )  # fmt: skip
 
     def __init__(
@@ -126,10 +132,12 @@ class Queue:
         self._held = 0
         """Bytes that those which wait may come to hold."""
         self._homeless: dict[Exchange, float] = {}
-        """Exchanges that no backend would take, and when they are placed anew, whatever the pool
-        is then."""
+        """Exchanges that no backend would take, or that cannot have their turn any more, and when
+        they are placed anew, whatever the pool is then."""
         self._homeless_due = inf
         """When these are to be looked at though the pool stays as it is."""
+        self._anew: deque[Exchange] = deque()
+        """Those of them that are to be looked at now; some may have left."""
         self._is_soon = False
         self._is_stale = False
         """There is another snapshot."""
@@ -365,7 +373,7 @@ class Queue:
 
     @property
     def homeless(self) -> int:
-        """How many wait for any backend."""
+        """How many wait for any backend, or to be placed anew."""
         return len(self._homeless)
 
     # Turns
@@ -391,18 +399,20 @@ class Queue:
             is_news = self._is_stale
             if is_news:
                 self._follow(now)
-            left = self._go(now)
-            if self._homeless and (is_news or now >= self._homeless_due):
-                self._look_at_homeless(now, is_news=is_news)
+            left = _TURNS_AT_ONCE
+            if self._anew or (self._homeless and (is_news or now >= self._homeless_due)):
+                left -= self._place_anew(now, is_news=is_news)
+            left = self._go(now, left)
         finally:
             self._arm(self.scheduler.wake_at, now)
+            if self._anew:
+                self._soon()
         if not left:
             self._soon()
 
-    def _go(self, now: float) -> int:
-        """Begin or refuse some; gives how many more might have been in this turn."""
+    def _go(self, now: float, left: int) -> int:
+        """Begin or refuse so many; gives how many more might have been."""
         scheduler = self.scheduler
-        left = _TURNS_AT_ONCE
         while left:
             ticket = scheduler.next_due(now)
             if ticket is None:
@@ -434,26 +444,40 @@ class Queue:
             queued.turn = None
             self.scheduler.over(ticket, now, Ending.NEITHER)
 
-    def _look_at_homeless(self, now: float, *, is_news: bool) -> None:
-        """Place those anew that have waited long enough, and where there is another pool all for
-        whom it has a backend; refuse those that are to be given up."""
-        for exchange, look_at in list(self._homeless.items()):
-            is_served = (is_news or look_at <= now) and bool(self.placement(exchange).eligible)
-            if not (is_served or look_at <= now) or exchange not in self._homeless:
-                continue
-            del self._homeless[exchange]
-            if is_served:
-                exchange.tried = ()
-                exchange.go_on()
-            elif now >= exchange.held_until:
-                exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
-            else:
-                self._homeless[exchange] = exchange.held_until
-        self._homeless_due = inf
-        if self._homeless:
-            # All of them are looked at together, so this is not done for each.
-            self._homeless_due = max(min(self._homeless.values()), now + _APART_S)
-            self._arm(self._homeless_due, now)
+    def _place_anew(self, now: float, *, is_news: bool) -> int:
+        """Look at some that are not where they could have a turn: at those that have waited long
+        enough, and where there is another pool at all. Gives at how many."""
+        anew, homeless = self._anew, self._homeless
+        if is_news or not anew:
+            # Whoever was looked at stands behind the others, so that frequent news keep nobody
+            # from being looked at.
+            self._anew = anew = deque([e for e, due in homeless.items() if is_news or due <= now])
+        count = 0
+        while anew and count < _ANEW_AT_ONCE:
+            exchange = anew.popleft()
+            due = homeless.pop(exchange, None)
+            if due is not None:
+                count += 1
+                self._look_at(exchange, due, now)
+        if not anew:
+            self._homeless_due = inf
+            if homeless:
+                # All of them are looked at together, so this is not done for each.
+                self._homeless_due = max(min(homeless.values()), now + _APART_S)
+                self._arm(self._homeless_due, now)
+        return count
+
+    def _look_at(self, exchange: Exchange, due: float, now: float) -> None:
+        """Place an exchange anew if that may help; refuse it if it is to be given up."""
+        if due == _AT_ONCE:
+            exchange.go_on()
+        elif self.placement(exchange).eligible:
+            exchange.tried = ()
+            exchange.go_on()
+        elif now >= exchange.held_until:
+            exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
+        else:
+            self._homeless[exchange] = due if due > now else exchange.held_until
 
     # Another snapshot
 
@@ -472,7 +496,7 @@ class Queue:
             queued = _queued(exchange) if exchange is not None else None
             if exchange is not None and queued is not None:
                 queued.ticket = None
-                exchange.go_on()
+                self._homeless[exchange] = _AT_ONCE
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""

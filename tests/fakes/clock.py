@@ -77,6 +77,14 @@ class FakeLoop(asyncio.AbstractEventLoop):
             handle._run()
         self._now = until
 
+    def turn(self) -> None:
+        """Make the calls that are due, but none that they ask for."""
+        due = [each for each in self._handles if each.when() <= self._now]
+        for handle in sorted(due, key=lambda each: each.when()):
+            self._handles.remove(handle)
+            if not handle.cancelled():
+                handle._run()
+
     def stall(self, seconds: float) -> None:
         """Let time pass without making any call, as a blocked loop does."""
         self._now += seconds

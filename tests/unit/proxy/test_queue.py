@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from random import Random
 from typing import ClassVar
 
 import pytest
@@ -457,4 +458,254 @@ def test_very_many_turns_are_given_some_at_a_time() -> None:
     for each in rest:
         each.end()
     bench.turn()
+    bench.assert_idle()
+
+
+# Many at once
+
+MANY = 300
+MOST_PER_TURN = 64
+
+
+class Noting(Waiting):
+    """Counts how often it was told to go on, or refused."""
+
+    goes = 0
+    refusals = 0
+
+    def go_on(self) -> None:
+        self.goes += 1
+        super().go_on()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        self.refusals += 1
+        super().refuse(refusal)
+
+
+def many(bench: Bench, model: bytes = b"m", count: int = MANY) -> list[Noting]:
+    """So many that wait, for they cannot begin."""
+    some = [Noting(bench, model) for _ in range(count)]
+    for each in some:
+        each.particulars = each.particulars or Particulars()
+        each.go_on()
+        assert not each.at
+        each.goes = 0
+    return some
+
+
+def turns_until_nobody_waits(bench: Bench, some: list[Noting]) -> int:
+    """Turns of the loop, in none of which too many went on."""
+    for turns in range(1000):
+        if not len(bench.queue):
+            return turns
+        before = sum(each.goes + each.refusals for each in some)
+        bench.loop.turn()
+        after = sum(each.goes + each.refusals for each in some)
+        assert after - before <= 2 * MOST_PER_TURN  # who goes on may be refused
+    raise AssertionError("some wait for ever")
+
+
+def not_scheduled(bench: Bench) -> object:
+    return replace(snapshot_of(bench.backends), routes={})
+
+
+def test_all_whose_last_backend_leaves_are_refused_some_at_a_time() -> None:
+    bench = Bench()
+    first = bench.come()
+    some = many(bench)
+    first.end(outcome=Outcome.LOST)
+    bench.publish()
+    assert turns_until_nobody_waits(bench, some) >= MANY / MOST_PER_TURN
+    assert [each.refusals for each in some] == [1] * MANY
+    assert {each.refused.reason for each in some if each.refused} == {Reason.NO_BACKEND}
+    bench.assert_idle()
+
+
+def test_all_whose_model_is_not_scheduled_any_more_begin_some_at_a_time() -> None:
+    bench = Bench()
+    first = bench.come()
+    some = many(bench)
+    bench.ref.publish(not_scheduled(bench))
+    assert turns_until_nobody_waits(bench, some) >= MANY / MOST_PER_TURN
+    assert [(each.goes, each.attempts) for each in some] == [(1, 1)] * MANY
+    for each in (first, *some):
+        each.end()
+    bench.assert_idle()
+
+
+def test_those_that_leave_between_the_turns_go_nowhere() -> None:
+    bench = Bench()
+    first = bench.come()
+    some = many(bench)
+    bench.ref.publish(not_scheduled(bench))
+    bench.loop.turn()
+    waiting = [each for each in some if not each.at]
+    assert 0 < len(waiting) == len(bench.queue) < MANY
+    assert all(bench.queue.has(each) for each in waiting)
+    assert not any(bench.queue.has(each) for each in some if each.at)
+    for each in waiting[::2]:
+        each.leave()
+        assert not bench.queue.has(each)
+    bench.turn()
+    assert [each.goes for each in waiting[::2]] == [0] * len(waiting[::2])
+    assert [each.goes for each in waiting[1::2]] == [1] * len(waiting[1::2])
+    for each in (first, *(each for each in some if each.at)):
+        each.end()
+    bench.turn()
+    assert bench.loop.pending == 0
+    bench.assert_idle()
+
+
+def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
+    bench = Bench()
+    first = bench.come()
+    some = many(bench)
+    bench.ref.publish(not_scheduled(bench))
+    bench.loop.turn()
+    bench.queue.refuse_all(RequestRefused(Reason.DRAINING, "it exits"))
+    assert len(bench.queue) == 0
+    bench.turn()
+    assert {(each.goes, each.refusals) for each in some} == {(1, 0), (0, 1)}
+    for each in (first, *(each for each in some if each.at)):
+        each.end()
+    assert bench.loop.pending == 0
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_another_reload_between_the_turns_loses_and_doubles_nobody(is_served: bool) -> None:
+    bench = Bench(concurrency=50)
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    first = [bench.come() for _ in range(50)]
+    some = many(bench)
+    for each in first:
+        each.end()
+    for _ in range(3):
+        bench.ref.publish(not_scheduled(bench) if is_served else bench.snapshot(()))
+        bench.loop.turn()
+        bench.publish(*bench.backends)
+        bench.loop.turn()
+        assert [bool(each.at) + bench.queue.has(each) for each in some] == [1] * MANY
+    for _ in range(1000):
+        under_way = [each for each in some if each.at]
+        if not under_way and not len(bench.queue):
+            break
+        for each in under_way:
+            each.end()
+        bench.loop.turn()
+    assert [(each.attempts, each.refusals) for each in some] == [(1, 0)] * MANY
+    bench.turn(10.0)
+    assert bench.loop.pending == 0
+    bench.assert_idle()
+
+
+def test_those_that_wait_for_a_backend_begin_some_at_a_time_when_it_is_there() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    some = many(bench, b"other")
+    bench.publish(*bench.backends)
+    assert turns_until_nobody_waits(bench, some) >= MANY / MOST_PER_TURN
+    assert [(each.goes, each.attempts) for each in some] == [(1, 1)] * MANY
+    for each in some:
+        each.end()
+    bench.assert_idle()
+
+
+def test_those_that_wait_in_vain_are_refused_some_at_a_time() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    some = many(bench, b"other")
+    bench.loop.stall(6.0)
+    assert turns_until_nobody_waits(bench, some) >= MANY / MOST_PER_TURN
+    assert [(each.goes, each.refusals) for each in some] == [(0, 1)] * MANY
+    bench.assert_idle()
+
+
+def with_other(bench: Bench, *backends: Backend, has: tuple[Backend, ...] = ()) -> object:
+    """A pool of which only some may get requests for the other model."""
+    pool = bench.snapshot(backends)
+    route = ModelRoute(facts=FACTS, placements=snapshot_of(has).placements)
+    return replace(pool, routes={**pool.routes, b"other": route})
+
+
+def test_frequent_news_keep_nobody_from_being_looked_at() -> None:
+    bench = Bench()
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.publish()
+    in_vain, last = many(bench), many(bench, b"other", 10)
+    for _ in range(MANY // 16):
+        bench.ref.publish(with_other(bench, has=bench.backends))
+        bench.loop.turn()
+    assert [each.at for each in last] == ["b0"] * 10
+    assert not any(each.at or each.refused for each in in_vain)
+    for each in (*in_vain, *last):
+        each.leave()
+    bench.turn(10.0)
+    bench.assert_idle()
+
+
+def test_those_whose_turn_has_come_need_not_wait_for_all_that_are_placed_anew() -> None:
+    bench = Bench(concurrency=10)
+    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.ref.publish(with_other(bench, *bench.backends))
+    first = [bench.come() for _ in range(10)]
+    second, others = many(bench, count=10), many(bench, b"other")
+    bench.turn()
+    bench.ref.publish(with_other(bench, *bench.backends, has=bench.backends))
+    for each in first:
+        each.end()
+    bench.loop.turn()
+    assert all(each.at for each in second)
+    assert 0 < sum(bool(each.at) for each in others) < MOST_PER_TURN
+    bench.turn()
+    for each in (*second, *others):
+        each.end()
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nobody_is_lost_or_doubled_whatever_happens_between_the_turns(seed: int) -> None:
+    rng = Random(seed)
+    bench = Bench(2, concurrency=3)
+    bench.queue.options = QueueOptions(wait_for_backend_s=1.0)
+    pools = [
+        bench.snapshot(bench.backends), bench.snapshot(bench.backends[:1]), bench.snapshot(()),
+        not_scheduled(bench), with_other(bench, *bench.backends),
+    ]  # fmt: skip
+    came: list[Noting] = []
+    for _ in range(100):
+        what = rng.random()
+        if what < 0.3:
+            for _ in range(rng.randrange(60)):
+                one = Noting(bench, rng.choice((b"m", b"other")))
+                one.particulars = one.particulars or Particulars()
+                came.append(one)
+                one.go_on()
+        elif what < 0.5:
+            bench.ref.publish(rng.choice(pools))
+        elif what < 0.7:
+            for each in [each for each in came if not each.finished and rng.random() < 0.2]:
+                each.leave()
+        elif what < 0.72:
+            bench.queue.refuse_all(RequestRefused(Reason.DRAINING, "it exits"))
+        else:
+            bench.loop.stall(rng.choice((0.0, 0.0, 0.02, 0.2)))
+            for each in [each for each in came if each.at and rng.random() < 0.5]:
+                each.leave()
+            bench.loop.turn()
+        for each in came:
+            assert [each.finished, bool(each.at), bench.queue.has(each)].count(True) == 1
+            assert each.attempts <= 1
+            assert each.refusals <= 1
+    bench.ref.publish(pools[0])
+    bench.turn(5.0)
+    while under_way := [each for each in came if each.at]:
+        for each in under_way:
+            each.leave()
+        bench.turn()
+    assert all(each.finished for each in came)
+    bench.turn(60.0)
+    assert bench.loop.pending == 0
     bench.assert_idle()
