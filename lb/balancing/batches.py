@@ -59,6 +59,21 @@ class BatchLane(Lane):
         self.batch = max(2, plan.max_batch)
         super().apply(plan)
 
+    def inherit(self, before: Lane, now: float) -> None:
+        """Take the place of a lane of another kind."""
+        super().inherit(before, now)
+        self.rows = self.in_flight
+        self._batch_ended = now
+
+    def end_inherited(self, now: float, ending: Ending) -> None:
+        """An attempt is over that began in the lane before this one."""
+        super().end_inherited(now, ending)
+        self.rows -= 1
+        if not self._batch_count:
+            self._batch_ended = now
+        if not self.in_flight:
+            self._ran_out()
+
     def adjust(self) -> None:
         """Admit one batch that executes and one that fills, per instance."""
         if self.adaptive is not None:
@@ -148,9 +163,13 @@ class BatchLane(Lane):
         self._batch_count += 1
         self._batch_good = self._batch_good and ending is Ending.GOOD
         if not self.in_flight:
-            self._learn_batch()
-            self._running.clear()
-            self.waiting_rows = 0
+            self._ran_out()
+
+    def _ran_out(self) -> None:
+        """Nothing is under way."""
+        self._learn_batch()
+        self._running.clear()
+        self.waiting_rows = 0
 
     def _is_of_last_batch(self, ticket: Ticket, now: float) -> bool:
         if not self._batch_count or self._batch_rows + ticket.rows > self.batch:

@@ -162,6 +162,34 @@ class Lane:
             extra = (MARGIN_S + _WAYS * away_s) * self.instances / cost.mean_s
         self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
 
+    def inherit(self, before: Lane, now: float) -> None:
+        """Take the place of a lane of another kind. What is under way there counts here until it is
+        over (`end_inherited`), and what an execution costs is known on, where both mean that."""
+        if not (self.plan.is_shared or before.plan.is_shared):
+            self.cost = before.cost
+            self.explore_s = before.explore_s
+        tally = self.tally
+        if tally.best is before:
+            tally.best = self if self.cost.count else None
+        self.in_flight = before.in_flight
+        self.high = before.high
+        self.last_pick = before.last_pick
+        self.work_s = self.in_flight * self.predict(1, 0)
+        self.anchor = now
+        self.adjust()
+
+    def end_inherited(self, now: float, ending: Ending) -> None:
+        """An attempt is over that began in the lane before this one: it teaches nothing of it."""
+        self._ends = ends = self._ends + 1
+        self._ends_at[ends % _ENDS] = now
+        self.work_s -= self.work_s / self.in_flight
+        self.in_flight -= 1
+        self.anchor = now
+        if ending is _FAILED:
+            self.site.failed(now)
+        elif ending is _GOOD and self.site.penalty != 1.0:
+            self.site.went_well(now)
+
     def forget(self) -> None:
         """Nothing learnt holds."""
         self.cost = Cost(self.instances)

@@ -11,10 +11,14 @@ from lb.balancing.pools import SLOW, Pool
 from lb.balancing.shared import SharedLane
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
+from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
 
 _MAX_ALIASES: Final = 64
+_MAX_POOLS: Final = 256
+"""Beyond so many those are dropped that nobody waits in: requests that go again make one for every
+set of backends that have failed them."""
 _POLL_S: Final = 0.01
 _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
@@ -29,8 +33,8 @@ class Line:
     """What the scheduler keeps of one line."""
 
     __slots__ = (
-        "_aliases", "_busy", "_high", "_slots", "index", "is_plain", "is_pressed", "lanes",
-        "model", "plan", "pools", "reserves", "sites", "tally", "version", "waiting",
+        "_aliases", "_busy", "_high", "_low", "_slots", "_used", "index", "is_plain", "is_pressed",
+        "lanes", "model", "plan", "pools", "reserves", "sites", "tally", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -51,10 +55,15 @@ class Line:
         self.pools: dict[tuple[Backend, ...], Pool] = {}
         self.index: LaneIndex | None = None
         """Of all lanes, where they are many."""
+        self._used: set[Lane] = set()
+        """Lanes of pools: others have only what began before the last snapshot."""
         self._high = 0
-        """Tickets under way that are of the highest priority."""
+        """Tickets under way in these that are of the highest priority; the numbers of this kind are
+        counted where slots are reserved."""
+        self._low = 0
+        """The other ones."""
         self._busy = 0
-        """Slots that are in use; counted where some are reserved."""
+        """Slots of these that are in use."""
         self.waiting: dict[Pool, None] = {}
         """Pools with tickets that wait."""
         self._aliases: dict[int, tuple[tuple[Backend, ...], Pool]] = {}
@@ -62,13 +71,31 @@ class Line:
         self._slots = 0
         """All slots; 0 where these, and those in use, are to be counted anew."""
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: Plan, now: float) -> None:
         """Take over another plan."""
         self.plan = plan
         self.reserves = plan.rules.reserved > 0.0
+        is_other_kind = False
         for backend, lane in self.lanes.items():
-            lane.apply(plan.limit(backend))
+            limit = plan.limit(backend)
+            if type(lane) is _kind(limit):
+                lane.apply(limit)
+            else:
+                self.lanes[backend] = self._make(lane.site, now, lane)
+                is_other_kind = True
         self._slots = 0
+        if is_other_kind:
+            self._renew_pools(now)
+
+    def _renew_pools(self, now: float) -> None:
+        """Have the pools know of lanes that took the place of others."""
+        self.index = None
+        self._used.clear()
+        for pool in self.pools.values():
+            pool.renew(tuple([self.lanes[lane.backend] for lane in pool.lanes]))
+            self._used.update(pool.lanes)
+            self._index(pool, now)
+        self._look_at_kinds()
 
     def restart(self) -> None:
         """Forget the pools, and the lanes that are not in use and nothing is known of."""
@@ -76,9 +103,9 @@ class Line:
         self.index = None
         self.waiting.clear()
         self._aliases.clear()
+        self._used.clear()
         for backend, lane in tuple(self.lanes.items()):
-            is_other_kind = type(lane) is not _kind(self.plan.limit(backend))
-            if not lane.in_flight and (is_other_kind or not lane.cost.count):
+            if not lane.in_flight and not lane.cost.count:
                 del self.lanes[backend]
         self._slots = 0
         self._look_at_kinds()
@@ -110,22 +137,37 @@ class Line:
             return known[1]
         pool = self.pools.get(eligible)
         if pool is None:
-            lanes = tuple([self._lane(backend, now) for backend in eligible])
-            pool = self.pools[eligible] = Pool(lanes, self.plan.rules, self.tally)
-            self._index(now)
-        if len(self._aliases) >= _MAX_ALIASES:
-            self._aliases.clear()
-        self._aliases[id(eligible)] = (eligible, pool)
+            pool = self._new_pool(eligible, now)
+        if not ticket.tried:
+            if len(self._aliases) >= _MAX_ALIASES:
+                self._aliases.clear()
+            self._aliases[id(eligible)] = (eligible, pool)
         return pool
 
-    def _index(self, now: float) -> None:
-        """Have the pools find lanes by an index, if there are many."""
+    def _new_pool(self, eligible: tuple[Backend, ...], now: float) -> Pool:
+        if len(self.pools) >= _MAX_POOLS:
+            self.pools = {each: pool for each, pool in self.pools.items() if pool.queue.count}
+            self._aliases.clear()
+        lanes = tuple([self._lane(backend, now) for backend in eligible])
+        pool = self.pools[eligible] = Pool(lanes, self.plan.rules, self.tally)
+        used = len(self._used)
+        self._used.update(lanes)
+        if len(self._used) != used:
+            self._slots = 0
+        self._index(pool, now)
+        return pool
+
+    def _index(self, pool: Pool, now: float) -> None:
+        """Have a new pool find lanes by an index, if there are many; and all pools by another one,
+        if there are more lanes than it knows of."""
         if len(self.lanes) <= LARGE:
             return
-        if self.index is None or self.index.count != len(self.lanes):
-            self.index = LaneIndex(self.lanes.values(), now)
-        for pool in self.pools.values():
+        if self.index is not None and self.index.count == len(self.lanes):
             pool.use(self.index)
+            return
+        self.index = LaneIndex(self.lanes.values(), now)
+        for each in self.pools.values():
+            each.use(self.index)
 
     def _lane(self, backend: Backend, now: float) -> Lane:
         lane = self.lanes.get(backend)
@@ -133,13 +175,19 @@ class Line:
             site = self.sites.get(backend)
             if site is None:
                 site = self.sites[backend] = Site(backend)
-            limit = self.plan.limit(backend)
-            lane = self.lanes[backend] = _kind(limit)(site, limit, self.tally)
-            self._slots = 0
+            lane = self.lanes[backend] = self._make(site, now)
             self._look_at_kinds()
-            measured = site.measured_of(self.model, self.version)
-            if measured is not None:
-                lane.assume(measured, now)
+        return lane
+
+    def _make(self, site: Site, now: float, before: Lane | None = None) -> Lane:
+        """A new lane, which may take the place of one of another kind."""
+        limit = self.plan.limit(site.backend)
+        lane = _kind(limit)(site, limit, self.tally)
+        if before is not None:
+            lane.inherit(before, now)
+        measured = site.measured_of(self.model, self.version)
+        if measured is not None:
+            lane.assume(measured, now)
         return lane
 
     def yields(self, priority: int) -> bool:
@@ -153,37 +201,67 @@ class Line:
         """
         if not self.yields(priority):
             return False
-        if self.tally.in_flight == self._high:
-            return False
         if not self._slots:
-            lanes = self.lanes.values()
-            self._slots = sum([lane.slots for lane in lanes])
-            self._busy = sum([min(lane.in_flight, lane.slots) for lane in lanes])
+            self._count()
+        if not self._low:
+            return False
         kept = max(1, round(self._slots * self.plan.rules.reserved))
         self.is_pressed = self._high > 0 and self._busy > self._slots - kept
         return self._busy >= self._slots - kept
 
+    def _count(self) -> None:
+        """Count slots, and what is under way in them. Where only what began before still runs, on a
+        backend that is drained or ejected, nothing can be kept."""
+        lanes = self._used
+        self._slots = sum([lane.slots for lane in lanes])
+        self._busy = sum([min(lane.in_flight, lane.slots) for lane in lanes])
+        self._high = sum([lane.high for lane in lanes])
+        self._low = sum([lane.low for lane in lanes])
+
     def began(self, ticket: Ticket, lane: Lane, now: float) -> None:
         """A ticket has begun in a lane."""
+        ticket.lane = lane
         self.tally.in_flight += 1
         if self.index is not None:
             self.index.changed(lane, now)
-        if self.reserves and lane.in_flight <= lane.slots:
-            self._busy += 1
         if ticket.priority <= 0:
-            self._high += 1
             lane.high += 1
+        if self.reserves and lane in self._used:
+            self._note(ticket, 1)
+            if lane.in_flight <= lane.slots:
+                self._busy += 1
 
     def ended(self, ticket: Ticket, lane: Lane, now: float) -> None:
         """A ticket has ended in a lane."""
         self.tally.in_flight -= 1
         if self.index is not None:
             self.index.changed(lane, now)
-        if self.reserves and lane.in_flight < lane.slots:
-            self._busy -= 1
         if ticket.priority <= 0:
-            self._high -= 1
             lane.high -= 1
+        if self.reserves and lane in self._used:
+            self._note(ticket, -1)
+            if lane.in_flight < lane.slots:
+                self._busy -= 1
+
+    def _note(self, ticket: Ticket, change: int) -> None:
+        if ticket.priority <= 0:
+            self._high += change
+        else:
+            self._low += change
+
+    def victim(self, ticket: Ticket, own: Pool) -> Ticket | None:
+        """Who makes room for a ticket that is to wait in a pool of its own: somebody of the lowest
+        priority, from another pool only if that is lower than its own. None: it is too many."""
+        found: Ticket | None = None
+        for pool in self.waiting:
+            victim = pool.queue.victim(ticket)
+            if victim is None or (
+                pool is not own and level_of(victim.priority) <= level_of(ticket.priority)
+            ):
+                continue
+            if found is None or level_of(victim.priority) > level_of(found.priority):
+                found = victim
+        return found
 
     def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
         """The next step of a pool in which some ticket waits.

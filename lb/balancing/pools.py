@@ -164,6 +164,14 @@ class Pool:
         best = self.best
         return NO_DEADLINE if best is None else best.late_s + WAY_S
 
+    def renew(self, lanes: tuple[Lane, ...]) -> None:
+        """Have others in the place of its lanes, at the same backends."""
+        self.lanes = lanes
+        self.index = None
+        self.best = None
+        self.is_closed = False
+        self._rate_at = -NO_DEADLINE
+
     def use(self, index: LaneIndex) -> None:
         """Find lanes by an index of all lanes of the line."""
         if len(self.lanes) > LARGE:

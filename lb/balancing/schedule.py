@@ -95,7 +95,7 @@ class QueueScheduler:
         if line is None:
             line = self._new_line(ticket)
         elif line.plan is not ticket.plan:
-            line.apply(ticket.plan)
+            line.apply(ticket.plan, now)
         pool = line.pool(ticket, now)
         if not self._number & _CAME_EVERY and line.is_plain:
             pool.came(now)
@@ -115,7 +115,9 @@ class QueueScheduler:
             lane = pool.hurry(ticket, now, ahead_s, is_kept)
             if pool.best.is_hopeless(ticket, now):
                 raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
-        if lane is None or (lane is not pool.best and not pool.is_best(now)):
+        if lane is None or (
+            lane is not pool.best and line.plan.rules.max_waiting and not pool.is_best(now)
+        ):
             ticket.wait = _why(lane, is_kept=is_kept)
             return self._join(ticket, line, pool, now)
         ticket.backend = backend = lane.backend
@@ -126,7 +128,7 @@ class QueueScheduler:
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
         """Where a request that cannot wait is to go; see `Scheduler.best`."""
-        line = self._line(ticket)
+        line = self._line(ticket, now)
         pool = line.pool(ticket, now)
         lane = pool.choose(ticket.rows, ticket.size, now)
         if lane is None or not pool.is_best(now):
@@ -158,7 +160,7 @@ class QueueScheduler:
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """A request begins without having been offered; see `Scheduler.start`."""
         self._number = ticket.number = self._number + 1
-        line = self._line(ticket)
+        line = self._line(ticket, now)
         line.pool(ticket, now)
         lane = line.lanes[backend]
         lane.look(ticket.rows, ticket.size, now)
@@ -166,7 +168,7 @@ class QueueScheduler:
 
     def beside(self, ticket: Ticket, now: float) -> Backend | None:
         """Begin a second attempt, or do not; see `Scheduler.beside`."""
-        line = self._line(ticket)
+        line = self._line(ticket, now)
         pool = line.pool(ticket, now)
         if line.waiting:
             return None
@@ -186,7 +188,10 @@ class QueueScheduler:
         backend = ticket.backend
         assert backend is not None
         lane = line.lanes[backend]
-        lane.end(ticket, now, ending)
+        if ticket.lane is lane:
+            lane.end(ticket, now, ending)
+        else:
+            lane.end_inherited(now, ending)
         line.ended(ticket, lane, now)
         ticket.backend = None
         if self._waiting:
@@ -265,7 +270,7 @@ class QueueScheduler:
     def _expire(self, ticket: Ticket, now: float) -> None:
         """Refuse a ticket that may have waited for too long, by the plan that holds now."""
         line = self._lines[ticket.model, ticket.version]
-        if ticket.came_at + line.plan.rules.max_wait_s <= now:
+        if ticket.joined_at + line.plan.rules.max_wait_s <= now:
             self._refuse(ticket, line, Refusal.EXPIRED, now)
         elif ticket.deadline <= now:
             self._refuse(ticket, line, Refusal.LATE, now)
@@ -286,13 +291,14 @@ class QueueScheduler:
             if late_s > 0:
                 raise ScheduleRefused(Refusal.LATE, max(late_s, _MIN_RETRY_S))
         if line.waits >= rules.max_waiting:
-            victim = pool.queue.victim(ticket) if pool.queue.count else None
+            victim = line.victim(ticket, pool)
             if victim is None:
                 raise ScheduleRefused(Refusal.FULL, self._room_in(line, pool, now))
             self._refuse(victim, line, Refusal.SHED, now)
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
         ticket.position = pool.queue.count
+        ticket.joined_at = now
         pool.queue.add(ticket)
         line.waiting[pool] = None
         self._waiting += 1
@@ -322,7 +328,7 @@ class QueueScheduler:
         return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
 
     def _expire_at(self, ticket: Ticket, line: Line) -> None:
-        at = min(ticket.came_at + line.plan.rules.max_wait_s, ticket.deadline)
+        at = min(ticket.joined_at + line.plan.rules.max_wait_s, ticket.deadline)
         if at == NO_DEADLINE:
             return
         expiries = self._expiries
@@ -349,7 +355,7 @@ class QueueScheduler:
             self._begin(ticket, line, lane, now)
             self._began.append(ticket)
             lane.site.due += 1
-            if freed == 1 and lane.in_flight >= lane.limit:
+            if freed == 1 and lane.in_flight >= lane.limit and wake_at > now:
                 # One place was free, and it is taken: nothing else has changed.
                 pool.is_closed = True
                 pool.freed = 0
@@ -395,12 +401,12 @@ class QueueScheduler:
 
     # What is configured, and what is told
 
-    def _line(self, ticket: Ticket) -> Line:
+    def _line(self, ticket: Ticket, now: float) -> Line:
         line = self._lines.get((ticket.model, ticket.version))
         if line is None:
             line = self._new_line(ticket)
         elif line.plan is not ticket.plan:
-            line.apply(ticket.plan)
+            line.apply(ticket.plan, now)
         return line
 
     def _new_line(self, ticket: Ticket) -> Line:
@@ -448,7 +454,7 @@ class QueueScheduler:
         before_s = ticket.plan.rules.max_wait_s
         ticket.plan, ticket.eligible = found
         if line.plan is not ticket.plan:
-            line.apply(ticket.plan)
+            line.apply(ticket.plan, now)
         pool = line.pool(ticket, now)
         pool.queue.add(ticket)
         if ticket.plan.rules.max_wait_s < before_s:

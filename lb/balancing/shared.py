@@ -31,6 +31,16 @@ class SharedLane(Lane):
         super().apply(plan)
         self.slots = NO_LIMIT
 
+    def inherit(self, before: Lane, now: float) -> None:
+        """Take the place of a lane of another kind."""
+        super().inherit(before, now)
+        self._at = now
+
+    def end_inherited(self, now: float, ending: Ending) -> None:
+        """An attempt is over that began in the lane before this one."""
+        self._count(now)
+        super().end_inherited(now, ending)
+
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here, if one were worked on after the other."""
         end = super().look(rows, size, now)

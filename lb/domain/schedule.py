@@ -140,8 +140,8 @@ class Ticket:
 
     __slots__ = (
         "after", "backend", "began_at", "came_at", "deadline", "eligible", "expected_s",
-        "is_waiting", "key", "model", "number", "plan", "position", "priority", "refused", "rows",
-        "size", "tenant", "tried", "version", "wait", "work_s",
+        "is_waiting", "joined_at", "key", "lane", "model", "number", "plan", "position", "priority",
+        "refused", "rows", "size", "tenant", "tried", "version", "wait", "work_s",
     )  # fmt: skip
 
     # Set by the scheduler when they first mean something: most tickets need few of them.
@@ -158,6 +158,10 @@ class Ticket:
     """Execution time that it was counted with."""
     after: int
     """The end in its lane after which it executes, by number."""
+    joined_at: float
+    """When it began to wait: it may have come long before, and have failed somewhere."""
+    lane: object
+    """What it began in; the scheduler may have put another one in that place since."""
 
     def __init__(
         self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...], now: float

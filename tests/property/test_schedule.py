@@ -20,6 +20,7 @@ from tests.fakes.backends import make_backend
 
 SPEEDS_S = (0.002, 0.01, 0.05)
 MODELS = (b"resnet", b"bert")
+STEPS = ("offer", "offer", "offer", "over", "over", "over", "again", "drop", "snapshot", "reload")
 
 
 @st.composite
@@ -36,8 +37,10 @@ def rules(draw: st.DrawFn) -> QueueRules:
 @st.composite
 def limits(draw: st.DrawFn) -> LaneLimit:
     instances = draw(st.integers(1, 3))
-    kind = draw(st.sampled_from(("number", "auto", "adaptive", "none")))
+    kind = draw(st.sampled_from(("number", "auto", "adaptive", "none", "shared")))
     batch = draw(st.sampled_from((0, 4)))
+    if kind == "shared":
+        return LaneLimit(is_shared=True)
     if kind == "none":
         return LaneLimit(0, instances=instances, max_batch=batch)
     number = draw(st.integers(1, 4)) if kind == "number" else instances * max(1, batch)
@@ -58,6 +61,7 @@ class Driver:
             make_backend(f"b{number}", max_in_flight=cap) for number in range(len(limits))
         )
         plan_limits = dict(zip(self.backends, limits, strict=True))
+        self.rules = rules
         self.plans = [Plan(limits=plan_limits, rules=rules) for _ in MODELS]
         self.scheduler = QueueScheduler()
         self.now = 1.0
@@ -103,7 +107,7 @@ class Driver:
             assert len(lane) <= limit.concurrency
 
     def step(self, draw: st.DataObject) -> None:
-        match draw.draw(st.sampled_from(("offer", "offer", "over", "over", "drop", "snapshot"))):
+        match draw.draw(st.sampled_from(STEPS)):
             case "offer":
                 self.offer(draw)
             case "over" if self.running:
@@ -115,16 +119,34 @@ class Driver:
                 self.scheduler.drop(ticket)
                 assert not ticket.is_waiting
                 self.accounted += 1
+            case "again" if self.running:
+                ticket = self.running.pop(draw.draw(st.integers(0, len(self.running) - 1)))
+                ticket.tried = (*ticket.tried, _at(ticket))
+                ticket.plan = self.plan(ticket)
+                self.end(ticket, Ending.FAILED)
+                self.accounted -= 1
+                self.place(ticket)
             case "snapshot":
-                is_gone = draw.draw(st.booleans())
-                for ticket in self.scheduler.follow(
-                    lambda each: None if is_gone else (each.plan, self.backends), self.now
-                ):
-                    self.waiting.remove(ticket)
-                    self.accounted += 1
+                self.follow(is_gone=draw.draw(st.booleans()))
+            case "reload":
+                some = {each: draw.draw(limits()) for each in self.backends}
+                self.plans = [Plan(limits=some, rules=self.rules) for _ in MODELS]
+                if draw.draw(st.booleans()):
+                    self.offer(draw)
+                self.follow(is_gone=False)
         self.now += draw.draw(st.sampled_from((0.0, 0.001, 0.02)))
         if draw.draw(st.booleans()):
             self.settle()
+
+    def plan(self, ticket: Ticket) -> Plan:
+        return self.plans[MODELS.index(ticket.model)]
+
+    def follow(self, *, is_gone: bool) -> None:
+        for ticket in self.scheduler.follow(
+            lambda each: None if is_gone else (self.plan(each), self.backends), self.now
+        ):
+            self.waiting.remove(ticket)
+            self.accounted += 1
 
     def end(self, ticket: Ticket, ending: Ending) -> None:
         backend = ticket.backend

@@ -1,0 +1,276 @@
+"""The scheduler when what it was told changes: plans of another kind, backends that leave, requests
+that go again, queues that are full."""
+
+from __future__ import annotations
+
+import pytest
+
+from lb.balancing.batches import BatchLane
+from lb.balancing.lanes import Lane
+from lb.balancing.shared import SharedLane
+from lb.domain.load import Measured
+from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
+from tests.unit.balancing.test_schedule import Desk
+
+PLAIN = LaneLimit(1, is_auto=True)
+BATCHES = LaneLimit(32, is_auto=True, max_batch=32)
+SHARED = LaneLimit(is_shared=True)
+
+
+def desk_of(limit: LaneLimit, *takes_s: float) -> Desk:
+    """One that has learnt while a limit held."""
+    desk = Desk(*[0.0 for _ in takes_s])
+    desk.plan = Plan(limits={}, default=limit)
+    for backend, took_s in zip(desk.backends, takes_s, strict=True):
+        for _ in range(8):
+            ticket = desk.ticket(backend)
+            desk.offer(ticket)
+            desk.now += took_s
+            desk.over(ticket)
+            desk.now += 0.1
+    return desk
+
+
+def reload(desk: Desk, limit: LaneLimit) -> None:
+    desk.plan = Plan(limits={}, default=limit)
+    desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
+
+
+def under_way(tickets: list[Ticket]) -> int:
+    return sum(ticket.backend is not None for ticket in tickets)
+
+
+def at_once(desk: Desk, limit: LaneLimit) -> int:
+    """How many of a hundred begin at once after a reload."""
+    reload(desk, limit)
+    return under_way(desk.fill(100))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "begin"),
+    [
+        (PLAIN, BATCHES, 64),
+        (BATCHES, PLAIN, 2),
+        (SHARED, PLAIN, 1),  # what it costs was not learnt
+        (PLAIN, SHARED, 100),
+        (SHARED, BATCHES, 1),
+        (BATCHES, SHARED, 100),
+    ],
+)
+def test_idle_lane_is_of_the_kind_that_the_new_plan_says(
+    before: LaneLimit, after: LaneLimit, begin: int
+) -> None:
+    assert at_once(desk_of(before, 0.03), after) == begin
+
+
+@pytest.mark.parametrize(("after", "learnt"), [(BATCHES, 8), (PLAIN, 8), (SHARED, 0)])
+def test_what_an_execution_costs_is_known_on_where_it_means_the_same(
+    after: LaneLimit, learnt: int
+) -> None:
+    desk = desk_of(PLAIN, 0.03)
+    at_once(desk, after)
+    (lane,) = desk.scheduler.lanes()
+    assert lane.learnt == learnt
+
+
+def test_what_the_backend_has_measured_is_known_to_a_lane_of_another_kind() -> None:
+    desk = desk_of(SHARED, 0.03)
+    measured = {(b"model", b"1"): Measured(base_s=0.04)}
+    desk.scheduler.assume(desk.backends[0], measured, desk.now)
+    at_once(desk, PLAIN)
+    (lane,) = desk.scheduler.lanes()
+    assert lane.expected_s == 0.04
+
+
+def test_batches_are_filled_under_load_as_soon_as_the_plan_says_so() -> None:
+    desk = desk_of(PLAIN, 0.03)
+    tickets = desk.fill(100)
+    assert under_way(tickets) == 2
+    reload(desk, BATCHES)
+    assert len(desk.due()) == 62
+    assert [lane.in_flight for lane in desk.scheduler.lanes()] == [64]
+
+
+def test_limits_of_the_new_kind_count_what_began_before() -> None:
+    desk = desk_of(BATCHES, 0.03)
+    tickets = desk.fill(100)
+    assert under_way(tickets) == 64
+    reload(desk, PLAIN)
+    for left in range(63, 0, -1):
+        desk.now += 0.03
+        desk.over(tickets[63 - left])
+        assert len(desk.due()) == (1 if left == 1 else 0)
+    (lane,) = desk.scheduler.lanes()
+    assert lane.in_flight == 2
+
+
+@pytest.mark.parametrize("before", [PLAIN, BATCHES, SHARED])
+@pytest.mark.parametrize("after", [PLAIN, BATCHES, SHARED])
+@pytest.mark.parametrize("ending", Ending)
+def test_everything_ends_that_began_before_and_after_a_reload(
+    before: LaneLimit, after: LaneLimit, ending: Ending
+) -> None:
+    desk = desk_of(before, 0.03, 0.01)
+    tickets = desk.fill(300)
+    desk.due()
+    reload(desk, after)
+    desk.due()
+    running = [ticket for ticket in tickets if ticket.backend is not None]
+    running.sort(key=lambda ticket: -ticket.number)  # the new ones first
+    ended = 0
+    while running:
+        desk.now += 0.001
+        desk.over(running.pop(0), ending)
+        ended += 1
+        running += desk.due()
+    assert ended == 300
+    assert [lane.in_flight for lane in desk.scheduler.lanes()] == [0, 0]
+    lines = list(desk.scheduler.lines(desk.now))
+    assert not any(line.waiting for line in lines)
+
+
+def test_failures_of_what_began_before_speak_against_the_backend() -> None:
+    desk = desk_of(PLAIN, 0.03, 0.03)
+    failing = desk.fill(1)[0]
+    failed_at = failing.backend
+    reload(desk, SHARED)
+    desk.over(failing, Ending.FAILED)
+    assert desk.offer(desk.ticket()) is not failed_at
+
+
+def test_other_kinds_follow_before_the_snapshot_was_followed_too() -> None:
+    desk = desk_of(PLAIN, *[0.03] * 20)
+    tickets = desk.fill(60)
+    desk.due()
+    waiting = [ticket for ticket in tickets if ticket.is_waiting]
+    assert waiting
+    desk.plan = Plan(limits={}, default=BATCHES)
+    desk.offer(desk.ticket())
+    begun = desk.due()
+    assert set(waiting) & set(begun)
+    for ticket in waiting:
+        desk.scheduler.drop(ticket)
+    assert not any(line.waiting for line in desk.scheduler.lines(desk.now))
+
+
+def test_kinds_are_those_of_the_limits() -> None:
+    desk = desk_of(PLAIN, 0.03)
+    for limit, kind in ((BATCHES, BatchLane), (SHARED, SharedLane), (PLAIN, Lane)):
+        at_once(desk, limit)
+        (line,) = desk.scheduler._lines.values()
+        assert [type(lane) for lane in line.lanes.values()] == [kind]
+        assert line.is_plain is (kind is Lane)
+        assert line.tally.best is None or line.tally.best in line.lanes.values()
+
+
+# Reserved slots
+
+
+def test_part_is_kept_of_what_is_left_while_a_backend_drains() -> None:
+    desk = Desk(0.01, 0.01, 0.01, 0.01, limit=4, instances=4, rules=QueueRules(reserved=0.25))
+    low = desk.fill(20, priority=1)
+    assert under_way(low) == 12
+    left = desk.backends[:3]
+    desk.scheduler.follow(lambda _: (desk.plan, left), desk.now)
+    running = [ticket for ticket in low if ticket.backend is not None]
+    for _ in range(200):
+        desk.now += 0.01
+        desk.over(running.pop(0))
+        late = Ticket(b"model", b"", desk.plan, left, desk.now)
+        late.priority = 1
+        desk.offer(late)
+        running += [late] if late.backend is not None else desk.due()
+        there = sum(ticket.backend in left for ticket in running)
+        assert there <= 9
+    assert there == 9
+
+
+def test_requests_at_a_backend_that_drains_shut_nobody_out() -> None:
+    desk = Desk(0.01, 0.01, limit=1, rules=QueueRules(reserved=0.25))
+    (held,) = desk.fill(1, priority=1)
+    left = tuple(each for each in desk.backends if each is not held.backend)
+    desk.scheduler.follow(lambda _: (desk.plan, left), desk.now)
+    low = desk.ticket(*left, priority=1)
+    assert desk.offer(low) is left[0]
+
+
+# Requests that go again
+
+
+def test_request_that_goes_again_may_wait_as_long_as_any() -> None:
+    desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_wait_s=2.0))
+    first, second = desk.fill(2)
+    desk.now += 5.0
+    desk.over(first, Ending.FAILED)
+    assert first.backend is None
+    other = desk.ticket(*[each for each in desk.backends if each is not second.backend])
+    assert desk.offer(other) is not None
+    first.tried = tuple(each for each in desk.backends if each is not second.backend)
+    assert desk.offer(first) is None
+    assert desk.due() == []
+    assert desk.refused() == []
+    desk.now += 1.9
+    assert desk.refused() == []
+    desk.now += 0.1
+    assert desk.refused() == [(first, Refusal.EXPIRED)]
+
+
+def test_snapshot_does_not_prolong_a_wait() -> None:
+    desk = Desk(0.005, limit=1, rules=QueueRules(max_wait_s=2.0))
+    _, waiting = desk.fill(2)
+    desk.now += 1.5
+    desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
+    desk.now += 0.5
+    assert desk.due() == []
+    assert desk.refused() == [(waiting, Refusal.EXPIRED)]
+
+
+def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -> None:
+    desk = Desk(0.19, 0.2)
+    wide, narrow = desk.backends
+    desk.plan = Plan(limits={wide: LaneLimit(3), narrow: LaneLimit(1)})
+    first = desk.ticket(narrow)
+    desk.offer(desk.ticket(wide))
+    desk.offer(first)
+    waiting = [desk.ticket(wide, narrow) for _ in range(2)]
+    eligible = waiting[0].eligible
+    for ticket in waiting:
+        ticket.eligible = eligible
+        assert desk.offer(ticket) is None
+    assert desk.scheduler.wake_at < desk.now + 0.2
+    desk.now += 0.2
+    desk.over(first)
+    assert [ticket.backend for ticket in desk.due()] == [narrow, wide]
+
+
+# Full queues
+
+
+def test_urgent_request_gets_the_place_of_another_one_that_may_use_more_backends() -> None:
+    desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_waiting=2))
+    low = desk.fill(4, priority=2)[2:]
+    middle = desk.ticket(desk.backends[0], priority=2)
+    with pytest.raises(ScheduleRefused, match="full"):
+        desk.offer(middle)
+    urgent = desk.ticket(desk.backends[0])
+    assert desk.offer(urgent) is None
+    assert desk.refused() == [(low[1], Refusal.SHED)]
+    lowest = desk.ticket(desk.backends[1], priority=3)
+    with pytest.raises(ScheduleRefused, match="full"):
+        desk.offer(lowest)
+
+
+def test_lowest_priority_of_all_makes_room() -> None:
+    desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_waiting=3))
+    desk.fill(4, priority=1)
+    lowest = desk.ticket(desk.backends[1], priority=2)
+    assert desk.offer(lowest) is None
+    assert desk.offer(desk.ticket()) is None
+    assert desk.refused() == [(lowest, Refusal.SHED)]
+
+
+def test_where_nobody_may_wait_a_slower_backend_is_better_than_none() -> None:
+    desk = Desk(0.04, 0.005, limit=1, rules=QueueRules(max_waiting=0))
+    assert [desk.offer(desk.ticket()) for _ in range(2)] == [desk.backends[1], desk.backends[0]]
+    with pytest.raises(ScheduleRefused, match="full"):
+        desk.offer(desk.ticket())
