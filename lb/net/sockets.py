@@ -24,7 +24,14 @@ _RESENT_TIMES: Final = 2
 _UNACKNOWLEDGED: Final = slice(24, 28)
 """Segments; the next two are in milliseconds."""
 _SINCE_SENT: Final = slice(44, 48)
+_SINCE_RECEIVED: Final = slice(52, 56)
 _SINCE_ACKNOWLEDGED: Final = slice(56, 60)
+"""The last segment that says what arrived; all but those of mere data count, the last one does."""
+_STATE: Final = 0
+_CLOSED: Final = 7
+"""TCP_CLOSE: here, where we have not closed it, by a reset."""
+_ENDED: Final = 8
+"""TCP_CLOSE_WAIT."""
 
 
 class Unacknowledged(NamedTuple):
@@ -34,6 +41,15 @@ class Unacknowledged(NamedTuple):
     """Since the last acknowledgement of anything."""
     resent_s: float
     """Since it was sent the last time."""
+
+
+class PeerEnd(NamedTuple):
+    """A peer sends nothing more."""
+
+    is_reset: bool
+    """It takes nothing more either."""
+    after_s: float
+    """Seconds from its last byte to its end; more if the peer's kernel was heard from since."""
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
@@ -69,14 +85,7 @@ def acknowledged_bytes(transport: asyncio.Transport) -> int:
 def unacknowledged(transport: asyncio.Transport) -> Unacknowledged | None:
     """What the peer's kernel does not acknowledge although it was sent again; None where there is
     nothing of that kind, and where nobody can tell."""
-    sock = transport.get_extra_info("socket")
-    if sys.platform != "linux" or sock is None or sock.family == socket.AF_UNIX:
-        return None
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.stop)
-    except OSError:
-        return None
-    return read_unacknowledged(info)
+    return read_unacknowledged(_tcp_info(transport))
 
 
 def read_unacknowledged(info: bytes) -> Unacknowledged | None:
@@ -88,6 +97,21 @@ def read_unacknowledged(info: bytes) -> Unacknowledged | None:
     silent_ms = int.from_bytes(info[_SINCE_ACKNOWLEDGED], sys.byteorder)
     resent_ms = int.from_bytes(info[_SINCE_SENT], sys.byteorder)
     return Unacknowledged(silent_ms / 1000, resent_ms / 1000)
+
+
+def peer_end(transport: asyncio.Transport) -> PeerEnd | None:
+    """How a peer has ended what it sends, which nothing else tells whoever does not read; None
+    where it has not, as far as its kernel could say so, and where nobody can tell."""
+    return read_peer_end(_tcp_info(transport))
+
+
+def read_peer_end(info: bytes) -> PeerEnd | None:
+    """As `peer_end`, from the bytes of a `struct tcp_info`."""
+    if len(info) < _SINCE_ACKNOWLEDGED.stop or info[_STATE] not in (_CLOSED, _ENDED):
+        return None
+    byte_ms = int.from_bytes(info[_SINCE_RECEIVED], sys.byteorder)
+    end_ms = int.from_bytes(info[_SINCE_ACKNOWLEDGED], sys.byteorder)
+    return PeerEnd(info[_STATE] == _CLOSED, (byte_ms - end_ms) / 1000)
 
 
 def reset_on_close(transport: asyncio.Transport) -> None:
@@ -121,6 +145,17 @@ def read_rest(transport: asyncio.Transport, limit: int) -> bytes:
         parts.append(part)
         limit -= len(part)
     return b"".join(parts)
+
+
+def _tcp_info(transport: asyncio.Transport) -> bytes:
+    """A `struct tcp_info`; empty where there is none."""
+    sock = transport.get_extra_info("socket")
+    if sys.platform != "linux" or sock is None or sock.family == socket.AF_UNIX:
+        return b""
+    try:
+        return bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.stop))
+    except OSError:
+        return b""
 
 
 def _fd_of(transport: asyncio.Transport) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lb.proxy.http1.server import ServerConnection
 
 _log = logging.getLogger(__name__)
+_HELD_AT_MOST: Final = 1 << 20
+"""Bytes of a request that waits for its turn, give or take a read: what the queue counts for it."""
 
 
 class Http1Exchange(Download):
@@ -134,11 +136,28 @@ class Http1Exchange(Download):
 
     @property
     def wants_body(self) -> bool:
-        """Whether the client should send more now: to a backend, or to be looked at first."""
+        """Whether the client should send more now: to a backend, to be looked at first, or to be
+        held while it waits."""
         upstream = self.upstream
-        if upstream is None:
-            return not self.request_ended and self._look is not None and not self._unseen
-        return not upstream.is_full and self._unsent is None
+        if upstream is not None:
+            return not upstream.is_full and self._unsent is None
+        if self.request_ended:
+            return False
+        return self._may_hold_more() if self._look is None else not self._unseen
+
+    def _may_hold_more(self) -> bool:
+        """Whether more is read of a request that waits for its turn. Nobody needs it yet, but a
+        client that leaves is only noticed while it is read from. Some of the memory for what may
+        not be needed is left to bodies that are kept for another attempt."""
+        relay = self.relay
+        ledger = relay.ledger
+        is_uninvited = self.plan.expects_continue and not self._was_continued and not self.bytes_in
+        return (
+            self._kept_size < _HELD_AT_MOST
+            and ledger.held < ledger.keep_up_to * 3 // 4
+            and not is_uninvited
+            and relay.dispatcher.queue.has(self)
+        )
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
@@ -161,8 +180,7 @@ class Http1Exchange(Download):
             self.refuse(refused)
             return
         if backend is None:
-            if self.server is not None:
-                self.server.update_reading()  # what comes could only be kept
+            self._begin_to_wait()
             return
         # After a failure other waiting connections may be as dead as the one that failed.
         upstream = relay.upstreams.take(backend) if self.attempts == 1 else None
@@ -173,6 +191,15 @@ class Http1Exchange(Download):
             if self.server is not None and not self.request_ended:
                 self.server.update_reading()  # what comes could only be kept
             relay.tasks.spawn(self._dial(backend, self.port), name=f"dial-http:{backend.name}")
+
+    def _begin_to_wait(self) -> None:
+        """It waits, for the first time or again."""
+        server = self.server
+        if server is not None:
+            server.update_reading()
+            if server.eof:
+                # Not at once: whoever had it placed must not find it over.
+                self.relay.loop.call_soon(server.look_at_patience)
 
     def go_on(self) -> None:
         """See `Exchange`."""

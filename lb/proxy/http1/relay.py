@@ -22,6 +22,7 @@ from lb.proxy.http1.hedge import HedgeExchange
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.pool import UpstreamPool
 from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.unread import Unread
 from lb.telemetry.meter import Traffic
 from lb.wire.ledger import Ledger
 
@@ -55,6 +56,8 @@ class Http1Relay:
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
+        self.unread = Unread(timers)
+        """Clients that nothing is read from."""
         self._set(options)
         self.fan_out: FanOut | None = None
         """For requests that concern all backends; without one they are balanced like others."""

@@ -19,6 +19,7 @@ from lb.proxy.http1.asked import AskedExchange
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
+from lb.proxy.http1.unread import AT_ONCE_S
 from lb.proxy.http1.upload import UNCOUNTED
 from lb.proxy.http1.watched import WatchedExchange
 from lb.wire.http1.body import BodyDecoder, LengthDecoder, Payload, make_decoder
@@ -41,16 +42,14 @@ _HEAD: Final = State.HEAD
 _BODY: Final = State.BODY
 _BUSY: Final = State.BUSY
 _LINGER: Final = State.LINGER
-_AT_ONCE_S: Final = 0.1
-"""After the end of a request: the end of the connection is part of it."""
 
 
 class ServerConnection(Downstream):
     """A client's connection with its requests."""
 
     __slots__ = (
-        "_at", "_backlog", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan",
-        "_pending", "_plan", "held", "pump",
+        "_at", "_backlog", "_charged", "_collector", "_decoder", "_eof_at", "_is_processing",
+        "_known_plan", "_pending", "_plan", "held", "pump",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -83,6 +82,7 @@ class ServerConnection(Downstream):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone."""
         self.relay.servers.discard(self)
+        self.relay.unread.discard(self)
         self._drop_backlog()
         super().connection_lost(exc)
 
@@ -117,6 +117,7 @@ class ServerConnection(Downstream):
     def eof_received(self) -> bool:
         """asyncio: the client sends nothing more, but may well wait for its answer."""
         self.eof = True
+        self._eof_at = self.relay.clock()
         self._look_at_eof()
         return True
 
@@ -159,7 +160,7 @@ class ServerConnection(Downstream):
     def _look_at_eof(self) -> None:
         """Nothing more comes: what is incomplete stays so."""
         if self._pending or self.state is _BUSY:
-            self._look_at_patience()
+            self.look_at_patience()
             return
         if self.state is _BODY:
             self._refuse(MessageError(400, "request ended before its body was complete"))
@@ -168,18 +169,30 @@ class ServerConnection(Downstream):
         else:
             self.close()
 
-    def _look_at_patience(self) -> None:
-        """End a request that waits for its turn when its client closes: who only says that nothing
-        more comes says so at once, and who says it later has given up."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its request waits for its turn, or for a backend."""
+        exchange = self.exchange
+        return exchange is not None and self.relay.dispatcher.queue.has(exchange)
+
+    def look_at_patience(self) -> None:
+        """End a request that waits for its turn if its client has closed: who only says that
+        nothing more comes says so at once, and who says it later has given up."""
         exchange = self.exchange
         if (
             exchange is not None
-            and self.relay.dispatcher.queue.has(exchange)
-            and self.relay.clock() > max(self.since, exchange.started_at) + _AT_ONCE_S
+            and self._eof_at > max(self.since, exchange.started_at) + AT_ONCE_S
+            and self.is_waiting
         ):
-            self.exchange = None
+            self.give_up()
+
+    def give_up(self) -> None:
+        """The client does not wait for its answer any more."""
+        exchange = self.exchange
+        self.exchange = None
+        if exchange is not None:
             exchange.client_gone(Reason.CLIENT_GONE)
-            self.close()
+        self.close()
 
     def _read_head(self) -> bool:
         """Read a head and begin its request. False when there is nothing more to do now."""
@@ -358,12 +371,16 @@ class ServerConnection(Downstream):
         self.is_reading = wanted
         if wanted:
             self.since = self.relay.clock()
+            if self.state is _BODY:
+                # It may have rung while nothing was to come.
+                self._alarm.ring_by(self.since + self.options.body_timeout_s)
         if self.pump is not None:
             self.pump.set_reading(wanted)
         elif wanted:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
+            self.relay.unread.add(self)
 
     def _refuse(self, fault: MessageError) -> None:
         """The client broke a rule: say which, and close."""

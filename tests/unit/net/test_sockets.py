@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -12,6 +13,8 @@ import uvloop
 
 from lb.net.sockets import (
     acknowledged_bytes,
+    peer_end,
+    read_peer_end,
     read_rest,
     read_unacknowledged,
     reset_on_close,
@@ -152,3 +155,47 @@ def test_what_a_deaf_peer_does_not_acknowledge_is_seen_once_it_was_sent_again(ru
 def test_a_kernel_that_says_less_says_nothing() -> None:
     assert read_unacknowledged(b"") is None
     assert read_unacknowledged(bytes(59)) is None
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_an_end_tells_whether_it_came_with_the_last_byte(run: Runner, is_late: bool) -> None:
+    async def check() -> None:
+        _, transport, peer = await _connect()
+        transport.pause_reading()
+        assert peer_end(transport) is None
+        peer.send(b"all")
+        await asyncio.sleep(0.3 if is_late else 0.0)
+        peer.shutdown(socket.SHUT_WR)
+        await eventually(lambda: peer_end(transport) is not None)
+        await asyncio.sleep(0.2)
+        end = peer_end(transport)
+        assert end is not None
+        assert not end.is_reset
+        assert end.after_s > 0.2 if is_late else end.after_s < 0.1
+        transport.abort()
+        peer.close()
+
+    run(check())
+
+
+def test_a_reset_is_seen_without_reading(run: Runner) -> None:
+    async def check() -> None:
+        _, transport, peer = await _connect()
+        transport.pause_reading()
+        peer.send(b"some")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        await eventually(lambda: peer_end(transport) is not None)
+        end = peer_end(transport)
+        assert end is not None
+        assert end.is_reset
+        transport.abort()
+
+    run(check())
+
+
+def test_a_kernel_that_says_less_knows_of_no_end() -> None:
+    assert read_peer_end(b"") is None
+    assert read_peer_end(b"\x08" + bytes(58)) is None
+    assert read_peer_end(b"\x08" + bytes(59)) is not None
+    assert read_peer_end(b"\x01" + bytes(59)) is None

@@ -1,0 +1,248 @@
+"""Uploads over HTTP/1.1 that wait for their turn, longer than what is read of them at first, and
+clients that leave meanwhile; over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lb.domain.outcome import Reason
+from lb.proxy.http1.options import Http1Options
+from lb.wire.ledger import Ledger
+from tests.fakes.gated import HttpSide, http_side, until
+from tests.fakes.tls import World, tls_listener
+
+BOTH_LOOPS = True
+
+_RESET = struct.pack("ii", 1, 0)
+_LATER_S = 0.15
+"""Who ends a connection at once may wait for the answer."""
+
+
+class Listener:
+    """A scheduled model behind one backend that is busy."""
+
+    def __init__(self, side: HttpSide, port: int, world: World | None) -> None:
+        self.side = side
+        self.port = port
+        self.context = None if world is None else world.client_context()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = None if self.context is None else "localhost"
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.context, server_hostname=name
+        )
+
+    async def waits(self) -> None:
+        await until(lambda: len(self.side.queue) == 1, "it waits")
+
+    async def has_left(self) -> None:
+        """The only one that waited has left, and is not run when its turn would have come."""
+        side = self.side
+        await until(lambda: len(side.queue) == 0, "it has left")
+        await until(lambda: side.relay.ledger.held == 0, "nothing of it is held")
+        last = await side.asked("last")
+        side.gates[0].release("first")
+        await until(lambda: "last" in side.gates[0].running, "the next one runs")
+        side.gates[0].release("last")
+        assert (await last).code == side.ok
+        assert side.seen == ["first", "last"]
+        await side.until_clean()
+
+
+@asynccontextmanager
+async def _listening(world: World | None) -> AsyncIterator[Listener]:
+    async with asyncio.timeout(60), http_side() as side:
+        assert isinstance(side, HttpSide)
+        side.schedule()
+        await side.asked("first")
+        if world is None:
+            yield Listener(side, side.relay.port, None)
+            return
+        factories = {"http/1.1": side.relay.relay.server_protocol}
+        async with tls_listener(world.options(), factories) as running:
+            yield Listener(side, running.port, world)
+
+
+@pytest.fixture(params=["plain", "tls"])
+async def listening(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Listener]:
+    async with _listening(World(tmp_path) if request.param == "tls" else None) as listener:
+        yield listener
+
+
+@pytest.fixture
+async def plain() -> AsyncIterator[Listener]:
+    async with _listening(None) as listener:
+        yield listener
+
+
+async def test_a_client_that_leaves_after_its_upload_is_not_run(listening: Listener) -> None:
+    side = listening.side
+    request = side.request("gone", size=600_000)
+    _, writer = await listening.connect()
+    writer.write(request)
+    await listening.waits()
+    await until(lambda: side.relay.ledger.held >= len(request), "all of it is there")
+    await asyncio.sleep(_LATER_S)
+    writer.close()
+    await listening.has_left()
+    left = next(each for each in side.records if each.reason is not None)
+    assert left.reason is Reason.CLIENT_GONE
+    assert (left.attempts, left.backend) == (0, None)
+    assert left.bytes_in > 600_000
+
+
+async def test_a_client_that_leaves_in_its_upload_is_not_run(listening: Listener) -> None:
+    request = listening.side.request("gone", size=300_000)
+    _, writer = await listening.connect()
+    writer.write(request[:200_000])
+    await listening.waits()
+    writer.close()
+    await listening.has_left()
+
+
+async def test_a_client_that_leaves_in_chunks_is_not_run(plain: Listener) -> None:
+    _, writer = await plain.connect()
+    whole = plain.side.request("gone", size=300_000)
+    head, _, body = whole.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    chunk = b"%x\r\n%b\r\n" % (len(body), body)
+    writer.write(b"\r\n".join((*lines, b"Transfer-Encoding: chunked", b"", b"")) + chunk)
+    await plain.waits()
+    await until(lambda: plain.side.relay.ledger.held >= len(body), "all of it is there")
+    writer.close()
+    await plain.has_left()
+
+
+async def test_a_client_that_only_ends_its_side_is_answered(plain: Listener) -> None:
+    side = plain.side
+    reader, writer = await plain.connect()
+    writer.write(side.request("half", size=300_000))
+    writer.write_eof()
+    await plain.waits()
+    side.gates[0].open = True
+    side.gates[0].release()
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    assert side.seen == ["first", "half"]
+    writer.close()
+
+
+@pytest.mark.parametrize("size", [300_000, 3 * 2**20])
+async def test_an_upload_that_waited_arrives_whole(listening: Listener, size: int) -> None:
+    side = listening.side
+    reader, writer = await listening.connect()
+    writer.write(side.request("long", size=size))
+    await listening.waits()
+    side.gates[0].open = True
+    side.gates[0].release()
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    assert side.seen == ["first", "long"]
+    assert side.records[-1].bytes_in > size
+    writer.close()
+
+
+# What is not read from
+
+
+async def test_a_client_that_resets_a_long_upload_is_not_run(plain: Listener) -> None:
+    side = plain.side
+    _, writer = await plain.connect()
+    writer.write(side.request("gone", size=3 * 2**20))
+    await plain.waits()
+    await until(lambda: len(side.relay.relay.unread) == 1, "no more of it is read")
+    assert side.relay.ledger.held < 2 * 2**20
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+    await plain.has_left()
+
+
+class _Other:
+    """Somebody else who holds bytes."""
+
+    held = 0
+
+    def evict(self) -> None:
+        raise AssertionError("nothing gives way")
+
+
+def _fill(ledger: Ledger) -> _Other:
+    other = _Other()
+    ledger.take(other, ledger.keep_up_to)
+    return other
+
+
+async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: Listener) -> None:
+    ledger = plain.side.relay.ledger
+    other = _fill(ledger)
+    request = plain.side.request("gone", size=60_000)
+    _, writer = await plain.connect()
+    writer.write(request[:30_000])
+    await plain.waits()
+    writer.write(request[30_000:])
+    assert len(plain.side.relay.relay.unread) == 1
+    await asyncio.sleep(_LATER_S)
+    writer.close()
+    await until(lambda: len(plain.side.queue) == 0, "it has left")
+    ledger.release(other, ledger.keep_up_to)
+    await plain.has_left()
+
+
+async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
+    plain: Listener,
+) -> None:
+    side = plain.side
+    ledger = side.relay.ledger
+    other = _fill(ledger)
+    request = side.request("half", size=60_000)
+    reader, writer = await plain.connect()
+    writer.write(request[:30_000])
+    await plain.waits()
+    writer.write(request[30_000:])
+    writer.write_eof()
+    await asyncio.sleep(2.2)  # it is looked at every second
+    assert len(side.queue) == 1
+    side.gates[0].open = True
+    side.gates[0].release()
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    ledger.release(other, ledger.keep_up_to)
+    writer.close()
+
+
+async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> None:
+    side = plain.side
+    ledger = side.relay.ledger
+    other = _fill(ledger)
+    request = side.request("gone", size=60_000)
+    _, writer = await plain.connect()
+    writer.write(request[:30_000])
+    await plain.waits()
+    writer.write(request[30_000:])
+    ledger.release(other, ledger.keep_up_to)
+    await until(lambda: ledger.held >= len(request), "all of it is there")
+    assert len(side.relay.relay.unread) == 0
+    await asyncio.sleep(_LATER_S)
+    writer.close()
+    await plain.has_left()
+
+
+async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Listener) -> None:
+    side = plain.side
+    side.relay.relay.configure(Http1Options(body_timeout_s=0.2))
+    reader, writer = await plain.connect()
+    request = side.request("gone", size=300_000, fields={"Expect": "100-continue"})
+    # Nothing in it is looked at, so it is placed before any of it is there.
+    head = request.partition(b"\r\n\r\n")[0] + b"\r\nContent-Encoding: gzip\r\n\r\n"
+    writer.write(head)
+    await plain.waits()
+    await asyncio.sleep(0.5)
+    assert len(side.queue) == 1, "it is not its fault that nothing comes"
+    assert len(side.relay.relay.unread) == 1
+    writer.close()
+    await plain.has_left()
+    assert await reader.read() == b""

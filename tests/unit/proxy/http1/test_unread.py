@@ -1,0 +1,181 @@
+"""Clients that leave while nothing is read from them."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lb.domain.outcome import Reason
+from lb.domain.schedule import LaneLimit, Plan
+from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.unread import Unread
+from tests.fakes.clock import FakeLoop
+from tests.fakes.gated import FACTS
+from tests.fakes.http1_sides import FakeTransport, Sides
+from tests.fakes.relay import snapshot_of
+
+_ESTABLISHED, _CLOSE, _CLOSE_WAIT = 1, 7, 8
+_HEAD = (
+    b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: 2\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+
+
+class Socket:
+    """One that says what the kernel knows: since when no byte came, and nothing at all."""
+
+    family = socket.AF_INET
+
+    def __init__(self, state: int, byte_s: float = 0.0, heard_s: float = 0.0) -> None:
+        info = bytearray(192)
+        info[0] = state
+        struct.pack_into("=II", info, 52, int(byte_s * 1000), int(heard_s * 1000))
+        self._info = bytes(info)
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        return self._info[:size]
+
+
+class Waiting(Sides):
+    """A busy backend, and requests that wait for it, which nothing is read from."""
+
+    def __init__(self) -> None:
+        super().__init__(ceiling=1 << 20)
+        self.fake = FakeLoop()
+        self.wheel = self.fake.wheel()
+        self.unread = self.relay.unread = Unread(self.wheel)
+        plan = Plan(limits={}, default=LaneLimit(1, instances=1))
+        route = replace(self.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
+        self.pool.publish(replace(snapshot_of(self.backends), routes={b"m": route}))
+        self.upstream()
+        self.client()[0].data_received(_HEAD % 2 + b"{}")
+        self.ledger.take(self, self.ledger.keep_up_to)
+
+    held = 0
+
+    def evict(self) -> None:
+        raise AssertionError("nothing gives way")
+
+    def asks(self, sock: Any, size: int = 100_000) -> tuple[ServerConnection, FakeTransport]:
+        """A part of a request; what the kernel says of its connection."""
+        server, transport = self.client()
+        says(transport, sock)
+        server.data_received(_HEAD % size + b"{}" + bytes(1000))
+        assert not transport.reading
+        assert server.is_waiting
+        return server, transport
+
+    def end(self) -> None:
+        for server in tuple(self.relay.servers):
+            server.connection_lost(None)
+        assert len(self.unread) == 0
+        assert len(self.wheel) == 0
+
+
+def says(transport: FakeTransport, sock: Any) -> None:
+    transport._extra["socket"] = sock  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def waiting() -> AsyncIterator[Waiting]:
+    waiting = Waiting()
+    yield waiting
+    waiting.end()
+    await waiting.tasks.aclose()
+
+
+@pytest.mark.parametrize(
+    ("sock", "why"),
+    [
+        (Socket(_CLOSE_WAIT, 5.0, 0.5), "it ended its side long after its last byte"),
+        (Socket(_CLOSE), "it reset the connection"),
+    ],
+)
+async def test_who_has_left_waits_no_more(waiting: Waiting, sock: Socket, why: str) -> None:
+    server, transport = waiting.asks(sock)
+    waiting.fake.advance(1.1)
+    assert transport.ended == "close", why
+    assert server.exchange is None
+    assert waiting.finished.records[-1].reason is Reason.CLIENT_GONE
+    assert len(waiting.dispatcher.queue) == 0
+    assert waiting.ledger.held == waiting.held
+
+
+@pytest.mark.parametrize(
+    ("sock", "why"),
+    [
+        (Socket(_ESTABLISHED, 5.0, 0.5), "it is open"),
+        (Socket(_CLOSE_WAIT, 0.5, 0.5), "it only sends nothing more"),
+        (None, "nobody can tell"),
+    ],
+)
+async def test_everybody_else_waits_on(waiting: Waiting, sock: Any, why: str) -> None:
+    server, _ = waiting.asks(sock)
+    waiting.fake.advance(5.0)
+    assert server.is_waiting, why
+
+
+async def test_other_systems_do_not_tell(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    server, _ = waiting.asks(Socket(_CLOSE))
+    waiting.fake.advance(5.0)
+    assert server.is_waiting
+
+
+async def test_who_only_ended_its_side_is_patient_until_it_resets(waiting: Waiting) -> None:
+    server, transport = waiting.asks(Socket(_CLOSE_WAIT, 0.5, 0.5))
+    waiting.fake.advance(1.1)
+    says(transport, Socket(_CLOSE_WAIT, 9.5, 0.5))  # its kernel acknowledged something since
+    waiting.fake.advance(2.0)
+    assert server.is_waiting
+    says(transport, Socket(_CLOSE, 9.5, 0.5))
+    waiting.fake.advance(1.0)
+    assert transport.ended == "close"
+
+
+async def test_who_leaves_later_is_noticed_within_a_second(waiting: Waiting) -> None:
+    server, transport = waiting.asks(Socket(_ESTABLISHED))
+    waiting.fake.advance(3.5)
+    assert server.is_waiting
+    says(transport, Socket(_CLOSE_WAIT, 3.0, 0.0))
+    waiting.fake.advance(1.05)
+    assert transport.ended == "close"
+
+
+async def test_more_is_read_as_soon_as_there_is_room(waiting: Waiting) -> None:
+    server, transport = waiting.asks(Socket(_ESTABLISHED))
+    waiting.ledger.release(waiting, waiting.held)
+    waiting.fake.advance(1.1)
+    assert transport.reading
+    assert len(waiting.unread) == 0
+    server.data_received(b"x" * 50_000)
+    assert transport.reading
+    assert waiting.ledger.held > 50_000
+
+
+async def test_what_runs_is_left_alone(waiting: Waiting) -> None:
+    server, transport = waiting.client()
+    says(transport, Socket(_CLOSE))
+    server.data_received(_HEAD.replace(b"/m/", b"/simple/") % 9 + b"{}")
+    assert not transport.reading
+    assert not server.is_waiting
+    waiting.fake.advance(3.0)
+    assert server.exchange is not None
+    assert len(waiting.unread) == 1
+
+
+async def test_all_are_looked_at_some_at_a_time(waiting: Waiting) -> None:
+    for _ in range(250):
+        waiting.asks(Socket(_CLOSE), 1500)
+    queue = waiting.dispatcher.queue
+    while len(queue) == 250:
+        waiting.fake.advance(0.01)
+    assert len(queue) == 50
+    waiting.fake.advance(0.05)
+    assert len(queue) == 0
