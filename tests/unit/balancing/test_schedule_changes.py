@@ -228,7 +228,7 @@ def test_snapshot_does_not_prolong_a_wait() -> None:
 def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -> None:
     desk = Desk(0.19, 0.2)
     wide, narrow = desk.backends
-    desk.plan = Plan(limits={wide: LaneLimit(3), narrow: LaneLimit(1)})
+    desk.plan = Plan(limits={wide: PLAIN, narrow: LaneLimit(1)})
     first = desk.ticket(narrow)
     desk.offer(desk.ticket(wide))
     desk.offer(first)
