@@ -24,7 +24,7 @@ _NAME_BYTES: Final = 1024
 OPEN_SEQUENCES: Final = 4096
 ENDED_S: Final = 30.0
 """How long after its END a sequence may still be owed an answer."""
-_ENTRY_BYTES: Final = 400
+_ENTRY_BYTES: Final = 416
 """That the objects of a remembered request take, without its texts."""
 _NAME_ENTRY_BYTES: Final = 100
 """The same of a model's name."""
@@ -46,11 +46,13 @@ class StreamMessage(NamedTuple):
     step: SequenceStep | None = None
     regions: tuple[bytes, ...] = ()
     has_one_answer: bool = False
-    """Its model is known not to be decoupled."""
+    """Its model is known not to be decoupled, or that no backend has it ready."""
     rows: int = 0
     """Its batch dimension, where its model is scheduled and that counts; else 0."""
     size: int = 0
     """Bytes of it, without its prefix; 0 as above."""
+    is_unserved: bool = False
+    """No backend has its model ready, so its one answer is an error, unless that changes first."""
 
 
 class Due(NamedTuple):
@@ -61,6 +63,8 @@ class Due(NamedTuple):
     step: SequenceStep | None = None
     size: int = 0
     """Bytes on the ledger for this entry alone; none for one that many requests share."""
+    is_unserved: bool = False
+    """As in `StreamMessage`."""
 
 
 class SequenceDebt(NamedTuple):
@@ -108,7 +112,8 @@ class Debts:
         self.free_models: set[bytes] = set()
         """Models of the other requests so far."""
         self.is_unknown = False
-        """There were requests of them that belong to no sequence."""
+        """There were requests of them that belong to no sequence, or more answers than were due:
+        nobody can say how many are still to come."""
         self.sequences: dict[SequenceKey, SequenceDebt] = {}
         """Of those models; the one without a request for longest is first."""
 
@@ -211,7 +216,7 @@ class Debts:
             size += ACCOUNT_BYTES
         if not self._account(size):
             return False
-        self.counted.append(Due(message.model, message.id, step, size))
+        self.counted.append(Due(message.model, message.id, step, size, message.is_unserved))
         return True
 
     def begun(self) -> set[SequenceKey]:
@@ -221,10 +226,14 @@ class Debts:
         return keys | {key for key, debt in self.sequences.items() if debt.began_here}
 
     def answered(self, count: int) -> None:
-        """So many of the counted requests have their answers."""
+        """So many of the counted requests have their answers; where all are counted, some of these
+        may be more than were due."""
         counted = self.counted
+        if count > len(counted):
+            count = len(counted)
+            self.is_unknown |= not self.free_models
         size = 0
-        for _ in range(min(count, len(counted))):
+        for _ in range(count):
             size += counted.popleft().size
         self._account(-size)
 

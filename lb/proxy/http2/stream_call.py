@@ -283,7 +283,7 @@ class StreamCall(CountedStream):
             self._header_size = 0
             self.request.taker = self.take_message
             self._needs_no_look = is_plain(route)
-            self._due = Due(name)
+            self._due = Due(name, is_unserved=message.is_unserved)
             self._counts = message.has_one_answer and not self.is_uncounted
             self._snapshot = self._validity = snapshot
             if message.rows:

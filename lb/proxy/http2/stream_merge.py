@@ -19,12 +19,14 @@ from lb.balancing.sequences import lost_text, sequence_text
 from lb.domain.backend import Backend
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.sequence import SequenceStep
+from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.failure import grpc_status
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
 from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_pipes import move_queue
+from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, window_update
@@ -254,10 +256,16 @@ class StreamMerge:
                 continue  # too little of it has come
             if counted and self._order and self._order[0] is not branch:
                 continue
+            debts = branch.debts
             if counted:
-                branch.debts.answered(1)
+                if debts.counted[0].is_unserved and not _is_error(branch.peek()):
+                    # It was loaded meanwhile, and may well be decoupled.
+                    debts.is_unknown = True
+                debts.answered(1)
                 if self._order:
                     self._order.popleft()
+            elif not debts.is_mixed:
+                debts.answered(1)  # more than was due, or none is counted
             # Who speaks goes to the end of the line.
             self._sources.remove(branch)
             self._sources.append(branch)
@@ -475,6 +483,11 @@ class StreamMerge:
         self.live.clear()
         self._order.clear()
         self._speaker = self._local = None
+
+
+def _is_error(head: bytes) -> bool:
+    """Whether the answer that begins so is surely an error."""
+    return len(head) > PREFIX_SIZE and not head[0] and head[PREFIX_SIZE] == ERROR_TAG
 
 
 def _text(step: SequenceStep | None, branch: Branch, text: str) -> str:

@@ -44,9 +44,10 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
         is_there = len(message) == size or not may_wait
         if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
             rows = _rows(route, message)
+            is_unserved = _is_unserved(model, route, snapshot)
             return StreamMessage(
-                model, b"", _request_id(message), None, (), _has_one_answer(route, snapshot),
-                rows, size if rows else 0,
+                model, b"", _request_id(message), None, (), is_unserved or _has_one_answer(route),
+                rows, size if rows else 0, is_unserved,
             )  # fmt: skip
     try:
         message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
@@ -64,15 +65,17 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
     if route is not None and route.facts.is_stateful is False:
         step = None
     rows = _rows(route, message) if step is None else 0
+    is_unserved = _is_unserved(asked.model, route, snapshot)
     return StreamMessage(
         asked.model,
         asked.version[:_REMEMBERED_BYTES],  # what is cut off makes no version that anybody has
         _request_id(message),
         step,
         regions,
-        _has_one_answer(route, snapshot),
+        is_unserved or _has_one_answer(route),
         rows,
         size if rows else 0,
+        is_unserved,
     )
 
 
@@ -81,12 +84,18 @@ def is_plain(route: ModelRoute | None) -> bool:
     return route is not None and route.is_uniform
 
 
-def _has_one_answer(route: ModelRoute | None, snapshot: PoolSnapshot) -> bool:
-    """Whether each request for a model is known to get exactly one answer. Of one that no backend
-    has ready that is an error, which Triton gives in its turn like any answer."""
-    if route is not None and route.facts.is_decoupled is not None:
-        return not route.facts.is_decoupled
-    return snapshot.knows_all and (route is None or not route.is_ready)
+def _has_one_answer(route: ModelRoute | None) -> bool:
+    """Whether each request for a model is known to get exactly one answer."""
+    return route is not None and route.facts.is_decoupled is False
+
+
+def _is_unserved(model: bytes, route: ModelRoute | None, snapshot: PoolSnapshot) -> bool:
+    """Whether a model, of which nothing else is known, is one that no backend has ready: a request
+    for it gets an error, which Triton gives in its turn like any answer. Where no name was found
+    the model may be any."""
+    if route is not None and (route.is_ready or route.facts.is_decoupled is not None):
+        return False
+    return bool(model) and snapshot.knows_all
 
 
 def _rows(route: ModelRoute | None, message: bytes) -> int:

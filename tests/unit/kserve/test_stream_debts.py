@@ -92,6 +92,22 @@ def test_a_free_request_without_a_sequence_leaves_its_debts_unknown() -> None:
     assert debts.is_unknown
 
 
+def test_more_answers_than_were_due_leave_debts_unknown() -> None:
+    debts = make_debts()
+    debts.note(counted(b"a"), 0.0)
+    debts.answered(1)
+    assert not debts.is_unknown
+    debts.answered(1)
+    assert debts.is_unknown
+
+
+def test_answers_that_are_not_counted_are_no_more_than_were_due() -> None:
+    debts = make_debts()
+    debts.note(free(1), 0.0)
+    debts.answered(3)
+    assert not debts.is_unknown
+
+
 def test_of_free_sequences_the_last_request_is_remembered() -> None:
     debts = make_debts()
     debts.note(free(1, b"a", is_start=True), 1.0)

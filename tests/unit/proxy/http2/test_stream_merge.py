@@ -114,6 +114,44 @@ async def test_the_error_of_a_model_that_nobody_has_comes_in_its_turn() -> None:
     assert paper.ids() == ["b", "c"]
 
 
+@pytest.mark.parametrize("is_error", [True, False])
+async def test_a_model_that_was_loaded_since_it_was_asked_for_may_owe_more_than_one_answer(
+    is_error: bool,
+) -> None:
+    paper = PaperStreams()
+    paper.begin_two()
+    paper.bench.ref.publish(replace(paper.bench.ref.current, knows_all=True))
+    paper.send(request("loaded", 0, "b"))
+    said = error_answer(b"b", "unknown model") if is_error else result("loaded", "b")
+    paper.backends[0].sends(data(1, said))
+    assert len(paper.answers()) == 1
+    paper.backends[0].sends(rst(1, 2))
+    if is_error:
+        assert paper.status() is None
+        paper.send(request("seq", 2, "c"))
+        paper.backends[1].sends(data(1, result("seq", "c")))
+        assert paper.ids() == ["c"]
+    else:
+        assert paper.status() == 13
+        assert paper.bench.is_clean()
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+async def test_a_backend_that_gives_more_answers_than_were_due_may_owe_others(comes: str) -> None:
+    paper = PaperStreams()
+    paper.send(request("seq", 1, "1", start=True))
+    more = data(1, result("seq", "1"))
+    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), more, *([more] * (comes == "before")))
+    paper.send(request("seq", 2, "2", start=True))
+    paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "2")))
+    if comes == "after":
+        paper.backends[0].sends(more)
+    assert sorted(paper.ids()) == ["1", "1", "2"]
+    paper.backends[0].sends(rst(1, 2))
+    assert paper.status() == 13
+    assert paper.bench.is_clean()
+
+
 async def test_a_client_that_takes_nothing_holds_up_both_backends() -> None:
     paper = PaperStreams(options=Http2Options(answer_window=1000, stream_window_max=1000))
     paper.begin_two()

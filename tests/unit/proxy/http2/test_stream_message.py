@@ -61,12 +61,35 @@ def test_a_model_without_a_route_is_looked_at_for_a_sequence(pool: PoolSnapshot)
 def test_a_model_that_no_backend_has_ready_has_one_answer(
     pool: PoolSnapshot, routes: dict[bytes, ModelRoute]
 ) -> None:
-    expected = StreamMessage(b"new", id=b"id", has_one_answer=True)
+    expected = StreamMessage(b"new", id=b"id", has_one_answer=True, is_unserved=True)
     pool = replace(pool, routes=routes, knows_all=True)
     assert read_message(request("new", name="id"), pool, is_all=True) == expected
     pool = replace(pool, knows_all=False)
     message = read_message(request("new", name="id"), pool, is_all=True)
-    assert message == expected._replace(has_one_answer=False)
+    assert message == expected._replace(has_one_answer=False, is_unserved=False)
+
+
+@pytest.mark.parametrize("start", [b"\0", b"\1"], ids=["plain", "compressed"])
+@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff", b"\x12\x01x"])
+def test_a_message_without_a_name_may_have_any_number_of_answers(
+    pool: PoolSnapshot, start: bytes, body: bytes
+) -> None:
+    pool = replace(pool, knows_all=True)
+    message = read_message(start + len(body).to_bytes(4, "big") + body, pool, is_all=True)
+    assert message is not None
+    assert (message.model, message.has_one_answer, message.is_unserved) == (b"", False, False)
+
+
+@pytest.mark.parametrize(("model", "is_unserved"), [("new", True), ("plain", False)])
+def test_of_a_compressed_message_the_name_within_counts(
+    pool: PoolSnapshot, model: str, is_unserved: bool
+) -> None:
+    packed = gzip.compress(request(model, name="id")[5:])
+    whole = b"\1" + len(packed).to_bytes(4, "big") + packed
+    message = read_message(whole, replace(pool, knows_all=True), is_all=True)
+    assert message is not None
+    assert (message.model, message.has_one_answer) == (model.encode(), True)
+    assert message.is_unserved is is_unserved
 
 
 def test_a_ready_model_whose_configuration_is_not_known_may_have_any_number_of_answers(
