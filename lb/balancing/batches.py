@@ -93,16 +93,28 @@ class BatchLane(Lane):
     @property
     def most_rows(self) -> int:
         """Rows that may be under way."""
-        return NO_LIMIT if self.adaptive is not None else 2 * self.instances * self.batch
+        if self.is_exact or self.adaptive is not None:
+            return NO_LIMIT
+        return 2 * self.instances * self.batch
+
+    def can_take(self) -> bool:
+        """Whether it is open, as far as that does not change with the time.
+
+        What nothing is known of gets one request, and whatever has many rows goes if it is alone.
+        """
+        count = self.in_flight
+        if not count:
+            return True
+        return count < self.limit and self.cost.count >= KNOWN and self.rows < self.most_rows
 
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
-        count = self.in_flight
-        room = self.rows < self.most_rows if self.cost.count >= KNOWN else not count
-        self.is_open = count < self.limit and (room or not count) and not self.is_shut()
+        can_take = self.can_take()
+        self.is_open = can_take and not self.is_shut()
         begins = now
         filled = rows
-        if len(self._running) >= self.instances:
+        if len(self._running) >= self.instances or not can_take:
+            # What takes no more is free when something ends, though an instance seems idle.
             full, ahead = divmod(self.waiting_rows, self.batch)
             begins = self._next_at(now)
             if full:
@@ -213,6 +225,6 @@ class BatchLane(Lane):
 
     def _next_at(self, now: float) -> float:
         """When the first of the executions that run ends."""
-        began, rows = self._running[0]
+        began, rows = self._running[0] if self._running else (self._batch_ended, 1)
         ends = began + self._execution_s(rows, 0)
         return ends if ends > now else now + (now - ends)

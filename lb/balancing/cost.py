@@ -53,8 +53,9 @@ class Cost:
 
     def __init__(self, instances: int = 1) -> None:
         """Begin with nothing. `instances` is how many executions run side by side."""
-        self.surprises = _SURPRISES + instances - 1
+        self.surprises = _SURPRISES
         """After so many in a row that are far from what was expected something has changed."""
+        self.run_beside(instances)
         self.count = 0
         """Executions learnt from, and those that stand for what others had measured."""
         self.assumed = 0
@@ -81,6 +82,10 @@ class Cost:
         self._byte_mean = 0.0
         self._byte_var = 0.0
         self._byte_cov = 0.0
+
+    def run_beside(self, instances: int) -> None:
+        """So many executions run side by side from now on."""
+        self.surprises = _SURPRISES + instances - 1
 
     def predict(self, rows: float, size: float) -> float:
         """Seconds that one execution of so many rows and bytes takes."""

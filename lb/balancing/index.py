@@ -1,9 +1,9 @@
 """Finds the best lanes of very many without looking at all of them.
 
-Three heaps: idle lanes by what an execution costs, lanes that are busy and have room, and full
-ones, both by when one more usual execution would end. Whenever something begins or ends in a lane
-its old entry becomes void, and a new one is made. All is sorted anew at times, since penalties fade
-and slow starts proceed without an event.
+Three heaps: idle lanes by what an execution costs, lanes that are busy and have room, and those
+that take no more, both by when one more usual execution would end. Whenever something begins or
+ends in a lane its old entry becomes void, and a new one is made. All is sorted anew at times, since
+penalties fade and slow starts proceed without an event.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class LaneIndex:
         heapify(self._busy)
         heapify(self._full)
 
+    def outdated(self) -> None:
+        """Something is not known any more: sort anew at the next look."""
+        self._renewed_at = -inf
+
     def changed(self, lane: Lane, now: float) -> None:
         """Something began or ended in a lane."""
         heap, entry = self._entry(lane, now)
@@ -70,10 +74,11 @@ class LaneIndex:
     def _entry(self, lane: Lane, now: float) -> tuple[list[Entry], Entry]:
         """A new entry of a lane, which makes the old one void, and where it belongs."""
         self._stamp = lane.stamp = self._stamp + 1
-        if lane.in_flight < lane.instances and lane.in_flight < lane.limit:
+        can_take = lane.can_take()
+        if can_take and lane.in_flight < lane.instances:
             took = max(lane.usual_s(now), _LEAST_S)
             return self._idle, (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane, inf)
-        heap = self._busy if lane.in_flight < lane.limit else self._full
+        heap = self._busy if can_take else self._full
         return heap, self._end(lane, now)
 
     @staticmethod

@@ -83,8 +83,8 @@ class Lane:
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "bias_s", "cost", "explore_s", "high", "in_flight", "instances", "is_open",
-        "last_pick", "lead_s", "limit", "others", "plan", "site", "slots", "spread_s",
+        "begins_at", "bias_s", "cost", "explore_s", "high", "in_flight", "instances", "is_exact",
+        "is_open", "last_pick", "lead_s", "limit", "others", "plan", "site", "slots", "spread_s",
         "stamp", "sure_until", "takes_s", "tally", "work_s",
     )  # fmt: skip
 
@@ -142,12 +142,25 @@ class Lane:
         self.slots = self.instances * max(1, plan.max_batch)
         """Requests that it executes at once, as its plan says."""
         self.limit = plan.concurrency or NO_LIMIT
+        self.is_exact = plan.concurrency > 0 and not (plan.is_auto or plan.is_adaptive)
+        """Its limit is a number that somebody gave: nothing else closes it once it is known."""
+        if self.is_exact:
+            self.instances = min(self.instances, self.limit)
+            self.slots = min(self.slots, self.limit)
         self.adjust()
+        self._run_beside()
+
+    def _run_beside(self) -> None:
+        """Have what is learnt go by how many executions run side by side."""
+        self.cost.run_beside(self.instances)
+        self.tally.run_beside(self.instances)
 
     def adjust(self) -> None:
         """Find the limit that goes with the cost, where it is ours to find."""
         if self.adaptive is not None:
-            self.instances = self.adaptive.limit
+            if self.instances != self.adaptive.limit:
+                self.instances = self.adaptive.limit
+                self._run_beside()
         elif not self.plan.is_auto:
             return
         cost = self.cost
@@ -177,6 +190,7 @@ class Lane:
         self.work_s = self.in_flight * self.predict(1, 0)
         self.anchor = now
         self.adjust()
+        self._run_beside()
 
     def end_inherited(self, now: float, ending: Ending) -> None:
         """An attempt is over that began in the lane before this one: it teaches nothing of it."""
@@ -285,6 +299,14 @@ class Lane:
         self.bias_s += _BIAS * off_s
         self.spread_s += _BIAS * (abs(off_s) - self.spread_s)
 
+    def can_take(self) -> bool:
+        """Whether it is open, as far as that does not change with the time.
+
+        What nothing is known of, or not any more, gets no more than it executes.
+        """
+        count = self.in_flight
+        return count < self.limit and (count < self.instances or self.cost.count >= KNOWN)
+
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at`, `takes_s` and `is_open`."""
         cost = self.cost
@@ -305,7 +327,7 @@ class Lane:
         else:
             begins = self.free_at(now)
             # What nothing is known of, or not any more, gets no more than it executes.
-            self.is_open = count < self.limit and begins - now <= self.lead_s
+            self.is_open = count < self.limit and (begins - now <= self.lead_s or self.is_exact)
             self.is_open = self.is_open and not is_doubted and cost.count >= KNOWN
         if backend.max_in_flight and self.is_shut():
             self.is_open = False

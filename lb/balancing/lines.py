@@ -107,6 +107,7 @@ class Line:
         for backend, lane in tuple(self.lanes.items()):
             if not lane.in_flight and not lane.cost.count:
                 del self.lanes[backend]
+        self.tally.lost(self.lanes.values())
         self._slots = 0
         self._look_at_kinds()
 
@@ -120,6 +121,9 @@ class Line:
         lane = self.lanes.get(backend)
         if lane is not None:
             lane.forget()
+            self.tally.lost(self.lanes.values())
+            if self.index is not None:
+                self.index.outdated()
 
     @property
     def waits(self) -> int:

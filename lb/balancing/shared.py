@@ -41,6 +41,10 @@ class SharedLane(Lane):
         self._count(now)
         super().end_inherited(now, ending)
 
+    def can_take(self) -> bool:
+        """Whether it is open, as far as that does not change with the time."""
+        return True
+
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here, if one were worked on after the other."""
         end = super().look(rows, size, now)

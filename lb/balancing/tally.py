@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from lb.balancing.cost import Cost
+from lb.balancing.cost import KNOWN, Cost
 
 if TYPE_CHECKING:
     from lb.balancing.lanes import Lane
@@ -35,8 +36,8 @@ class Tally:
     """What the lanes of one line know together."""
 
     __slots__ = (
-        "_came", "_came_at", "_executed", "_mean_s", "_off_s", "_varied", "best", "best_s",
-        "idle_alike", "in_flight", "tail_s", "usual",
+        "_beside", "_came", "_came_at", "_executed", "_mean_s", "_off_s", "_varied", "best",
+        "best_s", "idle_alike", "in_flight", "tail_s", "usual",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,6 +53,8 @@ class Tally:
         """The fastest lane."""
         self.idle_alike = IDLE_ALIKE
         """Idle lanes that differ by no more than that part are alike."""
+        self._beside = 1
+        """Executions that run side by side in some lane."""
         self._executed = 0
         self._varied = 0.0
         """How far executions are from what was expected of them, in parts of the larger one."""
@@ -62,6 +65,21 @@ class Tally:
         self._came_at = 0.0
         self._mean_s = 0.0
         self._off_s = 0.0
+
+    def run_beside(self, instances: int) -> None:
+        """A lane runs so many executions side by side."""
+        if instances > self._beside:
+            self._beside = instances
+            self.usual.run_beside(instances)
+
+    def lost(self, lanes: Iterable[Lane]) -> None:
+        """Something is gone, or not known any more: these are left. Find the fastest of them."""
+        known = [lane for lane in lanes if lane.cost.count >= KNOWN]
+        if self.best in known:
+            return
+        self.best = min(known, key=_mean_s, default=None)
+        if self.best is not None:
+            self.best_s = self.best.cost.mean_s
 
     def executed(self, took_s: float, expected_s: float) -> None:
         """An execution took so long, of which so much was expected in its lane."""
@@ -86,3 +104,7 @@ class Tally:
         self._off_s += part * (abs(off_s) - self._off_s)
         if self._came >= _TAIL_KNOWN:
             self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
+
+
+def _mean_s(lane: Lane) -> float:
+    return lane.cost.mean_s

@@ -13,7 +13,6 @@ from lb.balancing.cost import (
     _RECENT,
     _STALE_COUNT,
     _STALE_S,
-    _SURPRISES,
     _UNSURE,
     WINDOW,
     Cost,
@@ -55,7 +54,7 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
         cost._surprises = 0
     else:
         cost._surprises += 1
-        if cost._surprises < _SURPRISES:
+        if cost._surprises < cost.surprises:
             off = min(max(off, -usual), usual)
         else:
             cost._surprises = 0

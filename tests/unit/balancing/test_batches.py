@@ -146,3 +146,27 @@ def test_unknown_one_gets_one_request() -> None:
     backend.begin()
     backend.lane.look(1, 0, backend.now)
     assert not backend.lane.is_open
+
+
+def test_a_number_is_kept_exactly_whatever_the_batches_are() -> None:
+    backend = Backend(LaneLimit(40, instances=1, max_batch=8))
+    backend.teach()
+    for _ in range(40):
+        backend.lane.look(1, 0, backend.now)
+        assert backend.lane.is_open
+        backend.begin()
+    backend.lane.look(1, 0, backend.now)
+    assert not backend.lane.is_open
+
+
+@pytest.mark.parametrize(("is_known", "rows"), [(False, 1), (True, 64)])
+def test_what_takes_no_more_is_not_said_to_be_free(is_known: bool, rows: int) -> None:
+    backend = Backend(LaneLimit(16, is_auto=True, instances=2, max_batch=8))
+    if is_known:
+        backend.teach()
+    backend.begin(rows)
+    took_s = backend.lane.look(1, 0, backend.now) - backend.now
+    assert not backend.lane.is_open
+    assert backend.lane.begins_at > backend.now
+    backend.now += 1.0
+    assert backend.lane.look(1, 0, backend.now) - backend.now > 0.5 + took_s / 2

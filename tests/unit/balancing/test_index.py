@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
+from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import Lane
+from lb.balancing.shared import SharedLane
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
@@ -121,3 +125,62 @@ def test_void_entries_do_not_pile_up() -> None:
     for _ in range(2000):
         index.changed(lanes[0], 100.0)
     assert len(index._idle) <= 4 * len(lanes) + 1
+
+
+BATCHES = LaneLimit(16, is_auto=True, instances=2, max_batch=8)
+ONE_BY_ONE = LaneLimit(2, is_auto=True, instances=2)
+SIDE_BY_SIDE = LaneLimit(is_shared=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [(Lane, ONE_BY_ONE), (BatchLane, BATCHES), (SharedLane, SIDE_BY_SIDE)]
+)
+def test_newcomer_that_takes_no_more_does_not_hide_the_others(
+    kind: type[Lane], limit: LaneLimit
+) -> None:
+    tally = Tally()
+    lanes = [kind(Site(make_backend(f"b{number}")), limit, tally) for number in range(LARGE + 2)]
+    *old, new = lanes
+    for number, lane in enumerate(old):
+        lane.last_pick = 100 + number
+        for _ in range(4):
+            lane.learn(0.01, 1, 0, 99.0)
+    index = LaneIndex(lanes, 100.0)
+    new.look(1, 0, 100.0)
+    while new.is_open and new.in_flight < limit.instances:
+        begin(index, new, 100.0)
+        new.look(1, 0, 100.0)
+    for lane in old:
+        begin(index, lane, 100.0)
+    for now in (100.001, 100.02, 100.5, 103.0):
+        found = index.candidates(now, None) or lanes
+        for lane in found:
+            lane.look(1, 0, now)
+        assert any(lane.is_open for lane in found)
+
+
+def test_newcomer_that_is_not_known_is_no_free_one_among_those_that_have_room() -> None:
+    lanes = lanes_of(LARGE + 1, limit=3)
+    index = LaneIndex(lanes, 100.0)
+    for lane in lanes:
+        begin(index, lane, 100.0)
+    lanes[0].forget()
+    index.outdated()
+    found = index.candidates(100.0001, None)
+    assert found
+    busy, full = found
+    assert full is lanes[0]
+    busy.look(1, 0, 100.0001)
+    assert busy.is_open
+
+
+def test_number_below_the_instances_is_a_limit_like_others() -> None:
+    tally = Tally()
+    limit = LaneLimit(1, instances=4)
+    lanes = [Lane(Site(make_backend(f"b{number}")), limit, tally) for number in range(LARGE + 1)]
+    index = LaneIndex(lanes, 100.0)
+    for lane in lanes:
+        begin(index, lane, 100.0)
+    found = index.candidates(100.001, None)
+    assert found
+    assert len(found) == 1

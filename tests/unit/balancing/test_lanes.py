@@ -88,12 +88,42 @@ def test_full_lane_is_closed() -> None:
 
 
 def test_nothing_is_sent_ahead_of_a_long_execution() -> None:
-    lane = taught(LaneLimit(2), 0.1)
+    lane = taught(LaneLimit(1, is_auto=True), 0.1)
     begin(lane, 100.0)
     lane.look(1, 0, 100.0)
     assert not lane.is_open
     lane.look(1, 0, 100.1 - LEAD_S + 0.001)
     assert lane.is_open
+
+
+def test_a_number_is_kept_exactly_however_long_executions_take() -> None:
+    lane = taught(LaneLimit(3), 2.0)
+    for _ in range(3):
+        lane.look(1, 0, 100.0)
+        assert lane.is_open
+        begin(lane, 100.0)
+    lane.look(1, 0, 100.0)
+    assert not lane.is_open
+
+
+def test_no_more_instances_count_than_a_number_lets_in() -> None:
+    lane = taught(LaneLimit(1, instances=4), 0.1)
+    assert (lane.instances, lane.slots) == (1, 1)
+    begin(lane, 100.0)
+    assert lane.free_at(100.0) == pytest.approx(100.1)
+
+
+def test_as_many_surprises_as_executions_run_side_by_side_are_no_change() -> None:
+    lane = lane_of(LaneLimit(1))
+    alone = lane.cost.surprises
+    assert lane.tally.usual.surprises == alone
+    lane.apply(LaneLimit(4, instances=4))
+    assert lane.cost.surprises == lane.tally.usual.surprises == alone + 3
+    lane.apply(LaneLimit(8, instances=8, is_adaptive=True))
+    assert lane.cost.surprises == alone + 7
+    lane.apply(LaneLimit(2, instances=2))
+    assert lane.cost.surprises == alone + 1
+    assert lane_of(LaneLimit(3, is_auto=True, instances=3)).tally.usual.surprises == alone + 2
 
 
 def test_unknown_lane_gets_one_request_at_a_time() -> None:
