@@ -108,5 +108,14 @@ class Planner:
                 usual = limit(executing, is_auto=True)
             case _:
                 usual = LaneLimit(is_shared=True)
-        own = {backend: limit(concurrency) for backend, concurrency in self._own.items()}
+        # Who says a number for a backend does so because it has other instances: the
+        # configuration, which is another one's, does not tell of them.
+        own = {
+            backend: LaneLimit(
+                concurrency,
+                instances=max(1, concurrency // max(max_batch, 1)),
+                max_batch=max_batch,
+            )
+            for backend, concurrency in self._own.items()
+        }
         return Plan(limits=own, default=usual, rules=rule.queue)

@@ -60,7 +60,7 @@ def test_a_backend_may_have_a_limit_of_its_own() -> None:
     planner.follow([big, small])
     plan = planner.plan(b"m", TWO)
     assert plan is not None
-    assert plan.limit(big) == LaneLimit(16, instances=2)
+    assert plan.limit(big) == LaneLimit(16, instances=16)
     assert plan.limit(small) == LaneLimit(2, is_auto=True, instances=2)
     unknown = planner.plan(b"n", STATELESS)
     assert unknown is not None
