@@ -40,8 +40,10 @@ _MAX_LINES: Final = 4096
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
 _MIN_RETRY_S: Final = 0.01
-_CAME_EVERY: Final = 3
-"""One of so many requests and one more tells how long they take."""
+_SCATTER: Final = 40503
+_CAME_EVERY: Final = 0xC000
+"""One of four requests tells how long they take. Which one goes by its number, times the golden
+ratio of 2^16: a client that takes turns among models leaves none of them out."""
 _FEW: Final = 8
 """Executions that are no reason to leave an idle backend alone."""
 _CLEARLY: Final = 1.5
@@ -97,7 +99,7 @@ class QueueScheduler:
         elif line.plan is not ticket.plan:
             line.apply(ticket.plan, now)
         pool = line.pool(ticket, now)
-        if not self._number & _CAME_EVERY and line.is_plain:
+        if not self._number * _SCATTER & _CAME_EVERY and line.is_plain:
             pool.came(now)
         if pool.queue.count:
             return self._join(ticket, line, pool, now)
