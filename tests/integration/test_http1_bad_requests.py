@@ -22,6 +22,8 @@ from tests.fakes.http1_backend import (
 from tests.fakes.http1_relay import running_http1_relay
 
 BOTH_LOOPS = True
+SOON_S = 4.0
+"""What ends within 200 ms or a second, on a busy machine."""
 
 _OPTIONS = Http1Options(linger_s=0.2)
 
@@ -166,29 +168,30 @@ async def test_head_that_drips_is_not_given_more_time() -> None:
         took = loop.time() - started
         dripping.cancel()
         assert answer.status == 408
-        assert 0.19 <= took < 1.0
+        assert 0.19 <= took < SOON_S
 
 
-async def _drip(client: object, text: bytes) -> None:
+async def _drip(client: object, text: bytes, gap_s: float = 0.01) -> None:
     for byte in text:
         await client.send(bytes((byte,)))  # type: ignore[attr-defined]
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(gap_s)
 
 
 async def test_body_that_drips_goes_on() -> None:
-    options = Http1Options(body_timeout_s=0.2)
+    """For longer than a body may stand still."""
+    options = Http1Options(body_timeout_s=1.0)
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
         raw_client(relay.port) as client,
     ):
         await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n")
-        await _drip(client, b"x" * 40)
+        await _drip(client, b"x" * 40, gap_s=0.04)
         assert (await client.answer()).status == 200
 
 
 async def test_idle_client_is_closed_in_time() -> None:
-    options = Http1Options(client_idle_s=0.2)
+    options = Http1Options(client_idle_s=1.0)
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -201,4 +204,4 @@ async def test_idle_client_is_closed_in_time() -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         assert await client.is_closed()
-        assert loop.time() - started < 1.0
+        assert loop.time() - started < SOON_S
