@@ -188,7 +188,7 @@ async def test_t18_stream_ends_at_the_backend_when_its_client_goes(
             client.reset()
         gone_at = time.monotonic()
     await asyncio.wait_for(scripted.closed.wait(), 10.0)
-    assert time.monotonic() - gone_at < 2.0
+    assert time.monotonic() - gone_at < 4.0
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -242,7 +242,7 @@ def test_a_port_that_says_nothing_times_out(run: Run, question: Question) -> Non
     result = run(ask_raw(question, say_nothing, 0.05))
     assert result.finding is Finding.TIMEOUT
     assert result.detail == "no answer within 0.05 s"
-    assert 0.04 < result.latency_s < 1.0
+    assert 0.04 < result.latency_s < 4.0
 
 
 def test_connecting_is_all_that_a_tcp_probe_needs(run: Run) -> None:

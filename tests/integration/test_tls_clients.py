@@ -345,7 +345,7 @@ async def test_a_handshake_that_stands_still_is_closed(world: World, sent: bytes
             assert await soon(reader.read()) == b""
         except ConnectionResetError:
             pass
-        assert asyncio.get_running_loop().time() - began < 1.0
+        assert asyncio.get_running_loop().time() - began < 4.0
         writer.close()
         assert (len(listening.failures), len(listening.acceptor.shaking)) == (1, 0)
 

@@ -89,7 +89,7 @@ async def test_every_address_of_a_name_is_tried_and_names_are_resolved_at_every_
     loop = _Resolving(["127.0.0.9", "127.0.0.1"])
     for _ in range(2):
         transport, _ = await dial(
-            loop, Address("triton.test", _port(listener)), asyncio.Protocol, 2.0
+            loop, Address("triton.test", _port(listener)), asyncio.Protocol, 30.0
         )
         transport.close()
     assert loop.lookups == 2
