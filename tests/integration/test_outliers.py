@@ -22,6 +22,7 @@ from tests.fakes.http1_backend import eventually
 from tests.fakes.process import ENVIRONMENT, ChildProcess
 
 START_S = 20.0
+BACK_S = 40.0
 GOOD_S = 0.02
 MODEL = "/v2/models/m/infer"
 
@@ -104,7 +105,7 @@ async def balanced(tmp_path: Path) -> AsyncIterator[Balanced]:
                 {"name": each.name, "http": each.address, "kind": "generic"} for each in servers
             ],
             "health": {"probe": "tcp"},
-            "outliers": {"base": "500ms"},
+            "outliers": {"base": "2s"},
             "slow_start": {"window": "0s"},
             "retry": {"attempts": 1},
         }
@@ -135,16 +136,15 @@ async def test_one_that_fails_at_once_attracts_nothing_and_comes_back(
     statuses = await balanced.ask(400)
     assert statuses.count(error[0]) == sick.failures
     assert sick.failures <= 10 + 8 + 6  # those under way with the last one, and trials
-    state = await balanced.state(sick)
-    assert state["state"] == "ejected"
-    sick.error = None
-    before = sick.answers
-    for _ in range(50):
-        await balanced.ask(50)
-        if sick.answers > before + 50:
-            break
+    async with asyncio.timeout(BACK_S):
+        # A trial may be under way.
+        while (await balanced.state(sick))["state"] != "ejected":
+            await balanced.ask(8)
+        sick.error = None
+        before = sick.answers
+        while sick.answers <= before + 50:
+            await balanced.ask(50)
     assert (await balanced.state(sick))["state"] == "up"
-    assert sick.answers > before + 50
 
 
 async def test_one_client_with_bad_requests_harms_nobody(balanced: Balanced) -> None:

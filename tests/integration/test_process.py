@@ -357,6 +357,10 @@ def test_an_idle_process_hardly_uses_the_cpu(serving: Serving) -> None:
         fields = Path(f"/proc/{serving.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / ticks
 
-    before, began = cpu_s(), time.monotonic()
-    wait_until(lambda: time.monotonic() - began > 2, timeout_s=5, what="two seconds")
-    assert cpu_s() - before < 0.2
+    used: list[float] = []
+    # What a start leaves to do may come late.
+    while len(used) < 4 and min(used, default=1.0) >= 0.2:
+        before = cpu_s()
+        time.sleep(2.0)
+        used.append(cpu_s() - before)
+    assert min(used) < 0.2
