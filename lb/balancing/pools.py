@@ -112,8 +112,7 @@ class Pool:
                 best_score = score
                 best_end = end
             if lane.is_open and (
-                lane.begins_at <= latest + lane.lead_s
-                or (lane.is_exact and ahead_s >= LATE_LEAD_S)
+                lane.begins_at <= latest + lane.lead_s or (lane.is_exact and ahead_s >= LATE_LEAD_S)
             ):
                 is_idle = lane.in_flight < lane.instances
                 alike = _ALIKE * (score - now) + lane.cost.unsure_s
