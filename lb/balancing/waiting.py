@@ -31,6 +31,8 @@ not say which. With much more, what came over HTTP waited behind all of gRPC, wh
 _PATIENCE: Final = 10.0
 """Beside that it may be passed by shorter ones that come no later than so many times its execution
 time after it: what one waits should be in proportion to what one asks for."""
+_MOST_PATIENCE_S: Final = 2.0
+"""But by none that come later than that: an execution may be long, or be thought to be."""
 _LAST_NUMBER: Final = 1 << 62
 
 
@@ -310,7 +312,7 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """When a ticket counts as due."""
-        patience_s = _PATIENCE * ticket.work_s
+        patience_s = min(_PATIENCE * ticket.work_s, _MOST_PATIENCE_S)
         return min(ticket.deadline, ticket.came_at + _UNNAMED_S + patience_s)
 
     def _weight(self, number: int) -> float:

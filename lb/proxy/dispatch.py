@@ -266,7 +266,8 @@ class Dispatcher:
             backend = terms.trial.take()
             if backend is not None:
                 return backend
-        return self.queue.offer(exchange, queued, terms, now)
+        avoided = self.reruns.avoided(exchange, terms.eligible)
+        return self.queue.offer(exchange, queued, terms, now, avoided)
 
     def _home(self, exchange: Exchange, now: float) -> Backend | None:
         """The backend of a step of a sequence; None leaves it to the policy."""

@@ -51,7 +51,7 @@ _REASONS: Final = {
     Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
     Refusal.SHED: (
         Reason.QUEUE_SHED,
-        "too many requests wait for this model, and some of a higher priority",
+        "too many requests wait for this model, and others go before it",
     ),
     Refusal.EXPIRED: (Reason.QUEUE_TIMEOUT, "the request has waited for too long"),
     Refusal.LATE: (Reason.DEADLINE, "the request cannot be answered before its deadline"),
@@ -100,7 +100,7 @@ class Queue:
     __slots__ = (
         "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
         "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
-        "placement", "places", "scheduler", "terms", "whys",
+        "placement", "places", "scheduler", "spread", "terms", "whys",
     )  # fmt: skip
 
     def __init__(
@@ -163,10 +163,33 @@ class Queue:
         queued = _queued(exchange)
         return exchange in self._homeless or (queued is not None and queued.ticket in self._waiting)
 
+    def room(self, exchange: Exchange) -> int:
+        """Bytes of an exchange that may be held while it waits for its turn: what was counted for
+        it. 0 for all others, those that wait for any backend included."""
+        queued = _queued(exchange)
+        ticket = queued.ticket if queued is not None else None
+        if ticket is None or ticket not in self._waiting:
+            return 0
+        return min(ticket.size, _HELD_AT_MOST)
+
     # What the dispatcher asks
 
-    def offer(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Backend | None:
+    def offer(
+        self,
+        exchange: Exchange,
+        queued: Queued,
+        terms: Terms,
+        now: float,
+        tried: tuple[Backend, ...] = (),
+    ) -> Backend | None:
         """Place an exchange of a scheduled model. None: it waits.
+
+        Args:
+            exchange: to be placed.
+            queued: its particulars.
+            terms: of its model.
+            now: the time.
+            tried: backends that it is to avoid, when it goes again.
 
         Raises:
             RequestRefused: it is not run.
@@ -188,9 +211,8 @@ class Queue:
             else:
                 self._name_urgency(exchange, ticket, queued.priority)
         else:
-            ticket.plan, ticket.eligible, ticket.tried = (
-                terms.plan, terms.eligible, exchange.tried,
-            )  # fmt: skip
+            ticket.plan, ticket.eligible = terms.plan, terms.eligible
+            ticket.tried = tried
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused as refused:

@@ -62,6 +62,15 @@ class _Suspect:
         self.due = due
         self.attempt = 0
 
+    def is_waiting(self) -> bool:
+        """Whether it waits for its turn."""
+        exchange = self.exchange
+        return (
+            exchange.port is None
+            and exchange.attempts == self.attempt - 1
+            and not exchange.finished
+        )
+
     def is_under_way(self, now: float) -> bool:
         """Whether its server may still die of it: it has it, and said nothing."""
         exchange = self.exchange
@@ -161,10 +170,20 @@ class Reruns:
         least = min((busy[backend] for backend in backends), default=0)
         return tuple(backend for backend in backends if busy[backend] == least)
 
+    def avoided(self, exchange: Exchange, eligible: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        """Where a request that goes again does not go: where it was, and beside others that do, if
+        there is another place."""
+        tried = exchange.tried
+        if not tried or not self._running:
+            return tried
+        calm = self.spread(tuple([backend for backend in eligible if backend not in tried]))
+        return tuple([backend for backend in eligible if backend not in calm])
+
     def _busy(self) -> Counter[Backend | None]:
         now = self._clock()
-        self._running = [each for each in self._running if each.is_under_way(now)]
-        return Counter(each.exchange.backend for each in self._running)
+        under_way = [each for each in self._running if each.is_under_way(now)]
+        self._running = under_way + [each for each in self._running if each.is_waiting()]
+        return Counter(each.exchange.backend for each in under_way)
 
     def _wake(self, delay_s: float) -> None:
         if not self._is_due:

@@ -271,3 +271,30 @@ def test_a_server_that_was_heard_since_did_not_die(
     assert bench.reruns.may(bench.lost(), Outcome.LOST)
     bench.loop.advance(1.0)
     assert bench.reruns.may(bench.lost(), Outcome.LOST) is goes
+
+
+def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None:
+    bench = Bench()
+    one = bench.lost()
+    bench.reruns.later(one, lambda: None)  # it joins a queue
+    bench.loop.advance(0.05)
+    assert len(bench.reruns) == 0
+    both = tuple(bench.backends)
+    assert bench.reruns.spread(both) == both
+    one.backend, one.port = both[0], both[0].ports[1]
+    one.attempts += 1
+    one.attempt_at = bench.loop.time()
+    assert bench.reruns.spread(both) == both[1:]
+
+
+def test_what_goes_again_avoids_where_it_was_and_the_company_of_others() -> None:
+    bench = Bench()
+    eligible = (*bench.backends, bench.gone)
+    one, other = bench.lost(), bench.lost()
+    assert bench.reruns.avoided(Exchange(AppProtocol.GRPC, INFER, "", 0.0), eligible) == ()
+    assert bench.reruns.avoided(other, eligible) == (bench.gone,)
+    bench.waits(one)
+    bench.loop.advance(0.05)
+    assert one.backend is not None
+    assert set(bench.reruns.avoided(other, eligible)) == {bench.gone, one.backend}
+    assert bench.reruns.avoided(other, (one.backend, bench.gone)) == (bench.gone,)
