@@ -100,7 +100,7 @@ class Queue:
     __slots__ = (
         "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
         "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
-        "placement", "places", "scheduler", "spread", "terms", "whys",
+        "placement", "places", "scheduler", "terms", "whys",
     )  # fmt: skip
 
     def __init__(

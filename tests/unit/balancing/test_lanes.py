@@ -214,3 +214,18 @@ def test_answers_that_come_in_bursts_are_not_taken_for_slow_ones(burst: int) -> 
         under_way = [begin(lane, now) for _ in range(burst)]
     assert lane.cost.mean_s < 0.0015
     assert lane.limit >= 18
+
+
+def test_nothing_is_refused_for_being_much_larger_than_all_that_ran() -> None:
+    lane = taught(LaneLimit(1), 0.05)
+    for number in range(100):
+        size = 600_000 if number % 10 == 0 else 400
+        lane.cost.learn(0.3 if size > 400 else 0.05, 1, size, 99.0 + number / 100)
+    ticket = Ticket(b"m", b"", PLAN, (), 100.0)
+    ticket.size = 100_000_000
+    ticket.deadline = 105.0
+    lane.look(1, ticket.size, 100.0)
+    assert lane.predict(1, ticket.size) > 10.0
+    assert not lane.is_hopeless(ticket, 100.0)
+    ticket.deadline = 100.02
+    assert lane.is_hopeless(ticket, 100.0)
