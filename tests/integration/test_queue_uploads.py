@@ -14,6 +14,7 @@ import pytest
 
 from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.relay import Http1Relay
 from lb.wire.ledger import Ledger
 from tests.fakes.gated import HttpSide, http_side, until
 from tests.fakes.tls import World, tls_listener
@@ -23,6 +24,13 @@ BOTH_LOOPS = True
 _RESET = struct.pack("ii", 1, 0)
 _LATER_S = 0.15
 """Who ends a connection at once may wait for the answer."""
+
+
+def http1(side: HttpSide) -> Http1Relay:
+    """Its relay."""
+    relay = side.relay.relay
+    assert isinstance(relay, Http1Relay)
+    return relay
 
 
 class Listener:
@@ -107,19 +115,6 @@ async def test_a_client_that_leaves_in_its_upload_is_not_run(listening: Listener
     await listening.has_left()
 
 
-async def test_a_client_that_leaves_in_chunks_is_not_run(plain: Listener) -> None:
-    _, writer = await plain.connect()
-    whole = plain.side.request("gone", size=300_000)
-    head, _, body = whole.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
-    chunk = b"%x\r\n%b\r\n" % (len(body), body)
-    writer.write(b"\r\n".join((*lines, b"Transfer-Encoding: chunked", b"", b"")) + chunk)
-    await plain.waits()
-    await until(lambda: plain.side.relay.ledger.held >= len(body), "all of it is there")
-    writer.close()
-    await plain.has_left()
-
-
 async def test_a_client_that_only_ends_its_side_is_answered(plain: Listener) -> None:
     side = plain.side
     reader, writer = await plain.connect()
@@ -150,12 +145,28 @@ async def test_an_upload_that_waited_arrives_whole(listening: Listener, size: in
 # What is not read from
 
 
+async def test_a_client_that_leaves_in_chunks_is_not_run(plain: Listener) -> None:
+    _, writer = await plain.connect()
+    whole = plain.side.request("gone", size=100_000)
+    head, _, body = whole.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    chunk = b"%x\r\n%b\r\n" % (len(body), body)
+    request = b"\r\n".join((*lines, b"Transfer-Encoding: chunked", b"", b"")) + chunk
+    writer.write(request[:50_000])
+    await plain.waits()
+    writer.write(request[50_000:])
+    assert len(http1(plain.side).unread) == 1
+    await asyncio.sleep(_LATER_S)
+    writer.close()
+    await plain.has_left()
+
+
 async def test_a_client_that_resets_a_long_upload_is_not_run(plain: Listener) -> None:
     side = plain.side
     _, writer = await plain.connect()
     writer.write(side.request("gone", size=3 * 2**20))
     await plain.waits()
-    await until(lambda: len(side.relay.relay.unread) == 1, "no more of it is read")
+    await until(lambda: len(http1(side).unread) == 1, "no more of it is read")
     assert side.relay.ledger.held < 2 * 2**20
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
@@ -185,7 +196,7 @@ async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: List
     writer.write(request[:30_000])
     await plain.waits()
     writer.write(request[30_000:])
-    assert len(plain.side.relay.relay.unread) == 1
+    assert len(http1(plain.side).unread) == 1
     await asyncio.sleep(_LATER_S)
     writer.close()
     await until(lambda: len(plain.side.queue) == 0, "it has left")
@@ -225,7 +236,7 @@ async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> Non
     writer.write(request[30_000:])
     ledger.release(other, ledger.keep_up_to)
     await until(lambda: ledger.held >= len(request), "all of it is there")
-    assert len(side.relay.relay.unread) == 0
+    assert len(http1(side).unread) == 0
     await asyncio.sleep(_LATER_S)
     writer.close()
     await plain.has_left()
@@ -233,7 +244,7 @@ async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> Non
 
 async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Listener) -> None:
     side = plain.side
-    side.relay.relay.configure(Http1Options(body_timeout_s=0.2))
+    http1(side).configure(Http1Options(body_timeout_s=0.2))
     reader, writer = await plain.connect()
     request = side.request("gone", size=300_000, fields={"Expect": "100-continue"})
     # Nothing in it is looked at, so it is placed before any of it is there.
@@ -242,7 +253,7 @@ async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Liste
     await plain.waits()
     await asyncio.sleep(0.5)
     assert len(side.queue) == 1, "it is not its fault that nothing comes"
-    assert len(side.relay.relay.unread) == 1
+    assert len(http1(side).unread) == 1
     writer.close()
     await plain.has_left()
     assert await reader.read() == b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from lb.proxy.http1.server import ServerConnection
 
 _log = logging.getLogger(__name__)
-_HELD_AT_MOST: Final = 1 << 20
-"""Bytes of a request that waits for its turn, give or take a read: what the queue counts for it."""
 
 
 class Http1Exchange(Download):
@@ -147,16 +145,15 @@ class Http1Exchange(Download):
 
     def _may_hold_more(self) -> bool:
         """Whether more is read of a request that waits for its turn. Nobody needs it yet, but a
-        client that leaves is only noticed while it is read from. Some of the memory for what may
-        not be needed is left to bodies that are kept for another attempt."""
+        client that leaves is noticed at once only while it is read from. Some of the memory for
+        what may not be needed is left to bodies that are kept for another attempt."""
         relay = self.relay
         ledger = relay.ledger
         is_uninvited = self.plan.expects_continue and not self._was_continued and not self.bytes_in
         return (
-            self._kept_size < _HELD_AT_MOST
+            not is_uninvited
             and ledger.held < ledger.keep_up_to * 3 // 4
-            and not is_uninvited
-            and relay.dispatcher.queue.has(self)
+            and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 
     def _is_too_large(self, pieces: list[Payload]) -> bool:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome, Reason
-from tests.fakes.http1_sides import Sides
+from lb.domain.schedule import LaneLimit, Plan
+from lb.proxy.http1.downstream import State
+from lb.proxy.http1.server import ServerConnection
+from tests.fakes.gated import FACTS
+from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import snapshot_of
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -355,3 +362,171 @@ async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> N
     connection.data_received(_OK)
     assert client.take() == _OK
     assert sides.relay.under_way() == []
+
+
+# Waiting
+
+
+def scheduled(backends: int = 1) -> Sides:
+    """Backends that take one request at a time, and have a connection each."""
+    sides = Sides(backends=backends)
+    plan = Plan(limits={}, default=LaneLimit(1, instances=1))
+    route = replace(sides.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
+    sides.pool.publish(replace(snapshot_of(sides.backends), routes={b"m": route}))
+    return sides
+
+
+async def waits_again(ended_after_s: float) -> tuple[Sides, ServerConnection, FakeTransport]:
+    """A request that ran when its client ended its side, and now waits, since its backend died."""
+    sides = scheduled(backends=2)
+    links = [sides.upstream(0), sides.upstream(1)]
+    server, client = sides.client()
+    server.data_received(_POST)
+    other, _ = sides.client()
+    other.data_received(_POST)
+    sides.now += ended_after_s
+    server.eof_received()
+    assert server.exchange is not None
+    sides.now += 5.0
+    where = sides.backends.index(server.exchange.backend)
+    links[where][1].lose()
+    sides.waits.advance(0.1)
+    assert server.is_waiting
+    return sides, server, client
+
+
+async def test_who_had_left_before_the_request_waits_is_not_run() -> None:
+    sides, server, client = await waits_again(0.2)
+    await asyncio.sleep(0)
+    assert client.ended == "close"
+    assert not server.is_waiting
+    record = sides.finished.records[-1]
+    assert (record.reason, record.attempts) == (Reason.CLIENT_GONE, 1)
+    assert len(sides.dispatcher.queue) == 0
+    await sides.tasks.aclose()
+
+
+async def test_who_had_only_ended_its_side_waits() -> None:
+    sides, server, client = await waits_again(0.05)
+    await asyncio.sleep(0)
+    assert client.ended == ""
+    assert server.is_waiting
+    client.lose()
+    assert len(sides.dispatcher.queue) == 0
+    await sides.tasks.aclose()
+
+
+_BINARY = (
+    b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: 2\r\n"
+    b"%b\r\n\r\n"
+)
+
+
+def waiting(size: int) -> tuple[Sides, ServerConnection, FakeTransport]:
+    """A request that waits, of which 65,536 bytes have come."""
+    sides = scheduled()
+    sides.ledger.resize(1 << 23)
+    sides.upstream()
+    sides.client()[0].data_received(_POST)
+    server, client = sides.client()
+    server.data_received(_BINARY % (b"Content-Length: %d" % size) + b"{}" + bytes(65_534))
+    assert server.is_waiting
+    return sides, server, client
+
+
+async def test_of_what_waits_no_more_is_read_than_was_counted_for_it() -> None:
+    sides, server, client = waiting(4_000_000)
+    pieces = 1
+    while client.reading:
+        server.data_received(bytes(65_536))
+        pieces += 1
+    assert pieces == 16
+    assert 1 << 20 <= sides.ledger.held < (1 << 20) + 1000
+    client.lose()
+    assert sides.ledger.held == 0
+    assert len(sides.dispatcher.queue) == 0
+
+
+async def test_all_of_a_shorter_one_is_read_to_its_end() -> None:
+    sides, server, client = waiting(65_636)
+    for _ in range(100):
+        assert client.reading
+        server.data_received(b"x")
+    assert server.state is State.BUSY
+    assert client.reading
+    assert 65_636 < sides.ledger.held < 66_636
+    sides.now += 1.0
+    server.eof_received()
+    assert client.ended == "close"
+    assert sides.ledger.held == 0
+    assert len(sides.dispatcher.queue) == 0
+
+
+async def test_what_waits_leaves_memory_to_what_is_kept() -> None:
+    sides, server, client = waiting(4_000_000)
+    sides.ledger.resize(1 << 18)
+    assert client.reading
+    server.data_received(bytes(65_536))
+    assert not client.reading
+    sides.ledger.resize(1 << 23)
+    server.update_reading()
+    assert client.reading
+    client.lose()
+
+
+async def test_nothing_more_is_read_of_what_nothing_was_counted_for() -> None:
+    sides = scheduled()
+    sides.upstream()
+    sides.client()[0].data_received(_POST)
+    server, client = sides.client()
+    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
+    assert server.is_waiting
+    assert not client.reading
+    assert len(sides.relay.unread) == 1
+    client.lose()
+
+
+async def test_a_client_that_stops_sending_while_it_waits_is_given_up() -> None:
+    sides, server, client = waiting(100_000)
+    sides.now += 30.1
+    server._look_at_time()
+    assert sides.finished.records[-1].reason is Reason.BODY_TIMEOUT
+    assert len(sides.dispatcher.queue) == 0
+    client.lose()
+
+
+async def test_who_was_not_invited_yet_is_when_its_turn_comes() -> None:
+    sides = scheduled()
+    connection, backend = sides.upstream()
+    sides.client()[0].data_received(_POST)
+    backend.take()
+    server, client = sides.client()
+    expecting = b"Content-Encoding: gzip\r\nExpect: 100-continue\r\nContent-Length: 5"
+    server.data_received(_BINARY % expecting)
+    assert server.is_waiting
+    assert client.take() == b""
+    connection.data_received(_OK)
+    await asyncio.sleep(0.01)
+    assert client.take() == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert client.reading
+    server.data_received(b"hello")
+    assert backend.take().endswith(b"\r\n\r\nhello")
+    connection.data_received(_OK)
+    assert client.take() == _OK
+
+
+async def test_a_body_that_is_read_after_a_long_wait_has_its_time_again() -> None:
+    sides = scheduled()
+    connection, _ = sides.upstream()
+    sides.client()[0].data_received(_POST)
+    server, client = sides.client()
+    server.data_received(_BINARY % b"Transfer-Encoding: chunked" + b"2\r\n{}\r\n")
+    sides.now += 31.0
+    server._alarm._rang()
+    assert server.is_waiting
+    assert server._alarm.due > sides.now + 100.0
+    connection.data_received(_OK)
+    await asyncio.sleep(0.01)
+    assert client.reading
+    assert server._alarm.due == sides.now + 30.0
+    client.lose()
