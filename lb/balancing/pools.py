@@ -108,9 +108,7 @@ class Pool:
             end = lane.look(rows, size, now)
             score = end - (rest if end > in_time else rest_in_time) * lane.takes_s
             if score < best_score:
-                best = lane
-                best_score = score
-                best_end = end
+                best, best_score, best_end = lane, score, end
             if lane.is_open and (
                 lane.begins_at <= latest + lane.lead_s or (lane.is_exact and ahead_s >= LATE_LEAD_S)
             ):
