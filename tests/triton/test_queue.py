@@ -72,7 +72,7 @@ async def test_what_a_triton_cannot_run_waits_here_and_all_of_it_is_answered(
     queueing: RunningBalancer,
 ) -> None:
     async with Load(queueing.target, clients=0) as load:
-        asks = [asyncio.ensure_future(ask(200)) for ask in (load.ask_http, load.ask_grpc) * 15]
+        asks = [asyncio.ensure_future(ask(500)) for ask in (load.ask_http, load.ask_grpc) * 15]
         await _until_waiting(queueing, 10)
         assert queueing.in_flight() <= 3 * INSTANCES
         await asyncio.gather(*asks)
@@ -95,13 +95,13 @@ async def test_priorities_and_deadlines_of_nvidias_clients_count(
             name = f"{name}: {error.status() or error.message()}"
         ended.append(name)
 
-    grpc, http = milliseconds(grpcclient, 200), milliseconds(httpclient, 200)
+    grpc, http = milliseconds(grpcclient, 500), milliseconds(httpclient, 500)
     async with (
         grpcaio.InferenceServerClient(queueing.target.grpc) as by_grpc,
         httpaio.InferenceServerClient(queueing.target.http, conn_limit=100) as by_http,
     ):
         tasks = [
-            asyncio.ensure_future(ask(by_grpc, grpc, f"bulk-{n}", priority=3)) for n in range(30)
+            asyncio.ensure_future(ask(by_grpc, grpc, f"bulk-{n}", priority=3)) for n in range(40)
         ]
         await _until_waiting(queueing, 15)
         began = time.monotonic()
@@ -131,7 +131,7 @@ async def test_a_reload_lets_all_go_that_wait(
     queueing: RunningBalancer, tritons: tuple[RealTriton, ...]
 ) -> None:
     async with Load(queueing.target, clients=0) as load:
-        asks = [asyncio.ensure_future(ask(300)) for ask in (load.ask_http, load.ask_grpc) * 10]
+        asks = [asyncio.ensure_future(ask(800)) for ask in (load.ask_http, load.ask_grpc) * 10]
         await _until_waiting(queueing, 8)
         queueing.configure(tritons[:1], scheduling={"concurrency": "off"})
         queueing.process().send_signal(signal.SIGHUP)
@@ -147,7 +147,7 @@ async def test_a_reload_lets_all_go_that_wait(
 
 async def test_a_shutdown_answers_what_waits(queueing: RunningBalancer) -> None:
     async with Load(queueing.target, clients=0) as load:
-        asks = [asyncio.ensure_future(ask(200)) for ask in (load.ask_http, load.ask_grpc) * 10]
+        asks = [asyncio.ensure_future(ask(600)) for ask in (load.ask_http, load.ask_grpc) * 10]
         await _until_waiting(queueing, 8)
         queueing.process().send_signal(signal.SIGTERM)
         await asyncio.gather(*asks)

@@ -16,7 +16,7 @@ from tests.triton.server import RealTriton
 from tests.triton.target import WAIT_S
 
 REQUESTS = 24
-TAKES_MS = 400
+TAKES_MS = 1000
 INSTANCES = 4
 """Of the model, on each Triton."""
 
