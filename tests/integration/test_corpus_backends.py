@@ -85,7 +85,7 @@ class Stage:
         if row.is_reused or row.end is End.CLOSES:
             return
         if row.end is End.RESETS:
-            await asyncio.sleep(0.05)  # so that the bytes are read before the reset
+            await asyncio.sleep(0.25)  # so that the bytes are read before the reset
             await peer.reset()
             return
         try:
@@ -183,7 +183,7 @@ async def test_u15_bytes_that_nobody_asked_for_close_an_idle_connection(stage: S
         await client.send(b"GET /unsolicited HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (await client.answer()).body == b"asked for"
         stage.speak.set()
-        await asyncio.sleep(0.1)  # later than that it is the idle connection's last word
+        await asyncio.sleep(0.5)  # later than that it is the idle connection's last word
         for number in range(20):
             assert await _ask_cleanly(client, b"after-%d" % number) == []
 

@@ -108,7 +108,7 @@ async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> N
             for _ in range(8):
                 await infer(made.client, balancer.address("http"))
             assert [lane(balancer, name).learnt for name in ("t0", "t1")] == [0, 8]
-            assert lane(balancer, "t0").expected_s == pytest.approx(0.04, rel=0.5)
+            assert 0.02 < lane(balancer, "t0").expected_s < 0.4
         assert made.served() == [before[0], before[1] + 8]
 
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.faults.between import NO_FAULT, Between, Fault
 from tests.fakes.http1_backend import eventually
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 PAUSE_S = 0.2
 """For what must not happen."""
 
@@ -183,7 +183,7 @@ async def test_bytes_that_come_late_are_no_fewer() -> None:
         reader, writer = await dial(between)
         began = asyncio.get_running_loop().time()
         await ask(reader, writer, bytes(4 << 20))
-        assert asyncio.get_running_loop().time() - began < 5.0, "64 pieces, 0.2 s each way"
+        assert asyncio.get_running_loop().time() - began < 15.0, "64 pieces, 0.2 s each way"
         writer.close()
 
 
