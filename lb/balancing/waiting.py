@@ -274,7 +274,7 @@ class WaitingQueue:
 
     def oldest_at(self) -> float:
         """When the one came that has waited longest; some ticket waits. Looks at all."""
-        return min([ticket.came_at for ticket in self])
+        return min([ticket.joined_at for ticket in self])
 
     def add(self, ticket: Ticket) -> None:
         """A ticket waits from now on. `work_s` is what it pays when it begins."""
