@@ -257,6 +257,7 @@ class Dispatcher:
             queued.ticket = None
             return None
         if exchange.tried:
+            self.reruns.check(exchange)
             if not exchange.may_wait:
                 return self.queue.beside(exchange, queued, terms, now)
             if self._is_left_by_all(exchange, terms.placement):
@@ -297,6 +298,7 @@ class Dispatcher:
         placement = self.placement(exchange)
         picker = placement.picker
         if exchange.tried:
+            self.reruns.check(exchange)
             if self._is_left_by_all(exchange, placement):
                 self._hold(exchange, now)
                 return None

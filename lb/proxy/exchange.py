@@ -83,6 +83,8 @@ class Loss(NamedTuple):
 
     backend: Backend | None
     at: float
+    doubted: Loss | None = None
+    """One before it, of which nobody knew yet whether the server had died, too."""
 
     def was_survived(self) -> bool:
         """Whether the backend has certainly been there since: it said something, to anybody."""

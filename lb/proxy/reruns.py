@@ -15,7 +15,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from lb.domain.backend import Backend
-from lb.domain.outcome import Outcome
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.rerun import DeadlyModels, RerunBudget
 from lb.domain.retry import LOSSES
@@ -35,6 +36,9 @@ _TIMES: Final = 2.0
 """Of what requests of its model take, one waits for others that are under way."""
 _LONGEST_S: Final = 3.0
 """But never longer."""
+_DOUBT_S: Final = 1.5
+"""One of which a server may have died waits so long for a sign of life of that: probes are sent
+every second."""
 _SUSPECT_S: Final = 10.0
 """Who has not killed its server for so long keeps nobody waiting."""
 _TOGETHER: Final = 8
@@ -126,13 +130,34 @@ class Reruns:
             return self._refuse("never")
         if outcome in LOSSES:
             before: Loss | None = getattr(exchange, "loss", None)
-            exchange.loss = Loss(exchange.backend, now)
-            if before is not None and not before.was_survived():
+            is_dead = before is not None and self._is_dead(before, exchange)
+            exchange.loss = Loss(exchange.backend, now, before if is_dead is None else None)
+            if is_dead:
                 self.deadly.suspect(exchange.model, now)
                 return self._refuse("lost_twice")
             if self.deadly.is_blocked(exchange.model, now, exchange.attempt_at):
                 return self._refuse("deadly_model")
         return self.budget.take(self.attempts, now) or self._refuse("budget")
+
+    def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
+        """Whether a server died when a request was lost with it; None: that is not known yet."""
+        if loss.was_survived():
+            return False
+        usable = self._pool.current.usable(exchange.protocol)
+        return None if loss.backend in usable else True
+
+    def check(self, exchange: Exchange) -> None:
+        """See that a request which goes again may still do so.
+
+        Raises:
+            RequestRefused: two servers seem to have died of it.
+        """
+        loss: Loss | None = getattr(exchange, "loss", None)
+        if loss is None or loss.doubted is None or loss.doubted.was_survived():
+            return
+        self.deadly.suspect(exchange.model, loss.at)
+        self._refuse("lost_twice")
+        raise RequestRefused(Reason.UPSTREAM_LOST, "two backends were lost with this request")
 
     @property
     def attempts(self) -> int:
@@ -208,7 +233,8 @@ class Reruns:
         at_once = max(1, len(waiting) // _TOGETHER)
         for each in tuple(waiting):
             if now < each.due or (
-                now < self._until(each) and not self._has_room(each.exchange, at_once)
+                now < self._until(each)
+                and (self._is_doubtful(each) or not self._has_room(each.exchange, at_once))
             ):
                 continue
             waiting.remove(each)
@@ -216,9 +242,17 @@ class Reruns:
             each.go()
             self._running.append(each)
 
+    def _is_doubtful(self, suspect: _Suspect) -> bool:
+        """Whether it is still to be seen if a server died of it."""
+        loss: Loss | None = getattr(suspect.exchange, "loss", None)
+        doubted = None if loss is None else loss.doubted
+        return doubted is not None and self._is_dead(doubted, suspect.exchange) is None
+
     def _until(self, suspect: _Suspect) -> float:
         """How long one waits for others: while one after the other may have been answered, and as
-        long as its own answer can come in time."""
+        long as its own answer can come in time; or to see whether a server died of it."""
+        if self._is_doubtful(suspect):
+            return suspect.since + _DOUBT_S
         takes_s = self._took_s.get(suspect.exchange.model, 0.0)
         patience_s = min(max(_PATIENCE_S, _TIMES * takes_s), _LONGEST_S)
         return min(suspect.since + patience_s, suspect.exchange.due - takes_s)

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from lb.domain.backend import AppProtocol, Backend
-from lb.domain.outcome import Outcome
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.proxy.exchange import Exchange
 from lb.proxy.reruns import Reruns
@@ -24,8 +25,9 @@ class Bench:
         self.loop = FakeLoop()
         self.backends = [make_backend(f"b{number}") for number in range(2)]
         self.gone = make_backend("gone")
+        self.ref = PoolRef(snapshot_of(self.backends))
         self.reruns = Reruns(
-            PoolRef(snapshot_of(self.backends)),
+            self.ref,
             self.loop.time,
             share=share,
             floor=floor,
@@ -298,3 +300,40 @@ def test_what_goes_again_avoids_where_it_was_and_the_company_of_others() -> None
     assert one.backend is not None
     assert set(bench.reruns.avoided(other, eligible)) == {bench.gone, one.backend}
     assert bench.reruns.avoided(other, (one.backend, bench.gone)) == (bench.gone,)
+
+
+@pytest.mark.parametrize("sign", ["a byte", "gone", "none"])
+def test_who_lost_two_connections_at_once_waits_to_see_whether_the_first_server_died(
+    sign: str,
+) -> None:
+    bench = Bench()
+    first, second = bench.backends
+    one = bench.lost()
+    one.tried = (first, second)
+    refused: list[RequestRefused] = []
+
+    def place() -> None:
+        try:
+            bench.reruns.check(one)
+        except RequestRefused as refusal:
+            refused.append(refusal)
+        else:
+            bench.went.append(one)
+
+    one.backend = first
+    assert bench.reruns.may(one, Outcome.LOST)
+    one.backend = second
+    assert bench.reruns.may(one, Outcome.LOST)
+    bench.reruns.later(one, place)
+    bench.loop.advance(0.3)
+    assert not bench.went
+    assert not refused
+    if sign == "a byte":
+        first.port(AppProtocol.HTTP).last_byte_at = bench.loop.time()
+    elif sign == "gone":
+        bench.ref.publish(snapshot_of([second]))
+    bench.loop.advance(0.05 if sign != "none" else 1.5)
+    assert bench.went == ([one] if sign == "a byte" else [])
+    assert [each.reason for each in refused] == ([] if sign == "a byte" else [Reason.UPSTREAM_LOST])
+    assert bench.reruns.deadly.seen == (sign != "a byte")
+    assert bench.loop.pending == 0
