@@ -51,7 +51,7 @@ _AS_BEFORE: Final = 1.5
 _BIAS: Final = 0.05
 _WAYS: Final = 2.0
 """How many times what the ways take is under way ahead."""
-_SURELY: Final = 8.0
+SURELY: Final = 8.0
 """Of what is thought to take more than so many usual executions nobody knows: it is further from
 what was seen than that says anything."""
 _SPREADS: Final = 3.0
@@ -274,7 +274,7 @@ class Lane:
         if cost.weight < SURE or (not self.in_flight and now - cost.at > _TRY_AGAIN_S):
             return False
         waits_s = self.begins_at - now
-        own_s = min(self.predict(ticket.rows, ticket.size), _SURELY * cost.mean_s)
+        own_s = min(self.predict(ticket.rows, ticket.size), SURELY * cost.mean_s)
         end = now + self.at_least_s(waits_s + own_s, waits_s / own_s)
         return end + self.late_s > deadline - way_s(ticket)
 

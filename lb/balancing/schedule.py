@@ -16,7 +16,7 @@ from typing import Final
 
 from lb.balancing.cost import SURE
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, SURELY, YIELDING_LEAD_S, Lane, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.balancing.site import Site
@@ -285,9 +285,10 @@ class QueueScheduler:
         """Have a ticket wait, unless it is the one that begins now."""
         rules = line.plan.rules
         usual = line.tally.usual
-        ticket.work_s = (
-            usual.predict(ticket.rows, ticket.size) if usual.count else line.tally.best_s
-        )
+        ticket.work_s = line.tally.best_s
+        if usual.count:
+            most_s = SURELY * usual.mean_s
+            ticket.work_s = min(usual.predict(ticket.rows, ticket.size), most_s)
         if ticket.deadline != NO_DEADLINE and pool.queue.count:
             late_s = self._late_s(ticket, line, pool, now)
             if late_s > 0:

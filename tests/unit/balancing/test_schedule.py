@@ -232,6 +232,21 @@ def test_request_that_cannot_be_in_time_is_refused_at_once() -> None:
     assert desk.offer(desk.ticket(deadline_s=0.5)) is None
 
 
+def test_what_waits_and_is_much_larger_than_all_that_ran_keeps_nobody_from_waiting() -> None:
+    desk = Desk(0.005, rounds=25)
+    for number in range(60):
+        size = 600_000 if number % 10 == 0 else 400
+        line = desk.scheduler._lines[b"model", b""]
+        line.tally.usual.learn(0.05 if size > 400 else 0.005, 1, size, desk.now)
+    desk.fill(3)
+    for _ in range(5):
+        large = desk.ticket(deadline_s=0.9)
+        large.size = 100_000_000
+        desk.offer(large)
+    assert line.tally.usual.predict(1, 100_000_000) > 1.0
+    assert desk.offer(desk.ticket(deadline_s=1.0)) is None
+
+
 def test_refusing_ends_by_itself_when_a_backend_is_quick_again() -> None:
     desk = Desk(2.0, limit=1, rounds=30)
     refused = 0
