@@ -287,8 +287,9 @@ class QueueScheduler:
         usual = line.tally.usual
         ticket.work_s = line.tally.best_s
         if usual.count:
+            work_s = usual.base_s + usual.row_s * ticket.rows + usual.byte_s * ticket.size
             most_s = SURELY * usual.mean_s
-            ticket.work_s = min(usual.predict(ticket.rows, ticket.size), most_s)
+            ticket.work_s = work_s if work_s < most_s else most_s
         if ticket.deadline != NO_DEADLINE and pool.queue.count:
             late_s = self._late_s(ticket, line, pool, now)
             if late_s > 0:
@@ -323,8 +324,8 @@ class QueueScheduler:
         usual = line.tally.usual
         rate = pool.rate(now)
         best = pool.best
-        if best is None or not rate or usual.count < SURE:
-            return 0.0
+        if best is None or not rate or min(usual.weight, best.cost.weight) < SURE:
+            return 0.0  # too little is known, or everything has just become slower
         ahead = pool.queue.ahead_s(ticket) / usual.mean_s + 0.5 * line.tally.in_flight
         takes_s = ahead / rate + ticket.work_s
         late_s = now + takes_s + best.late_s + way_s(ticket) - ticket.deadline

@@ -312,8 +312,11 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """When a ticket counts as due."""
-        patience_s = min(_PATIENCE * ticket.work_s, _MOST_PATIENCE_S)
-        return min(ticket.deadline, ticket.came_at + _UNNAMED_S + patience_s)
+        wanted_s = _PATIENCE * ticket.work_s
+        patience_s = wanted_s if wanted_s < _MOST_PATIENCE_S else _MOST_PATIENCE_S
+        due = ticket.came_at + _UNNAMED_S + patience_s
+        deadline = ticket.deadline
+        return due if due < deadline else deadline
 
     def _weight(self, number: int) -> float:
         return self._rules.weights.get(number, 0.5**number)

@@ -247,6 +247,20 @@ def test_what_waits_and_is_much_larger_than_all_that_ran_keeps_nobody_from_waiti
     assert desk.offer(desk.ticket(deadline_s=1.0)) is None
 
 
+def test_nobody_is_refused_by_an_estimate_right_after_everything_stood_still() -> None:
+    desk = Desk(0.05, limit=2, rounds=30)
+    for _ in range(4):  # the machine stood still
+        ticket = desk.ticket()
+        desk.offer(ticket)
+        desk.now += 3.0
+        desk.over(ticket)
+        desk.due()
+    (lane,) = desk.scheduler._lines[b"model", b""].lanes.values()
+    assert lane.cost.mean_s > 1.0
+    desk.fill(6, deadline_s=5.0)
+    assert desk.offer(desk.ticket(deadline_s=5.0)) is None
+
+
 def test_refusing_ends_by_itself_when_a_backend_is_quick_again() -> None:
     desk = Desk(2.0, limit=1, rounds=30)
     refused = 0
