@@ -221,7 +221,7 @@ class BatchLane(Lane):
         cost = self.cost
         if cost.count < KNOWN:
             return self.tally.best_s
-        return cost.base_s + cost.row_s * rows + cost.byte_s * size
+        return cost.predict(rows, size)
 
     def _next_at(self, now: float) -> float:
         """When the first of the executions that run ends."""

@@ -34,6 +34,9 @@ nearly twice as many plain ones."""
 _SURPRISES: Final = 3
 """So many in a row are a change, more of them where executions run side by side: few that take long
 keep all instances, so that they end one after the other."""
+SURELY: Final = 8.0
+"""Of what is thought to take more than so many usual executions nobody knows: it is further from
+what was seen than that says anything."""
 _FLOOR_S: Final = 1e-5
 _CLIP_DEVIATIONS: Final = 4.0
 _CLIP_SHARE: Final = 0.25
@@ -89,7 +92,15 @@ class Cost:
 
     def predict(self, rows: float, size: float) -> float:
         """Seconds that one execution of so many rows and bytes takes."""
-        return self.base_s + self.row_s * rows + self.byte_s * size
+        took_s = self.base_s + self.row_s * rows
+        return self.with_bytes(took_s, size) if self.byte_s else took_s
+
+    def with_bytes(self, took_s: float, size: float) -> float:
+        """The same where bytes explain it: no more than so many usual executions, as sizes that
+        hardly ever run are far from what was seen."""
+        most_s = SURELY * self.mean_s
+        took_s += self.byte_s * size
+        return took_s if took_s < most_s else most_s
 
     @property
     def weight(self) -> int:

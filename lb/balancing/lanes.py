@@ -11,7 +11,7 @@ from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
-from lb.balancing.cost import KNOWN, SURE, Cost
+from lb.balancing.cost import KNOWN, SURE, SURELY, Cost
 from lb.balancing.others import Others
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
@@ -51,9 +51,6 @@ _AS_BEFORE: Final = 1.5
 _BIAS: Final = 0.05
 _WAYS: Final = 2.0
 """How many times what the ways take is under way ahead."""
-SURELY: Final = 8.0
-"""Of what is thought to take more than so many usual executions nobody knows: it is further from
-what was seen than that says anything."""
 _SPREADS: Final = 3.0
 _VARIED: Final = 0.3
 _ANY: Final = 0.6
@@ -262,7 +259,7 @@ class Lane:
         cost = self.cost
         if cost.count < KNOWN:
             return self.tally.best_s
-        return cost.base_s + cost.row_s * rows + cost.byte_s * size
+        return cost.predict(rows, size)
 
     def is_hopeless(self, ticket: Ticket, now: float) -> bool:
         """Whether even a quick execution would end too late; `look` was asked about it."""
@@ -316,7 +313,9 @@ class Lane:
         count = self.in_flight
         backend = self.backend
         if cost.count >= KNOWN:
-            took = cost.base_s + cost.row_s * rows + cost.byte_s * size
+            took = cost.base_s + cost.row_s * rows
+            if cost.byte_s:
+                took = cost.with_bytes(took, size)
         else:
             took = self.tally.best_s
         is_doubted = cost.mean_s > self.tally.best_s and now - cost.at > self.explore_s
@@ -403,7 +402,9 @@ class Lane:
         instances = self.instances
         cost = self.cost
         if cost.count >= KNOWN:
-            took = cost.base_s + cost.row_s * ticket.rows + cost.byte_s * ticket.size
+            took = cost.base_s + cost.row_s * ticket.rows
+            if cost.byte_s:
+                took = cost.with_bytes(took, ticket.size)
         else:
             took = self.tally.best_s
         ticket.began_at = now

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Final
 
-from lb.balancing.cost import SURE
+from lb.balancing.cost import SURE, SURELY
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, SURELY, YIELDING_LEAD_S, Lane, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, way_s
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.balancing.site import Site
@@ -287,7 +287,7 @@ class QueueScheduler:
         usual = line.tally.usual
         ticket.work_s = line.tally.best_s
         if usual.count:
-            work_s = usual.base_s + usual.row_s * ticket.rows + usual.byte_s * ticket.size
+            work_s = usual.predict(ticket.rows, ticket.size)
             most_s = SURELY * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
         if ticket.deadline != NO_DEADLINE and pool.queue.count:

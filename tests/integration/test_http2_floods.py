@@ -370,9 +370,10 @@ async def test_cancelling_as_go_does_is_no_flood() -> None:
 async def test_a_thousand_deadlines_at_once_are_no_flood() -> None:
     async with raw_backend() as backend, running_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:
-            head = f.request_fields((b"grpc-timeout", b"300m"), path=f.HANG_PATH)
+            head = f.request_fields((b"grpc-timeout", b"1500m"), path=f.HANG_PATH)
             client.send(*(f.headers(stream, head) for stream in range(1, 2001, 2)))
-            await asyncio.sleep(0.3)
+            await f.eventually(lambda: relay.dispatcher.open_exchanges == 1000)
+            await asyncio.sleep(0.8)  # more than half of what all of them have
             client.send(*(f.rst(stream) + f.ping() for stream in range(1, 401, 2)))
             client.send(*map(f.rst, range(401, 2001, 2)))
             assert await client.is_alive()

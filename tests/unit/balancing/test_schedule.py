@@ -243,7 +243,7 @@ def test_what_waits_and_is_much_larger_than_all_that_ran_keeps_nobody_from_waiti
         large = desk.ticket(deadline_s=0.9)
         large.size = 100_000_000
         desk.offer(large)
-    assert line.tally.usual.predict(1, 100_000_000) > 1.0
+    assert line.tally.usual.byte_s * 100_000_000 > 1.0
     assert desk.offer(desk.ticket(deadline_s=1.0)) is None
 
 
