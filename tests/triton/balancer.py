@@ -76,15 +76,25 @@ class RunningBalancer:
         self._config = workspace / "balancer.yaml"
         self._pid_file = workspace / "balancer.pid"
         self.configure(tritons, **sections)
-        self._process = ChildProcess(
+        self._first_configuration = self._config.read_text()
+        self._process = self._start()
+        self.started.append(self)
+
+    def _start(self) -> ChildProcess:
+        return ChildProcess(
             (
                 *(sys.executable, "-m", "lb.cli.main", "serve", "--config", str(self._config)),
                 *("--pid-file", str(self._pid_file)),
             ),
-            log=workspace / "balancer.log",
+            log=self._config.with_name("balancer.log"),
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         )
-        self.started.append(self)
+
+    def restart(self) -> None:
+        """Kill it and start it again with its first configuration. Does not wait."""
+        self._process.close()
+        self._config.write_text(self._first_configuration)
+        self._process = self._start()
 
     def configure(self, tritons: Sequence[Reachable], **sections: dict[str, Any]) -> None:
         """Write its configuration file anew; it notices when it is told to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 import pytest
 import tritonclient.grpc
@@ -14,21 +14,55 @@ from tests.triton.records import Records
 from tests.triton.server import RealTriton
 from tests.triton.target import WAIT_S, Target
 
+BACK_S = 60.0
+"""Tritons that start again are probed within a second; machines may be busy with anything."""
+_OUTCOME = pytest.StashKey[pytest.TestReport]()
+"""How the body of a test ended, kept with its item."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the outcome of a test's body for the fixture that isolates tests."""
+    report = yield
+    if report.when == "call":
+        item.stash[_OUTCOME] = report
+    return report
+
 
 @pytest.fixture(autouse=True)
-def _dead_tritons() -> Iterator[None]:
-    """A Triton that dies fails the test that it died in, and no later one."""
-    gone = [triton for triton in RealTriton.started if not triton.is_running]
-    for triton in gone:
-        triton.restart()
-    for triton in gone:
-        triton.wait_ready()
-    for running in RunningBalancer.started if gone else ():
-        wait_until(running.all_in_rotation, timeout_s=30.0, what="all Tritons are back")
+def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep a failure to the test that it happened in.
+
+    Tests share Tritons and balancers, and a test that fails leaves its sequences open, its load
+    running or a backend drained. Whatever is running then starts again. A Triton that dies fails
+    the test during which it died.
+    """
+    dead = [triton for triton in RealTriton.started if not triton.is_running]
+    _restart(dead, [])
     yield
+    report = request.node.stash.get(_OUTCOME, None)
     died = [triton for triton in RealTriton.started if triton.died]
-    if died:
-        pytest.fail("\n".join(f"{triton.name} died:\n{triton.last_words}" for triton in died))
+    if died or (report is not None and report.failed):
+        words = "\n".join(f"{triton.name} died:\n{triton.last_words}" for triton in died)
+        _restart(RealTriton.started, RunningBalancer.started)
+        if died:
+            pytest.fail(words)
+
+
+def _restart(tritons: Sequence[RealTriton], balancers: Sequence[RunningBalancer]) -> None:
+    """Start these again and wait until every balancer has all its Tritons in rotation."""
+    for triton in tritons:
+        triton.restart()
+    for triton in tritons:
+        triton.wait_ready()
+    for balancer in balancers:
+        balancer.restart()
+    for balancer in balancers:
+        balancer.wait_ready()
+    for balancer in RunningBalancer.started if tritons else ():
+        wait_until(balancer.all_in_rotation, timeout_s=BACK_S, what="all Tritons are back")
 
 
 @pytest.fixture(scope="session")

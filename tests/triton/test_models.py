@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -35,12 +34,9 @@ def tritons(
     try:
         for number in range(3):
             name = f"explicit-{number}"
-            started.append(ExplicitTriton(name, workspace, records.directory, MODELS[:-1]))
+            started.append(ExplicitTriton(name, workspace, records.directory, MODELS))
         for triton in started:
             triton.wait_ready()
-        path = f"/v2/repository/models/{SLOW}/load"
-        with ThreadPoolExecutor() as threads:
-            list(threads.map(lambda triton: triton.ask("POST", path, {}), started))
         yield tuple(started)
     finally:
         for triton in started:

