@@ -8,7 +8,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
+.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -119,6 +119,13 @@ soak: $(VENV)/.test triton
 study: $(VENV)/.test triton
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.study $(STUDY)
+
+# A commit and the working tree before the same scripted backends: generated requests of both protocols
+# are played before either, and what clients and backends got, the access log and counters are compared.
+# make diff-against REV=HEAD~1 PLANS=10000
+PLANS ?= 10000
+diff-against: $(VENV)/.test
+	$(BIN)/python -m tests.against $(REV) --plans $(PLANS)
 
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md

@@ -19,7 +19,14 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 class ChildProcess:
     """A process in a group of its own; `close` kills the group, so that nothing is left behind."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+    ) -> None:
         # setpriv: the child goes even when the test run itself is killed.
         # The new session gives it a group: what it starts itself goes with it.
         with log.open("ab") as output:
@@ -29,6 +36,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=output,
                 env=dict(env),
+                cwd=cwd,
                 start_new_session=True,
             )
         self.log = log
