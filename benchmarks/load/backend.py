@@ -108,6 +108,8 @@ def _start_nginx(
         root=root,
         small=payloads.small_http_response("simple"),
         index=payloads.repository_index_json(),
+        # nginx puts the model that its expression found in place of this name.
+        config=payloads.model_config_json("$1"),
     )
     argv = [tool("nginx"), "-p", str(directory), "-e", "stderr", "-c", str(config)]
     return children.start("backend-nginx", argv, core=core, cwd=directory)

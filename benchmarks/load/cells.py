@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from benchmarks.load.payloads import UNSCHEDULED
+
 
 class Driver(Enum):
     """The load generator of a cell."""
@@ -129,6 +131,7 @@ _CALL, _UNIQUE_CALL = "small, 200 B", "never-repeating headers, 200 B"
 _IMAGE, _BIG, _ANSWER = "image, 602,112 B request", "4 MiB request", "4 MiB response"
 _HTTP_TLS = replace(_core(_http("TLS small, 130 B", 64)), driver=Driver.H2LOAD, tls=True)
 _GRPC_TLS = replace(_core(_grpc("TLS small, 200 B", 8, 8)), tls=True)
+_PLAIN, _PLAIN_CALL = "unscheduled, 130 B", "unscheduled, 200 B"
 _HTTP_64, _GRPC_8X8 = _core(_http(_SMALL, 64)), _core(_grpc(_CALL, 8, 8))
 
 CELLS = (
@@ -136,12 +139,14 @@ CELLS = (
     _core(_http(_SMALL, 16)),
     _HTTP_64,
     _http(_SMALL, 256),
+    *(_core(_http(_PLAIN, count, model=UNSCHEDULED)) for count in (16, 64)),
     replace(_http(_UNIQUE, 64), unique=True),
     _grpc(_CALL, 1, 1),
     _core(_grpc(_CALL, 8, 1)),
     _grpc(_CALL, 1, 32),
     _GRPC_8X8,
     _core(_grpc(_CALL, 64, 4)),
+    *(_core(_grpc(_PLAIN_CALL, 8, count, body="grpc-unscheduled")) for count in (1, 8)),
     replace(_core(_grpc(_UNIQUE_CALL, 8, 8)), driver=Driver.UNIQUE, unique=True),
     _HTTP_TLS,
     _GRPC_TLS,

@@ -16,7 +16,12 @@ IMAGE_BYTES = 3 * 224 * 224 * 4
 LARGE_BYTES = 4 * 1024 * 1024
 SMALL_HTTP_BYTES = 130
 SMALL_GRPC_BYTES = 200
-MODELS = ("simple", "image", "large")
+UNSCHEDULED = "unscheduled"
+"""Like `simple`, but triton-lb is configured not to schedule it: what scheduling costs shows."""
+MODELS = ("simple", UNSCHEDULED, "image", "large")
+INSTANCES = 64
+"""Of each model on each backend: the load has fewer requests in flight than two backends run at
+once, so scheduled requests are counted and learned from, and none of them queues."""
 
 
 def _varint(value: int) -> bytes:
@@ -66,12 +71,12 @@ def infer_response(model: str, raw: bytes) -> bytes:
     )
 
 
-def small_grpc_request() -> bytes:
+def small_grpc_request(model: str = "simple") -> bytes:
     """A prefixed ModelInferRequest whose message has exactly SMALL_GRPC_BYTES."""
-    bare = len(infer_request("simple", "INT32", [1, 16], b""))
+    bare = len(infer_request(model, "INT32", [1, 16], b""))
     # The length of the tensor takes two bytes, that of the empty one took one.
     raw = bytes(SMALL_GRPC_BYTES - bare - 1)
-    return grpc_message(infer_request("simple", "INT32", [1, 16], raw))
+    return grpc_message(infer_request(model, "INT32", [1, 16], raw))
 
 
 def small_stream_answer() -> bytes:
@@ -114,8 +119,14 @@ def small_http_response(model: str, numbers: int = 16) -> str:
 
 
 def model_config_json(model: str) -> str:
-    """The answer to GET /v2/models/MODEL/config."""
-    config = {"name": model, "platform": "", "backend": "python", "max_batch_size": 8}
+    """The answer to GET /v2/models/MODEL/config, with the instances that a Triton fills in."""
+    config = {
+        "name": model,
+        "platform": "",
+        "backend": "python",
+        "max_batch_size": 8,
+        "instance_group": [{"name": model, "kind": "KIND_CPU", "count": INSTANCES}],
+    }
     return json.dumps(config, separators=(",", ":"))
 
 
@@ -140,9 +151,16 @@ GRPC_ANSWERS = {
     "inference.GRPCInferenceService/ServerLive": TRUE_MESSAGE,
     "inference.GRPCInferenceService/ModelReady": TRUE_MESSAGE,
     "inference.GRPCInferenceService/RepositoryIndex": grpc_message(_repository_index_message()),
-    # ModelConfigResponse: config (1) with name (1), max_batch_size (4) and backend (17).
+    # ModelConfigResponse: config (1) with name (1), max_batch_size (4), instance_group (7) with
+    # count (2), and backend (17).
     "inference.GRPCInferenceService/ModelConfig": grpc_message(
-        _field(1, _field(1, b"simple") + b"\x20\x08" + b"\x8a\x01\x06python")
+        _field(
+            1,
+            _field(1, b"simple")
+            + b"\x20\x08"
+            + _field(7, b"\x10" + _varint(INSTANCES))
+            + b"\x8a\x01\x06python",
+        )
     ),
     "grpc.health.v1.Health/Check": TRUE_MESSAGE,
 }
@@ -167,6 +185,7 @@ def write_requests(directory: Path) -> None:
         "http-image": tensor_http_request(IMAGE_BYTES)[0],
         "http-large": tensor_http_request(LARGE_BYTES)[0],
         "grpc-small": small_grpc_request(),
+        "grpc-unscheduled": small_grpc_request(UNSCHEDULED),
         "grpc-image": tensor_grpc_request(IMAGE_BYTES),
         "grpc-large": tensor_grpc_request(LARGE_BYTES),
     }
