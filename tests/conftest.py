@@ -16,7 +16,7 @@ from types import FrameType
 import hypothesis
 import pytest
 
-from lb.wire.native import is_compiled
+from lb.wire.compiled import is_compiled
 
 RUN_LIMIT_S = 40 * 60.0
 """Some four times what all tests take."""

@@ -15,7 +15,7 @@ if ! command -v gcc >/dev/null && ! tools/setup_debian.sh gcc libc6-dev; then
 fi
 TRITON_LB_COMPILE_O=0 tools/compile.sh "$python" "$out"
 cd "$out/tree"
-"$python" -c 'import sys; from lb.wire.native import is_compiled; sys.exit(not is_compiled())'
+"$python" -c 'import sys; from lb.wire.compiled import is_compiled; sys.exit(not is_compiled())'
 "$python" -m pytest -q -p no:cacheprovider tests/unit/wire tests/unit/proxy tests/unit/balancing \
   tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
   tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py

@@ -278,7 +278,7 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
 def _version(_arguments: argparse.Namespace) -> int:
     from importlib import metadata
 
-    from lb.wire.native import is_compiled
+    from lb.wire.compiled import is_compiled
 
     kind = "compiled" if is_compiled() else "pure Python"
     try:

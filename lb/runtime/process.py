@@ -41,7 +41,7 @@ from lb.runtime.succession import Succession
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
 from lb.settings.model import Settings
-from lb.wire.native import is_compiled
+from lb.wire.compiled import is_compiled
 
 _log = logging.getLogger(__name__)
 

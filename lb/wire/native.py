@@ -17,13 +17,6 @@ else:
         return lambda cls: cls
 
 
-def is_compiled() -> bool:
-    """Whether the compiled modules are the ones that run."""
-    from lb.wire.http2 import codec
-
-    return not str(codec.__file__).endswith(".py")
-
-
 def specialise(owner: type, *names: str) -> None:
     """Give a class copies of its own of methods that it inherits.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from benchmarks.micro.functions import MARK, hot_functions
@@ -28,6 +29,27 @@ def test_every_mark_names_a_benchmark_that_exists() -> None:
 def test_architecture_lists_every_module_of_the_fence() -> None:
     text = (TOP / "ARCHITECTURE.md").read_text()
     assert [module for module in marked() if f"`{module}`" not in text] == []
+
+
+def test_every_module_of_the_fence_is_compiled() -> None:
+    """A folder that is new would be interpreted in silence."""
+    tree = ast.parse((TOP / "setup.py").read_text())
+    wanted = {"_FOLDERS", "_MODULES", "_INTERPRETED"}
+    lists = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in wanted
+    }
+    assert lists.keys() == wanted
+    compiled = {
+        module
+        for module in marked()
+        if (str(Path(module).parent) in lists["_FOLDERS"] or module in lists["_MODULES"])
+        and module not in lists["_INTERPRETED"]
+    }
+    assert marked().keys() - compiled == set()
 
 
 def test_no_mark_is_malformed() -> None:

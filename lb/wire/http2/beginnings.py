@@ -142,7 +142,7 @@ class Beginnings:
         head.block = block if has_te else block + TE_TRAILERS
         return head
 
-    def _read_rest(  # noqa: C901, PLR0912  # the fence
+    def _read_rest(  # the fence
         self, head: RequestHead, block: bytes, pos: int, *, has_te: bool
     ) -> bool | None:
         """Take the fields from `pos` on into a head. Returns whether there is a `te` now; None

@@ -108,7 +108,7 @@ class Http2Codec(Endpoint):
 
     # Receiving
 
-    def receive(self, data: bytes) -> None:  # noqa: C901, PLR0912, PLR0915  # the fence
+    def receive(self, data: bytes) -> None:  # the fence
         """Take bytes as they come.
 
         Raises:

@@ -236,7 +236,7 @@ class FieldCache:
     def __len__(self) -> int:
         return len(self._new) + len(self._old)
 
-    def split(self, block: bytes) -> list[Field]:  # noqa: PLR0912  # the fence
+    def split(self, block: bytes) -> list[Field]:  # the fence
         """The fields of a self-contained block without leading size updates.
 
         Raises:

@@ -9,13 +9,14 @@ import sys
 
 import pytest
 
+from lb.wire.compiled import is_compiled
 from lb.wire.http2.codec import Http2Codec
-from lb.wire.native import is_compiled, mypyc_attr, specialise
+from lb.wire.native import mypyc_attr, specialise
 
 ASK = """
 import inspect
 from lb.wire.http2.codec import Http2Codec
-from lb.wire.native import is_compiled
+from lb.wire.compiled import is_compiled
 print(is_compiled(), inspect.isfunction(Http2Codec.receive))
 """
 
