@@ -13,6 +13,7 @@ import pytest
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
+from lb.runtime.peer import Peer
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, build
@@ -45,11 +46,17 @@ class Old:
         self.product: Product = build(settings, self.logs)
         self.doors = Doors(self.product, Listeners(settings), {})
         self.gave_way_to: list[int] = []
+        self.stops: list[bool] = []
         self.upgraders: list[Upgrader] = []
+
+    def _stopped(self, _peer: Peer, force: bool) -> None:
+        self.stops.append(force)
 
     def upgrader(self, program: str) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
-        made = Upgrader(self.product, self.doors, self.gave_way_to.append, command)
+        made = Upgrader(
+            self.product, self.doors, self.gave_way_to.append, self._stopped, command
+        )
         made.begun.set()
         self.upgraders.append(made)
         return made
@@ -60,7 +67,7 @@ async def old() -> AsyncIterator[Old]:
     made = Old()
     yield made
     for upgrader in made.upgraders:
-        upgrader.close()
+        await upgrader.aclose()
     made.doors.close()
     await made.product.aclose()
     made.logs.close()
@@ -114,8 +121,8 @@ async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
 
 
 async def test_a_program_that_is_not_there_is_told(old: Old) -> None:
-    upgrader = Upgrader(old.product, old.doors, old.gave_way_to.append, ("/nowhere/lb",))
-    upgrader.begun.set()
+    upgrader = old.upgrader("")
+    upgrader._command = ("/nowhere/lb",)
     assert "cannot start /nowhere/lb" in await failure(upgrader)
 
 
