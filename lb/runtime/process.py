@@ -6,7 +6,7 @@ what runs, cut what is left. A second signal cuts at once. A process that gives 
 goes more gently: that one listens at the same sockets, so nobody has to be refused.
 
 A signal to any process of the service stops the service: each passes the stop on to the process
-before it and to its successor, and the one that got the signal ends last.
+before it and to its successor, and the one that got the signal waits for the others.
 """
 
 from __future__ import annotations
@@ -67,6 +67,9 @@ _TABLES_S: Final = 2.0
 _FLUSH_TURNS: Final = 3
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
+_LINGER_S: Final = 1.0
+"""How long a process that has given way stays at least: whoever knew its id a moment ago stops the
+service with it, and would not notice that only an old process had ended."""
 _ANSWER_S: Final = 5.0
 """How long a new process that is told to stop waits for the process before it to say who serves."""
 
@@ -193,6 +196,8 @@ class Process:
                 await self._stop.wait()
                 reloader.closed = upgrader.closed = upgrader.closed or "the process shuts down"
                 await self._shut_down(product, doors)
+                if self._successor:
+                    await self._vanish(doors)
         finally:
             self._remove_pid_file()
             if self._upgrader is not None:
@@ -440,6 +445,7 @@ class Process:
         def is_over() -> bool:
             return self._is_stopping or (product.idle and not doors.clients)
 
+        await self._until(lambda: self._is_stopping, _LINGER_S)
         await self._until(is_over, drain_s)
         if self._is_stopping:
             _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
@@ -456,6 +462,16 @@ class Process:
         return (
             succession is not None and succession.peer is not None and not succession.peer.is_gone
         )
+
+    async def _vanish(self, doors: Doors) -> None:
+        """End a process that has given way, without the interpreter's own clean-up. That takes a
+        tenth of a second in which no signal is heard, and a stop would end this process alone."""
+        doors.close()
+        _log.info("stopped")
+        await asyncio.to_thread(self._logs.close)
+        for _ in range(_FLUSH_TURNS):  # signals that came meanwhile are passed on
+            await asyncio.sleep(0)
+        os._exit(0)
 
     async def _cut(self, product: Product) -> None:
         """Leave no time to what is left; what has not begun is told so."""

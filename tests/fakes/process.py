@@ -19,7 +19,14 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 class ChildProcess:
     """A process in a group of its own; `close` kills the group, so that nothing is left behind."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         # setpriv: the child goes even when the test run itself is killed.
         # The new session gives it a group: what it starts itself goes with it.
         with log.open("ab") as output:
@@ -30,6 +37,7 @@ class ChildProcess:
                 stderr=output,
                 env=dict(env),
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         self.log = log
 
@@ -40,6 +48,20 @@ class ChildProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def group(self) -> list[int]:
+        """Ids of the processes of its group that run: it, and those that it started."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                # After the name, which may hold anything: state, parent, group (proc(5)).
+                state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(group) == self.pid and state not in "ZX":
+                found.append(int(folder.name))
+        return sorted(found)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process alone, not to what it started."""

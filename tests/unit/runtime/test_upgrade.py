@@ -54,9 +54,7 @@ class Old:
 
     def upgrader(self, program: str) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
-        made = Upgrader(
-            self.product, self.doors, self.gave_way_to.append, self._stopped, command
-        )
+        made = Upgrader(self.product, self.doors, self.gave_way_to.append, self._stopped, command)
         made.begun.set()
         self.upgraders.append(made)
         return made
