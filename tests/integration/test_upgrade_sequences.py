@@ -7,7 +7,7 @@ import http.server
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ __all__ = ["config"]
 
 _LIMIT_S = 60.0
 COUNT = 60
+Connect = Callable[[str, int], list[http.client.HTTPConnection]]
 
 
 class Keeping(http.server.BaseHTTPRequestHandler):
@@ -94,11 +95,24 @@ def upgrade(serving: Serving) -> int:
     return serving.pid
 
 
-def connect(address: str, count: int) -> list[http.client.HTTPConnection]:
-    return [http.client.HTTPConnection(address, timeout=_LIMIT_S) for _ in range(count)]
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes connections to an address, which are closed in the end."""
+    made: list[http.client.HTTPConnection] = []
+
+    def connect(address: str, count: int) -> list[http.client.HTTPConnection]:
+        fresh = [http.client.HTTPConnection(address, timeout=_LIMIT_S) for _ in range(count)]
+        made.extend(fresh)
+        return fresh
+
+    yield connect
+    for each in made:
+        each.close()
 
 
-def test_sequences_begun_at_either_process_go_on_at_the_other(serving: Serving) -> None:
+def test_sequences_begun_at_either_process_go_on_at_the_other(
+    serving: Serving, connect: Connect
+) -> None:
     address = serving.until_serving()["http"]
     kept = connect(address, 8)
     assert {step(each, at, start=True) for at, each in enumerate(kept, 1)} == {200}
@@ -109,12 +123,11 @@ def test_sequences_begun_at_either_process_go_on_at_the_other(serving: Serving) 
     assert {step(fresh, number, start=True) for number in range(11, 19)} == {200}
     assert {step(each, at, start=False) for at, each in enumerate(kept, 11)} == {200}
     serving.until_logged("process before this one has ended")
-    fresh.close()
 
 
 @pytest.mark.parametrize("upgrades", [2, 3])
 def test_sequences_go_on_over_several_upgrades_within_one_drain(
-    serving: Serving, upgrades: int
+    serving: Serving, connect: Connect, upgrades: int
 ) -> None:
     """The first process has clients all the time; those in the middle have none."""
     address = serving.until_serving()["http"]
@@ -139,10 +152,9 @@ def test_sequences_go_on_over_several_upgrades_within_one_drain(
     )
     # Those of the processes that have ended go on, too.
     assert {step(fresh, at, start=False) for at in range(1000, 1000 + COUNT)} == {200}
-    fresh.close()
 
 
-def test_a_stop_reaches_all_processes_of_a_chain(serving: Serving) -> None:
+def test_a_stop_reaches_all_processes_of_a_chain(serving: Serving, connect: Connect) -> None:
     address = serving.until_serving()["http"]
     first = serving.pid
     [kept] = connect(address, 1)
@@ -153,4 +165,3 @@ def test_a_stop_reaches_all_processes_of_a_chain(serving: Serving) -> None:
     serving.process.signal(signal.SIGTERM)
     assert serving.process.wait(_LIMIT_S) == 0
     wait_until(lambda: serving.process.group == [], timeout_s=_LIMIT_S, what="the end of all")
-    kept.close()

@@ -94,3 +94,46 @@ async def test_without_the_process_before_it_goes_on_alone(stage: Stage) -> None
     stage.old.close()
     await stage.succession.take_over()
     assert stage.home(1) is None
+
+
+async def test_a_stop_before_it_serves_is_the_answer(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    stage.old.sendall(line("stop", False))
+    await stage.succession.answer()
+    assert (stage.succession.is_done, stage.stops) == (False, [False])
+    assert stage.succession.peer is None
+
+
+async def test_a_stop_while_it_prepares_ends_the_take_over(stage: Stage) -> None:
+    stage.old.sendall(line("stop", True))
+    await stage.succession.take_over()
+    assert stage.stops == [True]
+
+
+async def test_a_crash_before_the_answer_makes_it_the_service(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    stage.old.sendall(b'{"sto')  # cut off
+    stage.old.close()
+    await stage.succession.answer()
+    assert (stage.succession.is_done, stage.stops) == (True, [])
+
+
+async def test_an_answer_is_heard_after_a_wait_for_it_was_cancelled(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await stage.succession.answer()
+    stage.old.sendall(line("handed_over"))
+    await stage.succession.answer()
+    assert stage.succession.is_done
+
+
+async def test_who_does_not_want_to_serve_says_why(stage: Stage) -> None:
+    stage.succession.decline("no settings")
+    assert await stage.hear() == {"failed": "no settings"}

@@ -14,6 +14,7 @@ from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
 from lb.runtime.peer import Peer
+from lb.runtime.pid_file import PidFileError
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, build
@@ -137,3 +138,64 @@ async def test_the_first_process_of_a_container_cannot(
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert "first of its container" in await failure(old.upgrader(""))
+
+
+STARTS = "tell(prepared=True); hear(b'begin'); "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import signal; tell(hello=1); signal.pause()",
+        "tell(prepared=True); hear(b'stop')",
+        STARTS + "hear(b'stop')",
+    ],
+)
+async def test_a_stop_ends_the_next_process_before_it_serves(old: Old, program: str) -> None:
+    upgrader = old.upgrader(program)
+    upgrade = asyncio.create_task(failure(upgrader))
+    while upgrader._deadline is None:
+        await asyncio.sleep(0.001)
+    upgrader.stop(force=False)
+    assert "the process shuts down (it ended with" in await upgrade
+    await upgrader.aclose()
+    assert old.gave_way_to == []
+    assert "the process shuts down" in await failure(upgrader)
+
+
+async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) -> None:
+    upgrader = old.upgrader(
+        "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
+    )
+    upgrade = asyncio.create_task(failure(upgrader))
+    while not old.product.dispatcher.steps.table.told:  # it is prepared
+        await asyncio.sleep(0.001)
+    upgrader.stop(force=False)
+    upgrader.stop(force=True)
+    assert "(it ended with -9)" in await upgrade
+
+
+async def test_a_file_that_cannot_be_written_fails_the_upgrade(old: Old) -> None:
+    def refuse(_pid: int) -> None:
+        raise PidFileError("cannot write the PID file")
+
+    upgrader = old.upgrader(STARTS + "tell(ready=1); hear(b'stop')")
+    upgrader._give_way = refuse
+    assert "cannot write the PID file (it ended with" in await failure(upgrader)
+    assert upgrader.successor is None
+
+
+async def test_who_has_taken_over_is_told_and_heard(old: Old) -> None:
+    program = STARTS + (
+        "tell(ready=os.getpid()); hear(b'handed_over'); tell(stop=False); hear(b'stop')"
+    )
+    upgrader = old.upgrader(program)
+    pid = await upgrader.upgrade("test")
+    assert upgrader.successor is not None
+    while not old.stops:
+        await asyncio.sleep(0.001)
+    assert old.stops == [False]
+    upgrader.successor.say("stop", True)
+    while not upgrader.successor.is_gone:
+        await asyncio.sleep(0.001)
+    await asyncio.to_thread(os.waitpid, pid, 0)
