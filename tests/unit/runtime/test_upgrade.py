@@ -19,6 +19,7 @@ from lb.runtime.predecessor import VARIABLE
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
+from tests.fakes.gated import until
 
 CONFIG: dict[str, Any] = {
     "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
@@ -154,8 +155,7 @@ STARTS = "tell(prepared=True); hear(b'begin'); "
 async def test_a_stop_ends_the_next_process_before_it_serves(old: Old, program: str) -> None:
     upgrader = old.upgrader(program)
     upgrade = asyncio.create_task(failure(upgrader))
-    while upgrader._deadline is None:
-        await asyncio.sleep(0.001)
+    await until(lambda: upgrader._deadline is not None)
     upgrader.stop(force=False)
     assert "the process shuts down (it ended with" in await upgrade
     await upgrader.aclose()
@@ -168,8 +168,7 @@ async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) ->
         "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
     )
     upgrade = asyncio.create_task(failure(upgrader))
-    while not old.product.dispatcher.steps.table.told:  # it is prepared
-        await asyncio.sleep(0.001)
+    await until(lambda: old.product.dispatcher.steps.table.told is not None, "it is prepared")
     upgrader.stop(force=False)
     upgrader.stop(force=True)
     assert "(it ended with -9)" in await upgrade
@@ -192,10 +191,9 @@ async def test_who_has_taken_over_is_told_and_heard(old: Old) -> None:
     upgrader = old.upgrader(program)
     pid = await upgrader.upgrade("test")
     assert upgrader.successor is not None
-    while not old.stops:
-        await asyncio.sleep(0.001)
+    await until(lambda: bool(old.stops))
     assert old.stops == [False]
-    upgrader.successor.say("stop", True)
-    while not upgrader.successor.is_gone:
-        await asyncio.sleep(0.001)
+    successor = upgrader.successor
+    successor.say("stop", True)
+    await until(lambda: successor.is_gone)
     await asyncio.to_thread(os.waitpid, pid, 0)
