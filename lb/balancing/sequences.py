@@ -475,11 +475,11 @@ class SequenceTable:
         share.add(0.0, rows.assumed[row], now)
         return row
 
-    def _close(self, row: int) -> None:
+    def _close(self, row: int, *, is_told: bool = True) -> None:
         pin = self._pins.pop(row, None)
         if pin is not None:
             pin.row = NO_ROW
-        if self.told is not None:
+        if is_told and self.told is not None:
             self.told(OpenSequence(self._key(row), ""))
         rows = self._rows
         share = self._shares[rows.owner[row]]
@@ -507,7 +507,7 @@ class SequenceTable:
                 self._use(row, queue, now, is_step=False)  # a long step is no silence
             else:
                 self.expired += 1
-                self._close(row)
+                self._close(row, is_told=False)  # it may have had its steps elsewhere
 
     def _make_room(self) -> None:
         """Forget the sequence without a step under way that was idle for longest."""
@@ -519,7 +519,7 @@ class SequenceTable:
             row = min(heads, key=rows.used.__getitem__)
             if row not in self._pins:
                 self.dropped += 1
-                self._close(row)
+                self._close(row, is_told=False)
                 return
             rows.touch(row, rows.queue[row], rows.used[row])
 

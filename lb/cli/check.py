@@ -6,39 +6,48 @@ import os
 import sys
 
 from lb.cli.loading import load_settings, print_problems, read_text
+from lb.settings.backends import BackendSettings
 from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
+from lb.settings.shared_addresses import shared_addresses
 from lb.settings.substitution import Substitution
 
 
 def check(path: str) -> int:
     """Print every problem of a configuration file and of the files with backends that it names, or
-    one line that says OK.
+    one line that says OK. Warnings come before that line.
 
     Returns:
-        The exit code: 0 when all is good, 1 otherwise.
+        The exit code: 0 when there is no problem, 1 otherwise.
     """
     try:
         settings = load_settings(path, {})
     except SettingsError as error:
         print_problems(path, error, sys.stdout)
         return 1
-    results = [_check_backends(file, settings) for file in settings.discovery.files]
-    if not all(results):
+    backends, is_good = list(settings.backends), True
+    for file in settings.discovery.files:
+        found = _read_backends(file, settings)
+        is_good = is_good and found is not None
+        backends += found or ()
+    if not is_good:
         return 1
+    for warning in shared_addresses(backends):
+        print(f"{path}: warning: {warning}")
     print(f"OK: {path}")
     return 0
 
 
-def _check_backends(path: str, settings: Settings) -> bool:
+def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...] | None:
+    """The backends of a file; None where it has problems, which are printed."""
     try:
         try:
             text = read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError([Problem("", f"cannot be read: {error}")]) from error
-        read_backends(text, Substitution(os.environ, read_text).apply, own_addresses(settings))
+        substitution = Substitution(os.environ, read_text)
+        return read_backends(text, substitution.apply, own_addresses(settings))
     except SettingsError as error:
         print_problems(path, error, sys.stdout)
-        return False
-    return True
+        return None

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from lb.cli.streams import open_standard_streams
+
 if TYPE_CHECKING:
     from lb.cli.admin import AdminTarget
 
@@ -20,6 +22,7 @@ DEFAULT_ADMIN: Final = "http://127.0.0.1:8003"
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; usage errors exit with 2 by themselves."""
+    open_standard_streams()
     try:
         parser = build_parser()
         arguments = parser.parse_args(argv)

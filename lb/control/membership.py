@@ -21,6 +21,7 @@ from lb.domain.errors import LoadBalancerError
 from lb.health.thresholds import Thresholds
 from lb.probes.plan import ProbeChoice, ProbeKind
 from lb.settings.backends import BackendSettings, GrpcProbe, HealthSettings
+from lb.settings.shared_addresses import SharedAddress, shared_addresses
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class Membership:
         self._removed: set[str] = set()
         self._surplus: frozenset[str] = frozenset()
         """Names that were left out at the last look, so that each is told once."""
+        self._shared: frozenset[SharedAddress] = frozenset()
+        """Backends at one address at the last look, so that each pair is told once."""
 
     # What others say
 
@@ -240,6 +243,12 @@ class Membership:
         for name in sorted(surplus - self._surplus):
             _log.warning("too many backends", extra={"backend": name, "most": self.most})
         self._surplus = surplus
+        shared = shared_addresses(entry for _, entry in wanted[: self.most])
+        for pair in shared:
+            if pair not in self._shared:
+                fields = {"backend": pair.backend, "other": pair.other}
+                _log.warning("backends have the same address", extra=fields)
+        self._shared = frozenset(shared)
         self._most_applied = self.most
         members = [self._member(origin, entry) for origin, entry in wanted[: self.most]]
         self._members = {

@@ -12,15 +12,15 @@ class PidFileError(LoadBalancerError):
     """The file cannot be written; the message says which and why."""
 
 
-def write_pid(path: str) -> None:
-    """Say that it is this process, at once for whoever reads it.
+def write_pid(path: str, pid: int) -> None:
+    """Say that it is the process with this id, at once for whoever reads it.
 
     Raises:
         PidFileError: it cannot be written.
     """
     fresh = Path(f"{path}.{os.getpid()}")
     try:
-        fresh.write_text(f"{os.getpid()}\n")
+        fresh.write_text(f"{pid}\n")
         fresh.replace(path)
     except OSError as error:
         raise PidFileError(f"cannot write the PID file {path}: {error.strerror}") from error

@@ -4,6 +4,9 @@ Start: bind every address, probe the backends once, then accept. Shutdown: readi
 for the settle time, close the listeners, ask clients to go (Connection: close, GOAWAY), wait for
 what runs, cut what is left. A second signal cuts at once. A process that gives way to the next one
 goes more gently: that one listens at the same sockets, so nobody has to be refused.
+
+A signal to any process of the service stops the service: each passes the stop on to the process
+before it and to its successor, and the one that got the signal waits for the others.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import gc
 import importlib.util
 import logging
+import math
 import os
 import signal
 import sys
@@ -34,7 +38,8 @@ from lb.runtime.handover import resume_operator_state
 from lb.runtime.inheritance import claim
 from lb.runtime.logs import Logs
 from lb.runtime.notify import notify, ready
-from lb.runtime.pid_file import remove_pid, write_pid
+from lb.runtime.peer import Peer
+from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
 from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
 from lb.runtime.succession import Succession
@@ -62,6 +67,11 @@ _TABLES_S: Final = 2.0
 _FLUSH_TURNS: Final = 3
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
+_LINGER_S: Final = 1.0
+"""How long a process that has given way stays at least: whoever knew its id a moment ago stops the
+service with it, and would not notice that only an old process had ended."""
+_ANSWER_S: Final = 5.0
+"""How long a new process that is told to stop waits for the process before it to say who serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +146,16 @@ class Process:
         self._force = asyncio.Event()
         self._is_told = False
         """A signal has told the process to stop: the next one forces it."""
+        self._is_stopping = False
+        """The service is to end, and this process with it."""
+        self._awaited: set[Peer] = set()
+        """Processes that were told to stop, and end before this one."""
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
         self._reloader: Reloader | None = None
         self._upgrader: Upgrader | None = None
+        self._succession: Succession | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -154,7 +169,9 @@ class Process:
         doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
             reloader = Reloader(product, doors, self._logs, self._start.file)
-            upgrader = Upgrader(product, doors, lambda pid: self._give_way(doors, pid))
+            upgrader = Upgrader(
+                product, doors, lambda pid: self._give_way(doors, pid), self._stop_service
+            )
             self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(product, reloader, upgrader)
             product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
@@ -163,23 +180,30 @@ class Process:
                 await doors.open_own()
             else:  # what operators added is probed with the rest
                 resume_operator_state(product, self._start.predecessor.operator)
+                self._succession = Succession(
+                    self._start.predecessor, product, self._stop_service, upgrader.news
+                )
             await self._unless_stopped(product.discovery.start())
             product.probes.start()
             product.models.start()
             await self._unless_stopped(product.probes.first_round())
             await self._unless_stopped(product.models.first_round(_TABLES_S))
             await self._unless_stopped(product.readers.priors.first_round(_TABLES_S))
-            if not self._stop.is_set():
-                await self._begin(product, doors)
+            await self._begin(product, doors)
+            if self._accepting:
                 reloader.begun.set()
                 upgrader.begun.set()
                 await self._stop.wait()
                 reloader.closed = upgrader.closed = upgrader.closed or "the process shuts down"
                 await self._shut_down(product, doors)
+                if self._successor:
+                    await self._vanish(doors)
         finally:
             self._remove_pid_file()
             if self._upgrader is not None:
-                self._upgrader.close()
+                await self._upgrader.aclose()
+            if self._succession is not None:
+                self._succession.close()
             doors.close()
             await product.aclose()
             for runner in self._runners:
@@ -195,10 +219,34 @@ class Process:
         loop.add_signal_handler(signal.SIGUSR1, self._logs.reopen)
 
     def _on_stop_signal(self) -> None:
-        if self._is_told:
-            self._force.set()
-        self._is_told = True
+        force, self._is_told = self._is_told, True
+        self._stop_service(None, force)
+
+    def _stop_service(self, told_by: Peer | None, force: bool) -> None:
+        """End this process and the other ones of the service.
+
+        Args:
+            told_by: the process that has passed the stop on; None: this one got the signal.
+            force: whether to cut requests.
+        """
+        self._is_stopping = True
         self._stop.set()
+        if force:
+            self._force.set()
+        if self._upgrader is not None:
+            self._upgrader.stop(force=force)
+        for peer in self._peers():
+            if peer is not told_by:
+                peer.say("stop", force)
+                self._awaited.add(peer)
+        if told_by is not None:
+            self._awaited.discard(told_by)  # it may wait for us
+
+    def _peers(self) -> list[Peer]:
+        """The process before and the successor, as far as they run and are of the service."""
+        before = self._succession.peer if self._succession is not None else None
+        after = self._upgrader.successor if self._upgrader is not None else None
+        return [peer for peer in (before, after) if peer is not None and not peer.is_gone]
 
     def _handle_requests(self, product: Product, reloader: Reloader, upgrader: Upgrader) -> None:
         def reload() -> None:
@@ -228,10 +276,17 @@ class Process:
         try:
             return {"pid": await self._upgrader.upgrade("admin API")}
         except UpgradeFailed as failure:
-            raise NotDone("upgrade failed, this process goes on", [str(failure)]) from None
+            goes_on = "" if self._is_stopping else ", this process goes on"
+            raise NotDone(f"upgrade failed{goes_on}", [str(failure)]) from None
 
     def _give_way(self, doors: Doors, successor: int) -> None:
-        """Another process accepts at our sockets."""
+        """Another process accepts at our sockets.
+
+        Raises:
+            PidFileError: it cannot be said that it serves; nothing has changed.
+        """
+        if self._start.pid_file:
+            write_pid(self._start.pid_file, successor)
         self._successor = successor
         doors.give_way()
         self._stop.set()
@@ -262,24 +317,47 @@ class Process:
         return servers
 
     async def _begin(self, product: Product, doors: Doors) -> None:
-        """Accept; before that, take over from the process before, if there is one."""
-        predecessor = self._start.predecessor
-        if predecessor is None:
-            await self._open(product, doors)
+        """Accept, unless told to stop; take over from the process before, if there is one."""
+        succession = self._succession
+        if succession is not None and not self._stop.is_set():
+            await self._unless_stopped(succession.take_over())
+        if self._stop.is_set():
+            if succession is not None:
+                succession.decline("it was told to stop")
             return
-        news = self._upgrader.news if self._upgrader is not None else None
-        succession = Succession(predecessor, product, news)
-        await succession.take_over()
-        await doors.open_own()
-        await self._open(product, doors)
-        succession.accepts()
-        doors.own(predecessor.inherited)
-
-    async def _open(self, product: Product, doors: Doors) -> None:
-        """Start to accept requests and say so."""
+        if succession is not None:
+            await doors.open_own()
         await doors.open()
         quiet_the_collector()
         self._accepting = True
+        if succession is None:
+            self._serve(product, doors)
+            return
+        succession.accepts()
+        await self._unless_stopped(succession.answer())
+        if self._stop.is_set():  # who serves is what decides whether the stop is for the service
+            await self._unless_late(succession.answer())
+        if not succession.is_done:  # the process before goes on, or ends with us
+            self._stop.set()
+            return
+        doors.own(succession.predecessor.inherited)
+        if self._is_stopping:  # the process before has not heard of it
+            self._stop_service(None, self._force.is_set())
+        self._serve(product, doors)
+
+    async def _unless_late(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await work
+        except TimeoutError:
+            return
+
+    def _serve(self, product: Product, doors: Doors) -> None:
+        """Say that this process serves.
+
+        Raises:
+            PidFileError: the file cannot be written, and no process before this one could.
+        """
         addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
         facts = {
             "backends": len(product.directory.records),
@@ -287,7 +365,12 @@ class Process:
             "compiled": is_compiled(),
         }
         if self._start.pid_file:
-            write_pid(self._start.pid_file)
+            try:
+                write_pid(self._start.pid_file, os.getpid())
+            except PidFileError as error:
+                if self._succession is None:
+                    raise
+                _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
 
@@ -320,8 +403,16 @@ class Process:
         self._accepting = False
         if self._successor:
             await self._leave(product, doors)
-            return
-        notify("STOPPING=1", os.environ)
+        else:
+            await self._drain(product, doors)
+        limit_s = shutdown.settle + shutdown.drain + _GOODBYE_S
+        await self._until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
+
+    async def _drain(self, product: Product, doors: Doors) -> None:
+        """Finish what we have, while nobody takes what is new."""
+        shutdown = product.settings.shutdown
+        if self._succession is None or self._succession.is_done:
+            notify("STOPPING=1", os.environ)
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
         product.dispatcher.announce_exit()
         if shutdown.settle:
@@ -329,9 +420,13 @@ class Process:
             product.http1.begin_drain(gently=True)
             await self._until(lambda: False, shutdown.settle)
         doors.stop()
+        await self._finish(product, shutdown.drain)
+
+    async def _finish(self, product: Product, limit_s: float) -> None:
+        """Answer what runs, close the other connections, and cut what is left after the limit."""
         product.http1.begin_drain()
         product.http2.begin_drain()
-        await self._until(lambda: product.idle, shutdown.drain)
+        await self._until(lambda: product.idle, limit_s)
         if not product.idle:
             await self._cut(product)
         else:
@@ -340,15 +435,43 @@ class Process:
     async def _leave(self, product: Product, doors: Doors) -> None:
         """Finish what we have, while the next process takes what is new. A client's connection
         closes with the answer to its next request, so that none is lost on one that has just been
-        closed."""
+        closed. Once the service is told to stop, nobody takes what is new."""
         drain_s = product.settings.shutdown.drain
         fields = {"to": self._successor, "requests": product.dispatcher.open_exchanges}
         _log.info("giving way", extra=fields)
         product.http1.begin_drain(gently=True)
         product.http2.begin_drain()
-        await self._until(lambda: product.idle and not doors.clients, drain_s)
-        if not product.idle:
+
+        def is_over() -> bool:
+            return self._is_stopping or (product.idle and not doors.clients)
+
+        await self._until(lambda: self._is_stopping, _LINGER_S)
+        await self._until(is_over, drain_s)
+        if self._is_stopping:
+            _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
+            await self._finish(product, drain_s)
+        elif not product.idle:
             await self._cut(product)
+        await self._until(lambda: self._is_stopping or not self._relays, math.inf)
+
+    @property
+    def _relays(self) -> bool:
+        """The successor hears of sequences at the process before this one, and that one of its
+        sequences, through this process alone."""
+        succession = self._succession
+        return (
+            succession is not None and succession.peer is not None and not succession.peer.is_gone
+        )
+
+    async def _vanish(self, doors: Doors) -> None:
+        """End a process that has given way, without the interpreter's own clean-up. That takes a
+        tenth of a second in which no signal is heard, and a stop would end this process alone."""
+        doors.close()
+        _log.info("stopped")
+        await asyncio.to_thread(self._logs.close)
+        for _ in range(_FLUSH_TURNS):  # signals that came meanwhile are passed on
+            await asyncio.sleep(0)
+        os._exit(0)
 
     async def _cut(self, product: Product) -> None:
         """Leave no time to what is left; what has not begun is told so."""

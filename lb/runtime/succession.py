@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from lb.runtime.handover import SequenceNews, resume_operator_state
-from lb.runtime.predecessor import MOST_UNSENT, Predecessor, line, unsent
+from lb.runtime.peer import Peer
+from lb.runtime.predecessor import Predecessor
 from lb.runtime.wiring import Product
 
 _log = logging.getLogger(__name__)
@@ -21,74 +22,87 @@ class Succession:
     """The conversation with the process before, from its successor's side."""
 
     def __init__(
-        self, predecessor: Predecessor, product: Product, news: SequenceNews | None = None
+        self,
+        predecessor: Predecessor,
+        product: Product,
+        stop: Callable[[Peer, bool], None],
+        news: SequenceNews | None = None,
     ) -> None:
         """
         Args:
             predecessor: the process before.
             product: gets its state.
+            stop: called when the process before was told to stop, or does not want this one; see
+                `Peer`.
             news: of sequences, where other processes hear of them as well.
         """
-        self._predecessor = predecessor
+        self.predecessor = predecessor
         self._product = product
+        self._stop = stop
         self._news = news or SequenceNews(product)
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._peer: Peer | None = None
+        self._is_dismissed = False
+        self.is_done = False
+        """We are the service: the process before has handed over, or has crashed."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The process before while it finishes what it has, and we are the service."""
+        return self._peer if self.is_done else None
 
     async def take_over(self) -> None:
-        """Everything is prepared: hear what exists nowhere else. If the process before is gone,
+        """Everything is prepared: hear what exists nowhere else. If the process before has crashed,
         there is nobody to wait for.
 
         Raises:
             ValueError: it says something unknown.
         """
-        channel = self._predecessor.channel
+        channel = self.predecessor.channel
         channel.setblocking(False)
-        self._reader, self._writer = await asyncio.open_unix_connection(
-            sock=channel, limit=_LINE_BYTES
-        )
-        self._writer.write(line("prepared"))
-        try:
-            while text := await self._reader.readline():
-                if self._hear(text):
-                    return
-        except OSError as error:
-            _log.debug("process before this one has gone", extra={"why": str(error)})
+        reader, writer = await asyncio.open_unix_connection(sock=channel, limit=_LINE_BYTES)
+        self._peer = Peer("process before this one", reader, writer, self._news, self._on_stop)
+        self._peer.say("prepared")
+        while (event := await self._peer.hear()) is not None:
+            if "operator" in event:
+                resume_operator_state(self._product, event["operator"])
+            if "begin" in event or self._is_dismissed:
+                return
         _log.warning("process before this one went before it had told everything")
-        self._writer.close()
-        self._writer = None
 
     def accepts(self) -> None:
-        """We accept connections: the process before may go."""
-        if self._writer is not None:
-            self._writer.write(line("ready", os.getpid()))
-            self._news.follow(self._tell)
-            self._product.tasks.spawn(self._follow(), name="process before")
+        """Tell the process before that we accept connections."""
+        if self._peer is not None and not self._peer.is_gone:
+            self._peer.say("ready", os.getpid())
+            self._peer.share_news()
 
-    def _tell(self, rows: list[list[Any]]) -> None:
-        if self._writer is not None and unsent(self._writer) < MOST_UNSENT:
-            self._writer.write(line("sequences", rows))
+    async def answer(self) -> None:
+        """Wait until the process before has said who serves. May be called again when it was
+        cancelled."""
+        peer = self._peer
+        while peer is not None and not self.is_done and not self._is_dismissed:
+            event = await peer.hear()
+            if event is None:
+                _log.warning("process before this one went before it had handed over")
+                peer.close()
+                self.is_done = True
+            elif "handed_over" in event:
+                self.is_done = True
+                self._product.tasks.spawn(peer.follow(), name="process before")
 
-    def _hear(self, text: bytes) -> bool:
-        """Take one message in. Returns whether it was the last before we are to accept."""
-        event = json.loads(text)
-        if "operator" in event:
-            resume_operator_state(self._product, event["operator"])
-        if "sequences" in event:
-            self._news.hear(event["sequences"], self._tell)
-        return "begin" in event
+    def decline(self, reason: str) -> None:
+        """Tell the process before that we shall not serve, so that it goes on."""
+        if self._peer is None:
+            self.predecessor.tell("failed", reason)
+        else:
+            self._peer.say("failed", reason)
 
-    async def _follow(self) -> None:
-        """Hear of sequences until the process before has ended."""
-        reader, writer = self._reader, self._writer
-        if reader is None or writer is None:
-            return
-        try:
-            while text := await reader.readline():
-                self._hear(text)
-            _log.info("process before this one has ended")
-        except OSError as error:
-            _log.info("process before this one has gone", extra={"why": str(error)})
-        finally:
-            self._news.forget(self._tell)
-            writer.close()
+    def close(self) -> None:
+        """This process ends."""
+        if self._peer is None:
+            self.predecessor.channel.close()
+        else:
+            self._peer.close()
+
+    def _on_stop(self, peer: Peer, force: bool) -> None:
+        self._is_dismissed = not self.is_done
+        self._stop(peer, force)

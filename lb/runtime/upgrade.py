@@ -8,10 +8,15 @@
     "begin"                            ->   accepts
                                        <-   "ready"
     stops accepting, drains
+    "handed_over"                      ->   is the service
     "sequences" as they come and go   <->   until the old one has ended
+    "stop" when it is told to stop    <->   until the old one has ended
 
 Both accept for a moment, so no connection is refused, and those that the kernel has queued belong
 to the socket. Whatever goes wrong before "ready" leaves the old process as it was.
+
+The old process decides who serves: the new one by "handed_over", neither of them by "stop". An end
+without a word is a crash, after which the new process serves alone.
 """
 
 from __future__ import annotations
@@ -30,14 +35,15 @@ from lb.domain.errors import LoadBalancerError
 from lb.runtime.doors import Doors
 from lb.runtime.handover import SequenceNews, operator_state, sequence_parts
 from lb.runtime.notify import ready, reloading
-from lb.runtime.predecessor import MOST_UNSENT, VARIABLE, line, unsent
+from lb.runtime.peer import Peer
+from lb.runtime.predecessor import VARIABLE
 from lb.runtime.wiring import Product
 
 _log = logging.getLogger(__name__)
 
 _INIT: Final = 1
 _STOP_S: Final = 5.0
-"""How long a new process that is not wanted may take to end."""
+"""How long a new process that is not wanted may take to end, beside what requests may take."""
 _LINE_BYTES: Final = 1 << 20
 _MOST_GREETING: Final = 64 << 10
 """Characters: what nobody reads yet must fit the buffer of the socket. What does not is told later,
@@ -56,24 +62,32 @@ class Upgrader:
         product: Product,
         doors: Doors,
         give_way: Callable[[int], None],
+        stop: Callable[[Peer, bool], None],
         command: tuple[str, ...] | None = None,
     ) -> None:
         """
         Args:
             product: its state is handed over.
             doors: its sockets likewise.
-            give_way: called with the id of the new process once that accepts.
+            give_way: called with the id of the new process once that accepts. It may raise
+                LoadBalancerError, and then the upgrade has failed.
+            stop: called when the new process was told to stop; see `Peer`.
             command: that starts it; the one that started this process if left out.
         """
         self._product = product
         self._doors = doors
         self._give_way = give_way
+        self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
         self.news = SequenceNews(product)
         """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
-        self._writer: asyncio.StreamWriter | None = None
-        """To the next process, which hears of sequences until we end."""
+        self._starting: subprocess.Popen[bytes] | None = None
+        """The next process, until it has taken over."""
+        self._deadline: asyncio.Timeout | None = None
+        """Ends the conversation with it when it takes too long."""
+        self.successor: Peer | None = None
+        """The process that has taken over."""
         self.begun = asyncio.Event()
         """This process serves: nobody takes over before."""
         self.closed = ""
@@ -99,12 +113,11 @@ class Upgrader:
                 raise self._failed(why, self.closed)
             reloading(os.environ)
             try:
-                pid = await self._start(why)
+                pid = await self._replace(why)
             except UpgradeFailed:
-                ready(os.environ)
+                if not self.closed:
+                    ready(os.environ)
                 raise
-            self.closed = f"process {pid} has taken over"
-            self._give_way(pid)
             ready(os.environ, main_pid=pid)
             return pid
 
@@ -115,51 +128,98 @@ class Upgrader:
         except UpgradeFailed:
             return  # it is in the log
 
-    def close(self) -> None:
-        """We end."""
-        if self._writer is not None:
-            self._writer.close()
+    def stop(self, *, force: bool) -> None:
+        """This process was told to stop: abandon an upgrade that is under way.
 
-    async def _start(self, why: str) -> int:
+        Args:
+            force: whether the new process is killed if it runs.
+        """
+        self.closed = self.closed or "the process shuts down"
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(0.0)
+        if force and self._starting is not None:
+            self._starting.kill()
+
+    async def aclose(self) -> None:
+        """This process ends. After `stop`, wait until the new process of an upgrade that was
+        abandoned has ended."""
+        if self.closed:
+            async with self._lock:
+                pass
+        if self.successor is not None:
+            self.successor.close()
+
+    # One upgrade
+
+    async def _replace(self, why: str) -> int:
         ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = await asyncio.to_thread(self._spawn, theirs)
-            except OSError as error:
-                ours.close()
-                raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
-        _log.info("next process started", extra={"by": why, "pid": process.pid})
-        limit_s = self._product.settings.upgrade.timeout
-        writer = None
         try:
-            async with asyncio.timeout(limit_s):
-                self._greet(ours)
-                reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
-                await self._converse(reader, writer)
-        except TimeoutError:
-            reason = f"the new process was not ready within {limit_s:g} s"
-        except (OSError, ValueError) as error:
-            reason = f"the new process has gone: {error}"
-        except UpgradeFailed as failure:
-            reason = str(failure)
-        else:
-            _log.info("next process is ready", extra={"pid": process.pid})
-            self._writer = writer
-            self._product.tasks.spawn(self._follow(reader), name="next process")
-            process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
-            return process.pid
-        self.news.forget(self._tell)
-        self._writer = None
-        process.terminate()
-        if writer is None:
+            with theirs:
+                self._greet(ours)  # first: should we crash, it has the sockets and goes on
+                self._starting = await asyncio.to_thread(self._spawn, theirs)
+        except OSError as error:
             ours.close()
-        else:
-            writer.transport.abort()
-        code = await asyncio.to_thread(_end, process)
+            raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
+        process = self._starting
+        _log.info("next process started", extra={"by": why, "pid": process.pid})
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
+        peer = Peer("next process", reader, writer, self.news, self._stop)
+        reason = await self._until_ready(peer) or self._hand_over(peer, process)
+        if not reason:
+            self._starting = None
+            return process.pid
+        code = await self._abandon(peer, process)
         raise self._failed(why, f"{reason} (it ended with {code})")
 
+    async def _until_ready(self, peer: Peer) -> str:
+        """Talk to the new process until it is ready. Returns why it does not become so."""
+        limit_s = self._product.settings.upgrade.timeout
+        try:
+            async with asyncio.timeout(limit_s) as self._deadline:
+                if not self.closed:
+                    await self._converse(peer)
+        except TimeoutError:
+            return self.closed or f"the new process was not ready within {limit_s:g} s"
+        except (OSError, ValueError) as error:
+            return f"the new process has gone: {error}"
+        except UpgradeFailed as failure:
+            return str(failure)
+        finally:
+            self._deadline = None
+        return self.closed
+
+    def _hand_over(self, peer: Peer, process: subprocess.Popen[bytes]) -> str:
+        """Make the new process the service. Returns why that cannot be."""
+        if process.poll() is not None:
+            return "the new process ended as soon as it was ready; its log says why"
+        try:
+            self._give_way(process.pid)
+        except LoadBalancerError as error:
+            return str(error)
+        _log.info("next process is ready", extra={"pid": process.pid})
+        self.closed = f"process {process.pid} has taken over"
+        self.successor = peer
+        peer.say("handed_over")
+        self._product.tasks.spawn(peer.follow(), name="next process")
+        process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
+        return ""
+
+    async def _abandon(self, peer: Peer, process: subprocess.Popen[bytes]) -> int:
+        """End a new process that is not to serve, and return its exit code."""
+        peer.say("stop", False)
+        process.terminate()  # it may not listen yet
+        shutdown = self._product.settings.shutdown
+        limit_s = _STOP_S
+        if peer.shares_news:  # it may have clients
+            limit_s += shutdown.settle + shutdown.drain
+        code = await asyncio.to_thread(_end, process, limit_s)
+        peer.close()
+        self._starting = None
+        return code
+
     def _failed(self, why: str, reason: str) -> UpgradeFailed:
-        _log.error("upgrade failed, this process goes on", extra={"by": why, "why": reason})
+        message = "upgrade failed" if self.closed else "upgrade failed, this process goes on"
+        _log.error(message, extra={"by": why, "why": reason})
         return UpgradeFailed(reason)
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -169,6 +229,11 @@ class Upgrader:
         )
 
     def _greet(self, ours: socket.socket) -> None:
+        """Send the listening sockets.
+
+        Raises:
+            OSError: they do not fit the buffer of the socket.
+        """
         bound = self._doors.listeners.bound.values()
         listeners = [
             {"name": each.name, "wanted": str(each.wanted), "is_ours": each.is_ours}
@@ -179,52 +244,38 @@ class Upgrader:
         if len(json.dumps(operator)) < _MOST_GREETING:
             greeting["operator"] = operator
         text = json.dumps(greeting).encode() + b"\n"
-        socket.send_fds(ours, [text], [each.socket.fileno() for each in bound])
         ours.setblocking(False)
+        sent = socket.send_fds(ours, [text], [each.socket.fileno() for each in bound])
+        if sent < len(text):
+            raise OSError(f"only {sent} of {len(text)} bytes fit the buffer of its socket")
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, peer: Peer) -> None:
         """Answer until the new process is ready."""
-        while text := await reader.readline():
-            event = json.loads(text)
+        while (event := await peer.hear()) is not None:
             if "failed" in event:
                 raise UpgradeFailed(f"the new process says: {event['failed']}")
             if "prepared" in event:
-                await self._tell_state(writer)
+                await self._tell_state(peer)
             if "ready" in event:
                 return
         raise UpgradeFailed("the new process ended before it was ready; its log says why")
 
-    async def _tell_state(self, writer: asyncio.StreamWriter) -> None:
+    async def _tell_state(self, peer: Peer) -> None:
         """Tell what exists nowhere else, and go on telling until we end."""
-        self._writer = writer
-        writer.write(line("operator", operator_state(self._product)))
-        self.news.follow(self._tell)
+        peer.say("operator", operator_state(self._product))
+        peer.share_news()
         for rows in sequence_parts(self._product):
-            self._tell(rows)
-            await writer.drain()
+            peer.tell(rows)
+            await peer.flush()
             await asyncio.sleep(0)
-        writer.write(line("begin"))
-        await writer.drain()
-
-    def _tell(self, rows: list[list[Any]]) -> None:
-        if self._writer is not None and unsent(self._writer) < MOST_UNSENT:
-            self._writer.write(line("sequences", rows))
-
-    async def _follow(self, reader: asyncio.StreamReader) -> None:
-        """Hear of sequences that begin and end at the next process, until we end."""
-        try:
-            while text := await reader.readline():
-                self.news.hear(json.loads(text).get("sequences", ()), self._tell)
-        except OSError as error:
-            _log.info("next process has gone", extra={"why": str(error)})
-        finally:
-            self.news.forget(self._tell)
+        peer.say("begin")
+        await peer.flush()
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
+def _end(process: subprocess.Popen[bytes], limit_s: float) -> int:
     """Wait for a process that was told to end, but not for ever; return its exit code."""
     try:
-        return process.wait(_STOP_S)
+        return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

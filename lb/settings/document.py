@@ -33,8 +33,8 @@ _INTRODUCTION: Final = """\
 <!-- Made by `python -m lb.settings.document`; change the models in lb/settings. -->
 
 `triton-lb serve --config FILE` reads one YAML file; `triton-lb check FILE` prints every problem
-of it with path and line. `config/minimal.yaml` is enough for most, `config/full.yaml` holds every
-setting with its default.
+of it with path and line, and warns of two backends at the same address. `config/minimal.yaml` is
+enough for most, `config/full.yaml` holds every setting with its default.
 
 - **Unknown keys** are refused, so are keys given twice, YAML aliases and tags.
 - **A key without a value** is as good as left out.

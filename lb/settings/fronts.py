@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from lb.domain.backend import Address
-from lb.settings.problems import show
+from lb.settings.problems import Substituted, show
 from lb.settings.section import Section
 from lb.settings.values import ListenAddress, UrlPath
 
@@ -134,22 +134,24 @@ def apply_environment(root: Mapping[str, object], env: Mapping[str, str]) -> Non
     sagemaker, vertex = fronts.get("sagemaker"), fronts.get("vertex")
     if isinstance(sagemaker, dict) and is_enabled(sagemaker):
         _fill(sagemaker, _SAGEMAKER, env)
-        _fill_port(sagemaker, env.get("SAGEMAKER_BIND_TO_PORT"))
+        _fill_port(sagemaker, "SAGEMAKER_BIND_TO_PORT", env)
         if env.get("SAGEMAKER_MULTI_MODEL"):
             sagemaker.setdefault("multi_model", env["SAGEMAKER_MULTI_MODEL"] == "true")
     if isinstance(vertex, dict) and is_enabled(vertex):
         if (env.get("AIP_MODE") or "PREDICTION") != "PREDICTION":
             vertex["enabled"] = False
         _fill(vertex, _VERTEX, env)
-        _fill_port(vertex, env.get("AIP_HTTP_PORT"))
+        _fill_port(vertex, "AIP_HTTP_PORT", env)
 
 
 def _fill(section: dict[str, object], names: Mapping[str, str], env: Mapping[str, str]) -> None:
     for key, name in names.items():
         if env.get(name):
-            section.setdefault(key, env[name])
+            section.setdefault(key, Substituted.of(env[name], f"${{{name}}}"))
 
 
-def _fill_port(section: dict[str, object], port: str | None) -> None:
-    if port:
-        section.setdefault("address", f"{DEFAULT_ADDRESS.host}:{port}")
+def _fill_port(section: dict[str, object], name: str, env: Mapping[str, str]) -> None:
+    if env.get(name):
+        host = DEFAULT_ADDRESS.host
+        address = Substituted.of(f"{host}:{env[name]}", f"{host}:${{{name}}}")
+        section.setdefault("address", address)

@@ -90,8 +90,7 @@ def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ..
     backends = entries(tree.root.get(_KEY))
     problems = {problem.path: problem for problem in reversed(tree.problems)}
     for path, message in (*findings, *check_backends(backends), *check_loops(ours, backends)):
-        where = format_path(path)
-        problems.setdefault(where, Problem(where, message, tree.line_of(path)))
+        problems.setdefault(format_path(path), tree.problem(path, message))
     if problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
     return found

@@ -11,6 +11,20 @@ Path = tuple[str | int, ...]
 """Where a value stands: keys of mappings and indexes of lists, from the top."""
 
 
+class Substituted(str):
+    """Text in which references were replaced by values of the environment or of files."""
+
+    reference: str
+    """The text with its references, as it stands in the file."""
+
+    @classmethod
+    def of(cls, text: str, reference: str) -> Substituted:
+        """Mark a text that came from a reference."""
+        made = cls(text)
+        made.reference = reference
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that an operator has to change."""
@@ -42,7 +56,8 @@ def format_path(path: Path) -> str:
 
 
 def show(value: object) -> str:
-    """Write a value for a message, as it would stand in the file and at most 60 characters."""
+    """Write a value for a message, as it would stand in the file and at most 60 characters.
+    What came from the environment or from a file is shown as its reference."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -51,5 +66,5 @@ def show(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = repr(value)
+    text = repr(value.reference if isinstance(value, Substituted) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

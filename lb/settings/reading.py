@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from lb.settings.discovery_relations import check_any_source
 from lb.settings.fronts import apply_environment
 from lb.settings.model import Settings
-from lb.settings.problems import Path, Problem, SettingsError, format_path
+from lb.settings.problems import Path, SettingsError, format_path
 from lb.settings.relations import check_relations
 from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
@@ -72,8 +72,7 @@ def build_settings(tree: Tree) -> Settings:
     settings, findings = _validate(tree.root)
     problems = {problem.path: problem for problem in reversed(tree.problems)}
     for path, message in (*findings, *check_any_source(tree.root), *check_relations(tree.root)):
-        where = format_path(path)
-        problems.setdefault(where, Problem(where, message, tree.line_of(path)))
+        problems.setdefault(format_path(path), tree.problem(path, message))
     if settings is None or problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))
     return settings

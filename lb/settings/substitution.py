@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from lb.settings.problems import Substituted
+
 _REFERENCE: Final = re.compile(r"\$\$\{|\$\{([^{}]*)\}|\$\{")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -23,12 +25,14 @@ class Substitution:
         self._read_file = read_file
 
     def apply(self, text: str) -> str:
-        """Return the text with every reference replaced.
+        """Return the text with every reference replaced; `Substituted` if there is one.
 
         Raises:
             ValueError: with a message that says which reference has no value.
         """
-        return _REFERENCE.sub(self._replace, text)
+        result = _REFERENCE.sub(self._replace, text)
+        is_plain = all(match[1] is None for match in _REFERENCE.finditer(text))
+        return result if is_plain else Substituted.of(result, text)
 
     def _replace(self, match: re.Match[str]) -> str:
         if match[0] == "$${":

@@ -16,6 +16,7 @@ from typing import Final
 import yaml
 
 from lb.settings.problems import Path, Problem, format_path
+from lb.settings.redaction import redact
 
 MAX_CHARACTERS: Final = 1 << 20
 """Longest text: a thousand backends take a tenth of it, and parsing YAML is slow."""
@@ -65,6 +66,11 @@ class Tree:
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 0)
+
+    def problem(self, path: Path, message: str) -> Problem:
+        """A problem of the value at a path; its message shows nothing that was substituted."""
+        where = format_path(path)
+        return Problem(where, redact(message, self.root, path), self.line_of(path))
 
 
 def parse_tree(text: str, substitute: Callable[[str], str], list_key: str = "") -> Tree:

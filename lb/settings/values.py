@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pl
 
 from lb.domain.backend import Address, parse_address
 from lb.domain.client import IpNetwork
-from lb.settings.problems import show
+from lb.settings.problems import Substituted, show
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})", re.ASCII)
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
@@ -39,14 +39,19 @@ def read_address(value: object) -> Address:
     expected = f"expected HOST:PORT, [IPV6]:PORT or unix:PATH, got {show(value)}"
     if not isinstance(value, str) or "://" in value:
         raise ValueError(expected)
-    address = parse_address(value)
+    try:
+        address = parse_address(value)
+    except ValueError as error:
+        # The error quotes parts of the value.
+        raise ValueError(expected if isinstance(value, Substituted) else str(error)) from error
     if address.path:
         return address
     if value.startswith("["):
         try:
             IPv6Address(address.host)
         except ValueError as error:
-            raise ValueError(f"{address.host!r} is not an IPv6 address") from error
+            host = show(value if isinstance(value, Substituted) else address.host)
+            raise ValueError(f"{host} is not an IPv6 address") from error
     elif not _HOST.fullmatch(address.host):
         raise ValueError(expected)
     return address
@@ -100,7 +105,8 @@ def _check_path(path: str) -> str:
 
 
 def _check_file(path: str) -> str:
-    if not path or "\0" in path:
+    # Not the text of a file instead of its name, which a message would show.
+    if not path or any(character < " " for character in path):
         raise ValueError("expected the path of a file")
     return path
 

@@ -26,6 +26,7 @@ class ChildProcess:
         log: Path,
         env: Mapping[str, str],
         cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         # setpriv: the child goes even when the test run itself is killed.
         # The new session gives it a group: what it starts itself goes with it.
@@ -38,6 +39,7 @@ class ChildProcess:
                 env=dict(env),
                 cwd=cwd,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         self.log = log
 
@@ -48,6 +50,20 @@ class ChildProcess:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def group(self) -> list[int]:
+        """Ids of the processes of its group that run: it, and those that it started."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                # After the name, which may hold anything: state, parent, group (proc(5)).
+                state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(group) == self.pid and state not in "ZX":
+                found.append(int(folder.name))
+        return sorted(found)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process alone, not to what it started."""

@@ -117,6 +117,27 @@ def test_a_refused_reload_changes_nothing_and_says_everything(
     assert [each["name"] for each in backends] == ["one"]
 
 
+def test_values_of_the_environment_are_in_no_answer_and_no_log(
+    tmp_path: Path, config: dict[str, Any], triton: Ports
+) -> None:
+    serving = Serving(tmp_path, config, TOKEN="hunter2hunter2")
+    try:
+        addresses = serving.until_serving()
+        secret = {"weight": "${TOKEN}", "metrics": "a:${TOKEN}", "kind": "${TOKEN}"}
+        serving.write(config | {"backends": [backend(triton, "one", **secret)]})
+        done = serving.command("reload", "--admin", addresses["admin"])
+        assert done.returncode == 1
+        assert "expected a number, got '${TOKEN}'" in done.stderr
+        started = serving.command("serve", "--config", str(serving.path))
+        assert "got 'a:${TOKEN}'" in started.stderr
+        assert "hunter2" not in done.stderr + done.stdout + started.stderr + serving.log
+        shared = [backend(triton, "one"), backend(triton, "two")]
+        reload(serving, config | {"backends": shared}, addresses["metrics"])
+        serving.until_logged("backends have the same address")
+    finally:
+        serving.process.close()
+
+
 def test_the_command_says_what_has_changed(serving: Serving, config: dict[str, Any]) -> None:
     addresses = serving.until_serving()
     done = serving.command("reload", "--admin", addresses["admin"])

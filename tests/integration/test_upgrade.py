@@ -230,66 +230,6 @@ def test_a_request_under_way_is_answered_by_the_process_that_took_it(
     serving.until_logged("process before this one has ended")
 
 
-def step(client: http.client.HTTPConnection, sequence: int, *, start: bool) -> int:
-    """Send a step of a sequence, and return the status."""
-    body = {
-        "parameters": {"sequence_id": sequence, "sequence_start": start, "sequence_end": False},
-        "inputs": [{"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [1]}],
-    }
-    client.request("POST", "/v2/models/simple_sequence/infer", json.dumps(body))
-    answer = client.getresponse()
-    answer.read()
-    return answer.status
-
-
-def test_sequences_begun_at_either_process_go_on_at_the_other(
-    tmp_path: Path, config: dict[str, Any]
-) -> None:
-    """Behind are servers that answer a step of a sequence that did not begin there with 400."""
-
-    class Keeping(Holding):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])) or b"{}"
-            said = json.loads(body).get("parameters", {})
-            known: set[int] = self.server.known  # type: ignore[attr-defined]
-            if said.get("sequence_start"):
-                known.add(said["sequence_id"])
-            is_known = said.get("sequence_id") in known
-            self._answer(b"{}", 200 if is_known else 400)
-
-    servers = []
-    for _ in range(2):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Keeping)
-        server.daemon_threads = True
-        server.known = set()  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever).start()
-        servers.append(server)
-    config["backends"] = [
-        {"name": f"server-{at}", "http": f"127.0.0.1:{each.server_port}", "kind": "kserve"}
-        for at, each in enumerate(servers)
-    ]
-    config["health"] = {"probe": "tcp"}
-    running = Serving(tmp_path, config)
-    try:
-        address = running.until_serving()["http"]
-        kept = [http.client.HTTPConnection(address, timeout=60) for _ in range(8)]
-        assert {step(each, at, start=True) for at, each in enumerate(kept, 1)} == {200}
-        running.signal(signal.SIGUSR2)
-        running.until_logged(" giving way ")
-        fresh = http.client.HTTPConnection(address, timeout=60)
-        # Begun at the process before, and at the next one.
-        assert {step(fresh, number, start=False) for number in range(1, 9)} == {200}
-        assert {step(fresh, number, start=True) for number in range(11, 19)} == {200}
-        assert {step(each, at, start=False) for at, each in enumerate(kept, 11)} == {200}
-        running.until_logged("process before this one has ended")
-        fresh.close()
-    finally:
-        running.process.close()
-        for server in servers:
-            server.shutdown()
-            server.server_close()
-
-
 class SlowHandshake:
     """A TLS client that sends its hello in two halves, seconds apart."""
 

@@ -47,3 +47,38 @@ def test_files_with_backends_are_checked_as_well(
         f"{bad}:2: backends[1]: at least one of http and grpc is needed",
         "/none: cannot be read: [Errno 2] No such file or directory: '/none'",
     ]
+
+
+def test_two_backends_at_one_address_are_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, more = tmp_path / "lb.yaml", tmp_path / "more.yaml"
+    more.write_text("- {name: c, grpc: 'A:1', kind: generic}\n")
+    file.write_text(
+        "listen: {http: '127.0.0.1:0'}\n"
+        "backends: [{name: a, http: 'a:1'}, {name: b, http: 'a:1', tls: {}}]\n"
+        f"discovery: {{files: [{more}]}}\n"
+    )
+    assert check(str(file)) == 0
+    text = "have the same address: that server gets the load of both"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{file}: warning: backends 'a' and 'b' {text}",
+        f"{file}: warning: backends 'a' and 'c' {text}",
+        f"OK: {file}",
+    ]
+
+
+def test_values_of_the_environment_are_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2hunter2")
+    file, more = tmp_path / "lb.yaml", tmp_path / "more.yaml"
+    more.write_text("- {http: 'a:1', weight: '${TOKEN}'}\n")
+    file.write_text(
+        "listen: {http: '127.0.0.1:0'}\nbackends: [{http: 'b:1'}]\n"
+        f"discovery: {{files: [{more}]}}\n"
+    )
+    assert check(str(file)) == 1
+    assert capsys.readouterr().out == (
+        f"{more}:1: backends[0].weight: expected a number, got '${{TOKEN}}'\n"
+    )

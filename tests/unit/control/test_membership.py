@@ -205,3 +205,14 @@ def test_changed_common_settings_of_probes_reach_all_backends() -> None:
     bench.membership.configure([entry("a")], health)
     rules = [record.ports[0].health.rules.interval_s for record in bench.directory.records]
     assert rules == [9.0, 9.0]
+
+
+def test_backends_at_one_address_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench("a", "b", sources=("file",))
+    bench.found("file", "c")
+    bench.found("file", "c", "b")
+    told = [each for each in caplog.records if each.message == "backends have the same address"]
+    assert [(each.__dict__["backend"], each.__dict__["other"]) for each in told] == [
+        ("b", "a"),
+        ("c", "a"),
+    ]

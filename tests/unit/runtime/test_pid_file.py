@@ -12,7 +12,7 @@ from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
 
 def test_it_holds_our_id_until_we_end(tmp_path: Path) -> None:
     path = tmp_path / "lb.pid"
-    write_pid(str(path))
+    write_pid(str(path), os.getpid())
     assert path.read_text() == f"{os.getpid()}\n"
     assert list(tmp_path.iterdir()) == [path]
     remove_pid(str(path))
@@ -33,4 +33,4 @@ def test_one_that_is_gone_is_nothing_to_worry_about(tmp_path: Path) -> None:
 
 def test_a_folder_that_does_not_exist_is_told() -> None:
     with pytest.raises(PidFileError, match="cannot write the PID file /nowhere/pid: No such file"):
-        write_pid("/nowhere/pid")
+        write_pid("/nowhere/pid", 1)

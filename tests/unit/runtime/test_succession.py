@@ -14,6 +14,7 @@ import pytest
 from lb.domain.backend import AdminState
 from lb.domain.sequence import SequenceKey
 from lb.runtime.logs import Logs
+from lb.runtime.peer import Peer
 from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.succession import Succession
 from lb.runtime.wiring import Product, build
@@ -34,7 +35,11 @@ class Stage:
         self.product: Product = build(settings, self.logs)
         self.old, theirs = socket.socketpair()
         self.old.sendall(line("listeners", []))
-        self.succession = Succession(Predecessor(theirs), self.product)
+        self.stops: list[bool] = []
+        self.succession = Succession(Predecessor(theirs), self.product, self._stopped)
+
+    def _stopped(self, _peer: Peer, force: bool) -> None:
+        self.stops.append(force)
 
     def home(self, sequence_id: int) -> str | None:
         found = self.product.dispatcher.steps.table.backend_of(SequenceKey(b"m", sequence_id))
@@ -50,6 +55,7 @@ async def stage() -> AsyncIterator[Stage]:
     made = Stage()
     yield made
     made.old.close()
+    made.succession.close()
     for _ in range(10):
         await asyncio.sleep(0)
     await made.product.aclose()
@@ -74,6 +80,8 @@ async def test_news_are_heard_until_the_process_before_has_ended(stage: Stage) -
     stage.old.sendall(line("begin"))
     await stage.succession.take_over()
     stage.succession.accepts()
+    stage.old.sendall(line("handed_over"))
+    await stage.succession.answer()
     stage.old.sendall(line("sequences", [["m", 1, "a", 60.0], ["m", 2, "a", 60.0]]))
     stage.old.sendall(line("sequences", [["m", 1, "", 0.0]]))
     for _ in range(100):
@@ -86,3 +94,46 @@ async def test_without_the_process_before_it_goes_on_alone(stage: Stage) -> None
     stage.old.close()
     await stage.succession.take_over()
     assert stage.home(1) is None
+
+
+async def test_a_stop_before_it_serves_is_the_answer(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    stage.old.sendall(line("stop", False))
+    await stage.succession.answer()
+    assert (stage.succession.is_done, stage.stops) == (False, [False])
+    assert stage.succession.peer is None
+
+
+async def test_a_stop_while_it_prepares_ends_the_take_over(stage: Stage) -> None:
+    stage.old.sendall(line("stop", True))
+    await stage.succession.take_over()
+    assert stage.stops == [True]
+
+
+async def test_a_crash_before_the_answer_makes_it_the_service(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    stage.old.sendall(b'{"sto')  # cut off
+    stage.old.close()
+    await stage.succession.answer()
+    assert (stage.succession.is_done, stage.stops) == (True, [])
+
+
+async def test_an_answer_is_heard_after_a_wait_for_it_was_cancelled(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await stage.succession.answer()
+    stage.old.sendall(line("handed_over"))
+    await stage.succession.answer()
+    assert stage.succession.is_done
+
+
+async def test_who_does_not_want_to_serve_says_why(stage: Stage) -> None:
+    stage.succession.decline("no settings")
+    assert await stage.hear() == {"failed": "no settings"}

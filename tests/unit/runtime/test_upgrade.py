@@ -13,10 +13,13 @@ import pytest
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
+from lb.runtime.peer import Peer
+from lb.runtime.pid_file import PidFileError
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
+from tests.fakes.gated import until
 
 CONFIG: dict[str, Any] = {
     "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
@@ -45,11 +48,15 @@ class Old:
         self.product: Product = build(settings, self.logs)
         self.doors = Doors(self.product, Listeners(settings), {})
         self.gave_way_to: list[int] = []
+        self.stops: list[bool] = []
         self.upgraders: list[Upgrader] = []
+
+    def _stopped(self, _peer: Peer, force: bool) -> None:
+        self.stops.append(force)
 
     def upgrader(self, program: str) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
-        made = Upgrader(self.product, self.doors, self.gave_way_to.append, command)
+        made = Upgrader(self.product, self.doors, self.gave_way_to.append, self._stopped, command)
         made.begun.set()
         self.upgraders.append(made)
         return made
@@ -60,7 +67,7 @@ async def old() -> AsyncIterator[Old]:
     made = Old()
     yield made
     for upgrader in made.upgraders:
-        upgrader.close()
+        await upgrader.aclose()
     made.doors.close()
     await made.product.aclose()
     made.logs.close()
@@ -114,8 +121,8 @@ async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
 
 
 async def test_a_program_that_is_not_there_is_told(old: Old) -> None:
-    upgrader = Upgrader(old.product, old.doors, old.gave_way_to.append, ("/nowhere/lb",))
-    upgrader.begun.set()
+    upgrader = old.upgrader("")
+    upgrader._command = ("/nowhere/lb",)
     assert "cannot start /nowhere/lb" in await failure(upgrader)
 
 
@@ -132,3 +139,61 @@ async def test_the_first_process_of_a_container_cannot(
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert "first of its container" in await failure(old.upgrader(""))
+
+
+STARTS = "tell(prepared=True); hear(b'begin'); "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import signal; tell(hello=1); signal.pause()",
+        "tell(prepared=True); hear(b'stop')",
+        STARTS + "hear(b'stop')",
+    ],
+)
+async def test_a_stop_ends_the_next_process_before_it_serves(old: Old, program: str) -> None:
+    upgrader = old.upgrader(program)
+    upgrade = asyncio.create_task(failure(upgrader))
+    await until(lambda: upgrader._deadline is not None)
+    upgrader.stop(force=False)
+    assert "the process shuts down (it ended with" in await upgrade
+    await upgrader.aclose()
+    assert old.gave_way_to == []
+    assert "the process shuts down" in await failure(upgrader)
+
+
+async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) -> None:
+    upgrader = old.upgrader(
+        "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
+    )
+    upgrade = asyncio.create_task(failure(upgrader))
+    await until(lambda: old.product.dispatcher.steps.table.told is not None, "it is prepared")
+    upgrader.stop(force=False)
+    upgrader.stop(force=True)
+    assert "(it ended with -9)" in await upgrade
+
+
+async def test_a_file_that_cannot_be_written_fails_the_upgrade(old: Old) -> None:
+    def refuse(_pid: int) -> None:
+        raise PidFileError("cannot write the PID file")
+
+    upgrader = old.upgrader(STARTS + "tell(ready=1); hear(b'stop')")
+    upgrader._give_way = refuse
+    assert "cannot write the PID file (it ended with" in await failure(upgrader)
+    assert upgrader.successor is None
+
+
+async def test_who_has_taken_over_is_told_and_heard(old: Old) -> None:
+    program = STARTS + (
+        "tell(ready=os.getpid()); hear(b'handed_over'); tell(stop=False); hear(b'stop')"
+    )
+    upgrader = old.upgrader(program)
+    pid = await upgrader.upgrade("test")
+    assert upgrader.successor is not None
+    await until(lambda: bool(old.stops))
+    assert old.stops == [False]
+    successor = upgrader.successor
+    successor.say("stop", True)
+    await until(lambda: successor.is_gone)
+    await asyncio.to_thread(os.waitpid, pid, 0)
