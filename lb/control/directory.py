@@ -286,6 +286,7 @@ class BackendDirectory:
         port.last_result = result
         if result.finding is Finding.READY:
             port.port.probed_at = now
+            port.port.ready_through = result.ready_through
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
         self.find(port.backend.name).note_death()

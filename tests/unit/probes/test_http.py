@@ -93,7 +93,7 @@ def test_a_half_sent_status_line_is_no_answer_yet() -> None:
 
 def test_the_expected_statuses_are_what_is_ready() -> None:
     plan = make_plan(expected=(204, 404))
-    not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n", plan=plan)
+    not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n\r\n", plan=plan)
     assert not_found == Answer(Finding.READY)
     assert answer_to(b"HTTP/1.1 200 OK\r\n\r\n", plan=plan) == Answer(
         Finding.NOT_READY, "HTTP status 200"
