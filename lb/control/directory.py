@@ -293,6 +293,8 @@ class BackendDirectory:
         if self._settle(port, before, result.detail, now):
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
             self._publish_soon()
+        elif before is BackendState.DOWN and result.detail:
+            port.why = result.detail  # refused first, say, and then not ready
 
     def look(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""
