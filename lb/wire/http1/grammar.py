@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from lb.wire.field_names import ACTED_UPON
+from lb.wire.hops import HOPS
 from lb.wire.http1.errors import MessageError
 
 CRLF: Final = b"\r\n"
@@ -32,7 +33,7 @@ _OPTIONS: Final = re.compile(rb"[ \t,]*(?:" + TOKEN + rb"[ \t]*(?:,[ \t,]*|$))*"
 _OPTION: Final = re.compile(TOKEN)
 _VIOLATION: Final = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]|(?<!\r)\n")
 
-NOT_NOMINABLE: Final = ACTED_UPON | frozenset(
+NOT_NOMINABLE: Final = ACTED_UPON | {HOPS} | frozenset(
     b"accept authorization cache-control cookie endpoint-load-metrics forwarded host location "
     b"retry-after set-cookie traceparent tracestate www-authenticate".split(b" ")
 )
