@@ -40,7 +40,8 @@ def readiness(
     if not hops or not eligible:
         return Readiness(bool(eligible))
     paths = [backend.port(protocol).ready_through for backend in eligible]
-    paths = [path for path in paths if len(path) < MAX_HOPS and not set(path) & set(hops)]
+    room = MAX_HOPS - len(hops) - 1  # for the balancers behind us
+    paths = [path for path in paths if len(path) <= room and not set(path) & set(hops)]
     if not paths:
         names = ", ".join(hop.decode() for hop in hops)
         return Readiness(False, loop=f"loop detected: ready only through {names}, which asks")

@@ -53,9 +53,11 @@ def test_what_rests_on_who_asks_does_not_count() -> None:
 
 
 def test_a_path_that_is_too_long_does_not_count() -> None:
-    path = tuple(b"triton-lb-%016x" % number for number in range(10, 10 + MAX_HOPS))
+    """Requests could not pass all of its balancers: who asks and we ourselves count as well."""
+    path = tuple(b"triton-lb-%016x" % number for number in range(10, 10 + MAX_HOPS - 1))
     assert not ask(pool(path), A).is_ready
     assert ask(pool(path[1:]), A).is_ready
+    assert not ask(pool(path[1:]), A, B).is_ready
 
 
 NODES = tuple(b"triton-lb-%016x" % number for number in range(6))
