@@ -25,6 +25,7 @@ from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.telemetry.meter import Meter
+from lb.wire.hops import new_identity
 from lb.wire.http2 import frames as fr
 from lb.wire.ledger import Ledger
 
@@ -147,6 +148,7 @@ class Wiring:
             ledger=self.ledger,
             max_attempts=3,
         )
+        self.dispatcher.identity = new_identity(bytes)
         self.loop = cast(asyncio.AbstractEventLoop, StillLoop(clock))
         self.timers = TimerWheel(self.loop)
         self.tasks = TaskOwner()

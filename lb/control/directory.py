@@ -286,12 +286,15 @@ class BackendDirectory:
         port.last_result = result
         if result.finding is Finding.READY:
             port.port.probed_at = now
+            port.port.ready_through = result.ready_through
         before = port.health.state
         port.health.probed(result.finding, port.port.last_byte_at)
         self.find(port.backend.name).note_death()
         if self._settle(port, before, result.detail, now):
             self._tell_sibling(port, result.finding is Finding.REFUSED, now)
             self._publish_soon()
+        elif before is BackendState.DOWN and result.detail:
+            port.why = result.detail  # refused first, say, and then not ready
 
     def look(self, now: float) -> None:
         """Look for stalls and for backends that have become empty; due every 100 ms or so."""

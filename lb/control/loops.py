@@ -39,9 +39,15 @@ _BETWEEN_S: Final = 0.005
 ProbeFactory = Callable[[Member, AppProtocol], Probe]
 
 
-def network_probe(member: Member, protocol: AppProtocol, tls: ClientTlsBook | None = None) -> Probe:
-    """Make the probe of one port as its backend's settings ask for it."""
-    return NetworkProbe(plan_probe(member.spec, protocol, member.probe), tls)
+def network_probe(
+    member: Member,
+    protocol: AppProtocol,
+    tls: ClientTlsBook | None = None,
+    identity: bytes = b"",
+) -> Probe:
+    """Make the probe of one port as its backend's settings ask for it; `identity` is ours, in the
+    hop marker."""
+    return NetworkProbe(plan_probe(member.spec, protocol, member.probe, identity), tls)
 
 
 def _probed(member: Member) -> tuple[object, ...]:

@@ -54,7 +54,7 @@ _AT_ONCE: Final = 32
 """Questions under way: a pool of hundreds is not asked all at once."""
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:@-]+")
 """Names that stand in a path as they are; Triton decodes no percent-encoding."""
-_TEMPORARY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504})
+_TEMPORARY_HTTP: Final = frozenset({408, 429, 500, 502, 503, 504, 508})
 _FOR_GOOD_GRPC: Final = frozenset({3, 5, 7, 12, 16})
 _RESTRICTED: Final = re.compile(r"This (?:protocol|API) is restricted")
 

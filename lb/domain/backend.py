@@ -215,6 +215,9 @@ class Port:
     probed_at: float = 0.0
     """Monotonic time at which it last answered a probe, on a connection of its own. Written by the
     directory."""
+    ready_through: tuple[bytes, ...] = ()
+    """Identities of the balancers through which it is ready, nearest first; none for a server.
+    Written by the directory."""
     is_hung: bool = False
     """It accepts connections, and has owed answers for too long. Written by the directory."""
 

@@ -105,6 +105,8 @@ class Reason(Enum):
     """The backend that ran the request's sequence is gone, and what it remembered with it."""
     BACKENDS_DIFFER = "backends_differ"
     """The backends contradict each other where a client expects one answer."""
+    LOOP = "loop"
+    """The request has passed this load balancer before, or too many of them."""
     INTERNAL = "internal"
 
 

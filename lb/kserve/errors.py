@@ -25,11 +25,13 @@ class Meaning(Enum):
     """The server takes nothing new: it exits, or is not ready."""
     NO_SEQUENCE = "no_sequence"
     """The request continues a sequence that this server does not know."""
+    LOOP = "loop"
+    """The server is a balancer of this kind, and has passed the request on before."""
 
 
 GRPC_STATUSES: Final = frozenset({3, 5, 14})
 """INVALID_ARGUMENT, NOT_FOUND and UNAVAILABLE: the only ones that may mean any of it."""
-HTTP_STATUSES: Final = frozenset({400, 404, 503})
+HTTP_STATUSES: Final = frozenset({400, 404, 503, 508})
 ERROR_BYTES: Final = 4096
 """Longer answers are not looked into."""
 
@@ -51,6 +53,7 @@ _TEXTS: Final = (
             r"|.{0,256}Server is stopping, scheduler for model has stopped accepting new"
         ),
     ),
+    (Meaning.LOOP, re.compile(r"loop detected: ")),
     (Meaning.NO_SEQUENCE, re.compile(r".{0,512}must specify the START flag on the first request")),
 )
 

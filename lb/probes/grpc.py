@@ -9,9 +9,10 @@ from lb.domain.errors import UpstreamError
 from lb.health.port import Finding
 from lb.kserve.tfserving import MODEL_STATUS_METHOD, is_available, status_request
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
-from lb.net.ask.talk import authority, with_operator_fields
+from lb.net.ask.talk import authority, marked, with_operator_fields
 from lb.probes.plan import READY, Answer, ProbePlan, Question
 from lb.wire.grpc.status import GrpcStatus
+from lb.wire.hops import READY_THROUGH, passed
 
 _METHODS: Final = {
     Question.SERVER_READY: b"/inference.GRPCInferenceService/ServerReady",
@@ -65,7 +66,9 @@ class GrpcCall:
         asks_model = plan.question is Question.MODEL_STATUS_CALL
         talk = GrpcTalk(
             _METHODS[plan.question],
-            with_operator_fields(((b"user-agent", b"triton-lb"),), plan.headers),
+            marked(
+                with_operator_fields(((b"user-agent", b"triton-lb"),), plan.headers), plan.identity
+            ),
             status_request(plan.model.encode()) if asks_model else b"",
             authority=authority(plan.headers, plan.address),
             is_secure=plan.tls is not None,
@@ -108,5 +111,6 @@ class GrpcCall:
                 return READY
             return Answer(Finding.NOT_READY, "no version of the model is available")
         if answer.message.startswith(_YES):
-            return READY
+            through = answer.field(READY_THROUGH)
+            return Answer(Finding.READY, ready_through=passed(through)) if through else READY
         return Answer(Finding.MODELS_NOT_READY, "it says that it is not ready")

@@ -8,15 +8,18 @@ from typing import Final
 from lb.health.port import Finding
 from lb.kserve.tfserving import shows_available
 from lb.probes.plan import READY, READY_PATH, Answer, ProbePlan, Question
+from lb.wire.hops import HOPS, READY_THROUGH, passed
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
 _NOT_READY: Final = 400
+_LOOP: Final = 508
 _HEAD_LIMIT: Final = 16_384
 """An interim answer's head must end within this many bytes."""
 _STATUS_LIMIT: Final = 65_536
 """Longest answer about the state of a model."""
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length:[ \t]*([0-9]{1,9})[ \t]*\r\n")
+_THROUGH: Final = re.compile(rb"(?i)\r\n" + READY_THROUGH + rb":([^\r\n]*)")
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 
@@ -41,6 +44,8 @@ class HttpGet:
             ("Connection", "close"),
         )
         fields = [*(field for field in defaults if field[0].lower() not in own), *plan.headers]
+        if plan.identity:
+            fields.append((HOPS.decode(), plan.identity.decode()))
         lines = [f"GET {plan.path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
         return "\r\n".join([*lines, "", ""]).encode()
 
@@ -61,6 +66,9 @@ class HttpGet:
             elif self._plan.question is Question.MODEL_STATUS_GET and match[1] == b"200":
                 self.answer = self._judge_state()
                 break
+            elif int(match[1]) in self._plan.expected_status:
+                self.answer = self._judge_head()
+                break
             else:
                 self.answer = self._judge(int(match[1]))
         return b""
@@ -78,10 +86,20 @@ class HttpGet:
             return None
         return Answer(Finding.NOT_READY, "no version of the model is available")
 
+    def _judge_head(self) -> Answer | None:
+        """Take a good answer, once its head is complete: a balancer says there through which other
+        balancers it is ready."""
+        head, end, _ = self._received.partition(b"\r\n\r\n")
+        if len(head) > _HEAD_LIMIT:
+            return Answer(Finding.ERROR, "endless head of an answer")
+        if not end:
+            return None
+        through = _THROUGH.search(head)
+        return READY if through is None else Answer(Finding.READY, "", passed(through[1]))
+
     def _judge(self, status: int) -> Answer:
-        if status in self._plan.expected_status:
-            return READY
         # Triton says 503 as it exits, and 400 while a model of its is not ready.
         says_not_ready = status == _NOT_READY and self._plan.path == READY_PATH
         finding = Finding.MODELS_NOT_READY if says_not_ready else Finding.NOT_READY
-        return Answer(finding, f"HTTP status {status}")
+        detail = f"HTTP status {status}"
+        return Answer(finding, f"{detail}: loop detected" if status == _LOOP else detail)

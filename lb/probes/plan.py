@@ -76,6 +76,8 @@ class ProbePlan:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tls: BackendTls | None = None
     """None where the port is plain, or connecting is all that is asked."""
+    identity: bytes = b""
+    """Ours, in the hop marker; empty: there is none."""
 
     @property
     def protocol(self) -> AppProtocol:
@@ -89,6 +91,8 @@ class Answer:
 
     finding: Finding
     detail: str = ""
+    ready_through: tuple[bytes, ...] = ()
+    """Identities of the balancers through which it is ready; none for a server."""
 
 
 READY: Final = Answer(Finding.READY)
@@ -109,7 +113,9 @@ class Conversation(Protocol):
         ...
 
 
-def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) -> ProbePlan:
+def plan_probe(
+    spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice, identity: bytes = b""
+) -> ProbePlan:
     """Plan the probe of one port.
 
     A kind that is not the port's own goes to the port that speaks it, where the backend has
@@ -145,6 +151,7 @@ def plan_probe(spec: BackendSpec, protocol: AppProtocol, choice: ProbeChoice) ->
         expected_status=choice.expected_status,
         headers=spec.headers,
         tls=None if question is Question.CONNECT else tls,
+        identity=identity,
     )
 
 

@@ -30,6 +30,8 @@ class ProbeResult:
     detail: str = ""
     """Why, in words for people; empty when it is ready."""
     latency_s: float = 0.0
+    ready_through: tuple[bytes, ...] = ()
+    """See `Answer`."""
 
 
 class Probe(Protocol):
@@ -58,7 +60,8 @@ class NetworkProbe:
             answer = await ask(asyncio.get_running_loop(), timeout_s)
         except UpstreamError as error:
             answer = Answer(_CONNECT_FINDINGS.get(error.outcome, Finding.ERROR), error.detail)
-        return ProbeResult(answer.finding, answer.detail, monotonic() - began)
+        latency_s = monotonic() - began
+        return ProbeResult(answer.finding, answer.detail, latency_s, answer.ready_through)
 
     async def _ask_briefly(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> Answer:
         outcome: asyncio.Future[Answer] = loop.create_future()

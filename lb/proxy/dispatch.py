@@ -124,6 +124,8 @@ class Dispatcher:
         """Told of a backend, a model and a version that it says it does not have ready."""
         self.conduct: ConductSink = _NoConduct()
         """Told how requests fare."""
+        self.identity = b""
+        """Ours in hop markers; empty: requests get none. To be set before relays are made."""
         self.exiting = False
         """The process shuts down: questions about readiness are answered "Server exiting"."""
 

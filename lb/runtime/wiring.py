@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -75,6 +76,7 @@ from lb.telemetry.record import RequestSink
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts
 from lb.telemetry.sinks import combine
+from lb.wire.hops import new_identity
 from lb.wire.ledger import Ledger
 
 
@@ -185,7 +187,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
     scheduler = dispatcher.queue.scheduler
     dispatcher.steps.keep_swept(timers, time.monotonic, scheduler.spoken_for, dispatcher.pool)
-    askers = tuple(_asker(settings, security, size) for size in (ANSWER_BYTES, READ_BYTES))
+    askers = _askers(settings, security, dispatcher.identity)
     models, restorer, warm_up = _models(settings, directory, askers[1], rng)
     http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
@@ -200,7 +202,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         directory=directory,
         membership=membership,
         discovery=discovery,
-        probes=ProbeLoops(directory, rng, make_probe=partial(network_probe, tls=security.clients)),
+        probes=_probes(directory, rng, security, dispatcher.identity),
         models=models,
         restorer=restorer,
         warm_up=warm_up,
@@ -323,6 +325,7 @@ def _dispatcher(
         max_attempts=settings.retry.attempts,
         gate=gate,
     )
+    dispatcher.identity = new_identity(os.urandom)
     dispatcher.reruns = Reruns(
         directory.ref, time.monotonic, share=settings.retry.budget, floor=settings.retry.floor
     )
@@ -387,10 +390,23 @@ def _readers(
     return make_load_readers(directory, asker, scheduler, watch, interval_s)
 
 
-def _asker(settings: Settings, security: Security, answer_bytes: int) -> Asker:
-    return Asker(
-        security.clients, connect_timeout_s=settings.timeouts.connect, answer_bytes=answer_bytes
+def _askers(settings: Settings, security: Security, identity: bytes) -> tuple[Asker, ...]:
+    return tuple(
+        Asker(
+            security.clients,
+            connect_timeout_s=settings.timeouts.connect,
+            answer_bytes=answer_bytes,
+            identity=identity,
+        )
+        for answer_bytes in (ANSWER_BYTES, READ_BYTES)
     )
+
+
+def _probes(
+    directory: BackendDirectory, rng: Random, security: Security, identity: bytes
+) -> ProbeLoops:
+    make_probe = partial(network_probe, tls=security.clients, identity=identity)
+    return ProbeLoops(directory, rng, make_probe=make_probe)
 
 
 def _relays(

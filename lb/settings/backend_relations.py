@@ -4,6 +4,7 @@ API. Like those of `lb.settings.relations` they work on the plain tree."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Final
 
 from lb.domain.backend import Address
@@ -13,7 +14,6 @@ from lb.settings.values import read_address
 Finding = tuple[Path, str]
 
 _ANY: Final = frozenset({"0.0.0.0", "::"})
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _PORTS: Final = ("http", "grpc", "metrics")
 
 
@@ -42,8 +42,15 @@ def overlap(listener: Address, other: Address) -> bool:
     if listener.port == 0 or listener.port != other.port:
         return False
     hosts = {listener.host, other.host}
-    wildcard = bool(hosts & _ANY) and hosts <= _ANY | _LOOPBACK
+    wildcard = bool(hosts & _ANY) and all(host in _ANY or _is_loopback(host) for host in hosts)
     return wildcard or len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_backend_tls(path: Path, entry: Mapping[str, object]) -> Iterator[Finding]:

@@ -107,8 +107,8 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     forwarded: ForwardedMode = ForwardedMode.OFF
     """Headers that tell backends who the client is: `x_forwarded` (`X-Forwarded-For`, `-Proto`,
-    `-Host`), `forwarded` (RFC 7239), `both` or `off`. Off, requests arrive unchanged; Triton can
-    pass headers on to models."""
+    `-Host`), `forwarded` (RFC 7239), `both` or `off`. Off, backends are told nothing of the client;
+    Triton can pass headers on to models."""
     access: AccessSettings = AccessSettings()
     admin: AdminSettings = AdminSettings()
     control: ControlSettings = ControlSettings()

@@ -25,7 +25,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m lb.simulator", description="A small simulated Triton server."
     )
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="name or address, IPv6 without brackets"
+    )
     parser.add_argument("--http-port", type=int, default=0, help="0 (default): any free port")
     parser.add_argument("--grpc-port", type=int, default=0)
     parser.add_argument("--metrics-port", type=int, default=0)

@@ -30,6 +30,10 @@ class Ports:
     grpc_port: int = 0
     metrics_port: int = 0
 
+    def address(self, port: int) -> str:
+        """HOST:PORT of one of them; an IPv6 address is in brackets."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
     def to_json(self) -> str:
         """Return the line that the process prints when it is ready."""
         return json.dumps(
@@ -66,7 +70,7 @@ class Simulator:
         """
         asked = self.ports
         try:
-            grpc_port = self._grpc.add_insecure_port(f"{asked.host}:{asked.grpc_port}")
+            grpc_port = self._grpc.add_insecure_port(asked.address(asked.grpc_port))
             await self._grpc.start()
             http = make_http_application(self.triton)
             http_port = await self._listen(http, asked.http_port)

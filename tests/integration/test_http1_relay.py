@@ -479,3 +479,23 @@ async def test_client_is_named_only_if_asked_for(known: bool, trusted: bool) -> 
         assert received.field(b"x-forwarded-proto") == (b"http" if known else None)
         forwarded = b'for=127.0.0.1;proto=http;host="a"' if known else None
         assert received.field(b"forwarded") == forwarded
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_384, 16_385, 60_000, 1_000_000])
+async def test_our_hop_marker_comes_last_and_the_body_whole(setup: Setup, size: int) -> None:
+    backend, relay, client = setup
+    own, other = (b"triton-lb-%016x" % number for number in (1, 2))
+    relay.dispatcher.identity = own
+    relay.relay.configure(relay.relay.options)
+    body = bytes(number % 251 for number in range(size))
+    for field in (b"", b"CDN-Loop: a.cdn, " + other + b"\r\n"):
+        wire = _post(body, field)
+        await client.send(wire)
+        assert (await client.answer()).status == 200
+        received = backend.requests[-1]
+        sent = wire[: wire.index(b"\r\n\r\n") + 2]
+        assert received.head == sent + b"cdn-loop: " + own + b"\r\n\r\n"
+        assert received.body == body
+    await client.send(_post(body, b"CDN-Loop: " + own + b"\r\n"))
+    assert (await client.answer()).status == 508
+    assert len(backend.requests) == 2

@@ -240,3 +240,22 @@ def test_process_serves_the_chosen_models_only() -> None:
             names = [model["name"] for model in client.get_model_repository_index()]
         process.terminate()
     assert names == ["simple", "sleeper"]
+
+
+def test_it_listens_on_ipv6_as_well() -> None:
+    command = [*COMMAND, "--host", "::1", "--models", "simple"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            found = Ports.from_json(process.stdout.readline())
+            assert found.host == "::1"
+            for port in (found.http_port, found.metrics_port):
+                path = "metrics" if port == found.metrics_port else "v2/health/ready"
+                with urllib.request.urlopen(f"http://{found.address(port)}/{path}") as answer:
+                    assert answer.status == 200
+            target = f"ipv6:{found.address(found.grpc_port)}"
+            with grpc_client.InferenceServerClient(target) as client:
+                assert client.is_server_ready()
+        finally:
+            process.terminate()
+            assert process.wait(timeout=10) == 0

@@ -63,9 +63,9 @@ def configuration(listen: Listeners, backends: Mapping[str, Ports]) -> str:
             "backends": [
                 {
                     "name": name,
-                    "http": f"{ports.host}:{ports.http_port}",
-                    "grpc": f"{ports.host}:{ports.grpc_port}",
-                    "metrics": f"{ports.host}:{ports.metrics_port}",
+                    "http": ports.address(ports.http_port),
+                    "grpc": ports.address(ports.grpc_port),
+                    "metrics": ports.address(ports.metrics_port),
                 }
                 for name, ports in backends.items()
             ],

@@ -20,6 +20,7 @@ from lb.net.ask.talk import (
     Payload,
     Talk,
     authority,
+    marked,
     with_operator_fields,
 )
 from lb.net.dial import dial
@@ -47,6 +48,7 @@ class Asker:
         connect_timeout_s: float = 1.0,
         handshake_timeout_s: float = 10.0,
         answer_bytes: int = ANSWER_BYTES,
+        identity: bytes = b"",
     ) -> None:
         """Take what holds for all calls.
 
@@ -55,11 +57,13 @@ class Asker:
             connect_timeout_s: for a connection.
             handshake_timeout_s: for its TLS.
             answer_bytes: longest answer that is taken.
+            identity: ours, in the hop marker; empty: there is none.
         """
         self._tls = tls or ClientTlsBook()
         self.connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._answer_bytes = answer_bytes
+        self._identity = identity
         self._turns = _Turns()
 
     async def http(
@@ -92,7 +96,7 @@ class Asker:
         talk = HttpTalk(
             method,
             target,
-            with_operator_fields(fields, spec.headers),
+            marked(with_operator_fields(fields, spec.headers), self._identity),
             body,
             authority=authority(spec.headers, address),
             limit=self._answer_bytes,
@@ -113,7 +117,7 @@ class Asker:
         address, tls = _port(spec, AppProtocol.GRPC)
         talk = GrpcTalk(
             path,
-            with_operator_fields(metadata, spec.headers),
+            marked(with_operator_fields(metadata, spec.headers), self._identity),
             message,
             authority=authority(spec.headers, address),
             is_secure=tls is not None,

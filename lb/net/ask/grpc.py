@@ -6,7 +6,7 @@ says "refused" only in prose (docs/decisions/0005-health-rules.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from hpack import Decoder
@@ -41,6 +41,12 @@ class GrpcAnswer:
     """`grpc-message`."""
     message: bytes
     """Without its prefix, not compressed; empty when the status is not OK."""
+    fields: Fields = field(default=(), compare=False)
+    """Of the head that came before the message."""
+
+    def field(self, name: bytes) -> bytes:
+        """The value of a field of the head; empty where there is none."""
+        return next((value for each, value in self.fields if each == name), b"")
 
 
 class GrpcTalk:
@@ -48,8 +54,8 @@ class GrpcTalk:
 
     __slots__ = (
         "_acknowledged", "_block", "_block_ends_stream", "_connection_window", "_data", "_decoder",
-        "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_prefix", "_received",
-        "_request", "_sent", "_stream_window", "answer",
+        "_fields", "_frame_size", "_greeted", "_initial_window", "_limit", "_message", "_prefix",
+        "_received", "_request", "_sent", "_stream_window", "answer",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +103,7 @@ class GrpcTalk:
         self._block = b""
         """Header block of a HEADERS frame that goes on in CONTINUATION frames."""
         self._block_ends_stream = False
+        self._fields: Fields = ()
         self._data = bytearray()
         """What has come of the answer's message, with its prefix."""
 
@@ -248,12 +255,15 @@ class GrpcTalk:
             self._finish(status, decode_message(fields.get(b"grpc-message", b"")))
         elif self._block_ends_stream:
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the call ended without a status")
+        else:
+            self._fields = tuple(fields.items())
 
     def _finish(self, status: bytes, detail: str) -> None:
         if not (status.isdigit() and len(status) <= 3):
             raise UpstreamError(Outcome.PROTOCOL_ERROR, "the status is no number")
         code = int(status)
-        self.answer = GrpcAnswer(code, detail, b"" if code else self._whole_message())
+        message = b"" if code else self._whole_message()
+        self.answer = GrpcAnswer(code, detail, message, self._fields)
 
     def _whole_message(self) -> bytes:
         data = self._data

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from lb.domain.backend import Address
+from lb.wire.hops import HOPS
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
@@ -56,6 +57,13 @@ def authority(headers: OperatorHeaders, address: Address) -> bytes:
     """How a backend is addressed in calls of our own: as the operator says, or its address."""
     given = next((value for name, value in headers if name.lower() == "host"), None)
     return (given or ("localhost" if address.path else str(address))).encode()
+
+
+def marked(fields: Fields, identity: bytes) -> Fields:
+    """Fields of a request with our hop marker, see `lb.wire.hops`. A request that we pass on for a
+    client has it already; without an identity there is none."""
+    marker = (HOPS, identity)
+    return fields if not identity or marker in fields else (*fields, marker)
 
 
 def with_operator_fields(fields: Fields, headers: OperatorHeaders) -> Fields:

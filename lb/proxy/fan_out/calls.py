@@ -22,10 +22,11 @@ from lb.proxy.failure import http_body
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result, answered_grpc, answered_http, unanswered
 from lb.wire.grpc.status import GrpcStatus
+from lb.wire.hops import HOPS
 
 _OWN: Final = frozenset({b"accept-encoding", b"grpc-accept-encoding"})
 """Answers have to be read here."""
-_CROSSING: Final = (b"authorization", b"triton-")
+_CROSSING: Final = (b"authorization", b"triton-", HOPS)
 """Fields, or what they begin with, that mean the same in the other protocol."""
 _LOAD: Final = "RepositoryModelLoad"
 _INDEX: Final = b"/v2/repository/index"

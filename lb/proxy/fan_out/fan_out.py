@@ -137,7 +137,7 @@ class BackendFanOut:
         results = await self._ask_all(question, targets, timeout_s, account)
         if not account.is_open:
             return _short_of_memory(question, targets)
-        return await self._views.combine(question, results)
+        return await self._views.combine(question, _without_loops(results))
 
     # What changes servers
 
@@ -161,7 +161,7 @@ class BackendFanOut:
             return _short_of_memory(question, reached)
         if not results:
             return _nobody(question)
-        return _verdict(question, reached or results, rest)
+        return _verdict(question, _without_loops(reached or results), rest)
 
     async def _change(
         self, question: Question, account: AnswerAccount
@@ -197,7 +197,8 @@ class BackendFanOut:
         results: list[Result] = []
         for index, reach in enumerate(targets):
             results += await self._ask_all(question, [reach], deadline_s, account)
-            if not (results[-1].is_ok or results[-1].is_unreached):
+            last = results[-1]
+            if not (last.is_ok or last.is_unreached or last.is_loop):
                 return results, targets[index + 1 :]
         return results, ()
 
@@ -229,7 +230,7 @@ class BackendFanOut:
         failed = [
             f"{result.backend.name}: {result.detail}"
             for result in results
-            if not (result.is_ok or result.is_unreached)
+            if not (result.is_ok or result.is_unreached or result.is_loop)
         ]
         down = [reach.backend.name for reach in roster if reach.backend.name not in asked]
         extra: dict[str, object] = {
@@ -303,6 +304,12 @@ def changes_something(question: Question) -> bool:
         return any(number == _SETTINGS_FIELD for number, _, _, _ in fields(question.body))
     except ProtobufError:
         return True
+
+
+def _without_loops(results: Sequence[Result]) -> Sequence[Result]:
+    """What those backends answered that are no balancers which the question has passed before; all
+    results where there is no other."""
+    return [result for result in results if not result.is_loop] or results
 
 
 def _is_about_model(question: Question) -> bool:

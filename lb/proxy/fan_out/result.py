@@ -28,6 +28,7 @@ _GRPC_OF_HTTP: Final = {
     501: GrpcStatus.UNIMPLEMENTED,
     503: GrpcStatus.UNAVAILABLE,
     504: GrpcStatus.DEADLINE_EXCEEDED,
+    508: GrpcStatus.UNAVAILABLE,  # a loop of balancers
 }
 _HTTP_OF_GRPC: Final = {
     GrpcStatus.CANCELLED: 400,
@@ -81,6 +82,11 @@ class Result:
             return False
         # With a blank before the colon where settings are asked for.
         return meaning(self.detail) in _LACKING or self.detail.startswith(_NO_MODEL)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether it is a balancer that the question has passed before."""
+        return not self.is_ok and meaning(self.detail) is Meaning.LOOP
 
     @property
     def reason(self) -> Reason | None:

@@ -14,6 +14,8 @@ from lb.kserve.health import EXITING
 from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
 from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
+from lb.proxy.readiness import readiness
+from lb.wire.hops import READY_THROUGH
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
@@ -36,7 +38,8 @@ class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
     __slots__ = (
-        "body", "content_type", "is_relayed", "reason", "retry_after_s", "says_methods", "status",
+        "body", "content_type", "is_relayed", "ready_through", "reason", "retry_after_s",
+        "says_methods", "status",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +63,8 @@ class Answer:
         self.says_methods = says_methods
         self.retry_after_s = retry_after_s
         """When to come again, for the reasons of `RETRY_AFTER`; a second at least."""
+        self.ready_through = b""
+        """Of an answer about readiness to another balancer, see `lb.proxy.readiness`."""
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
@@ -78,6 +83,8 @@ class Answer:
             parts.append(b"Allow: GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS\r\n")
         if self.reason in RETRY_AFTER:
             parts.append(b"Retry-After: %d\r\n" % max(1, ceil(self.retry_after_s)))
+        if self.ready_through:
+            parts.append(b"%b: %b\r\n" % (READY_THROUGH, self.ready_through))
         if self.status == 401:
             parts.append(b"WWW-Authenticate: Bearer\r\n")
         if not keep_alive:
@@ -102,7 +109,9 @@ def refusal(refused: RequestRefused) -> Answer:
     return Answer(status, detail, refused.reason, retry_after_s=refused.retry_after_s)
 
 
-def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
+def own(
+    plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool, identity: bytes = b""
+) -> Answer:
     """What we say to a request that is ours.
 
     Liveness and readiness are as a Triton answers them: empty, 200 or 400, or 503 as it exits.
@@ -115,7 +124,12 @@ def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
         return _health("live", snapshot, is_so=True)
     if draining:
         return error(503, Reason.DRAINING, EXITING)
-    return _health("ready", snapshot, is_so=bool(snapshot.placement(AppProtocol.HTTP).eligible))
+    state = readiness(snapshot, AppProtocol.HTTP, plan.hops, identity)
+    if state.loop:
+        return error(http_status(Reason.LOOP), Reason.LOOP, state.loop)
+    answer = _health("ready", snapshot, is_so=state.is_ready)
+    answer.ready_through = state.through
+    return answer
 
 
 def _health(word: str, snapshot: PoolSnapshot, *, is_so: bool) -> Answer:

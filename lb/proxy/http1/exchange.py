@@ -38,22 +38,22 @@ class Http1Exchange(Download):
 
     # The request
 
-    def start_whole(self, message: bytes, size: int) -> None:
+    def start_whole(self, body: Payload) -> None:
         """Relay a request that is complete, see `keep_whole`."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
         # are set where they are needed first.
         self.response_begun = False
-        self.relay.dispatcher.begin(self)
-        if self.keep_whole(message, size):
-            snapshot = self.relay.dispatcher.pool.current
+        dispatcher = self.relay.dispatcher
+        dispatcher.open_exchanges += 1
+        if self.keep_whole(body):
+            snapshot = dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
-                body = message[len(message) - size :]
                 if self.plan.is_compressed:
                     self._expect_parts()
                     self._look_and_place([body])
                     return
-                look_at_whole(self, route, body)
+                look_at_whole(self, route, bytes(body))
             self._place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:

@@ -15,6 +15,7 @@ from lb.kserve.control import METHOD_OVERRIDES, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.proxy.hints import duration_of
 from lb.wire.cache import HeadCache
+from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import CRLF, trimmed
 from lb.wire.http1.limits import HeadLimits
@@ -47,9 +48,10 @@ class RequestPlan:
     """A request head, and what we do with such a request."""
 
     __slots__ = (
-        "claim", "expects_continue", "host", "is_clean", "is_compressed", "is_head", "is_http10",
-        "is_inference", "is_plain", "json_size", "keep_alive", "known_rows", "length", "method",
-        "model", "noted", "operation", "path", "request_id", "route", "timeout_s", "upstream",
+        "claim", "expects_continue", "hops", "host", "is_compressed", "is_head",
+        "is_http10", "is_inference", "is_plain", "json_size", "keep_alive", "known_rows", "length",
+        "loop", "method", "model", "noted", "operation", "path", "request_id", "route",
+        "timeout_s", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +70,6 @@ class RequestPlan:
         self.length = request.length
         self.upstream = request.upstream
         """The head for the backend."""
-        self.is_clean = request.is_clean
-        """`upstream` is what the client sent."""
         self.is_head = request.method == b"HEAD"
         self.is_http10 = request.is_http10
         self.keep_alive = request.keep_alive
@@ -99,6 +99,21 @@ class RequestPlan:
         """Fields that the queue goes by."""
         self.timeout_s = inf
         """How long the client gives the request."""
+        self.hops: tuple[bytes, ...] = ()
+        """Identities of the balancers that it has passed."""
+        self.loop = ""
+        """Why it must go no further: it goes in a circle. Empty where it may."""
+
+    def take_hops(self, hops: bytes, identity: bytes) -> None:
+        """Find out whether the request goes in a circle.
+
+        Args:
+            hops: values of the hop marker that it came with.
+            identity: of this balancer.
+        """
+        self.hops = passed(hops)
+        self.loop = loop_in(self.hops, identity)
+        self.is_plain = self.is_plain and not self.loop
 
 
 class _Line(NamedTuple):
@@ -115,8 +130,8 @@ class HeadReader:
     """Reads heads through the caches that all connections share."""
 
     __slots__ = (
-        "_body_size", "_deadline", "_errors", "_gate", "_limits", "_lines", "_noted", "_requests",
-        "_responses", "known_request", "known_response",
+        "_body_size", "_deadline", "_errors", "_gate", "_identity", "_limits", "_lines", "_marker",
+        "_noted", "_requests", "_responses", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -127,12 +142,17 @@ class HeadReader:
         gate: Gate | None = None,
         noted: frozenset[bytes] = frozenset(),
         deadline: bytes = b"",
+        identity: bytes = b"",
     ) -> None:
         self._gate = gate or Gate()
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
         self._deadline = deadline
         """Likewise of the field with the time that a request may take; empty: there is none."""
+        self._identity = identity
+        """Ours, in hop markers; empty: requests get none."""
+        self._marker = b"%b: %b\r\n\r\n" % (HOPS, identity)
+        """The last line of heads for backends, and the empty line."""
         self._limits = limits
         self._body_size = body_size
         """Longest body; 0 is no limit."""
@@ -174,6 +194,10 @@ class HeadReader:
             plan = RequestPlan(request, line.route, fits=fits, claim=self._claim(head, line))
             if plan.is_inference:
                 _describe_body(plan, head)
+            if self._identity:
+                plan.upstream = request.upstream[:-2] + self._marker
+                if request.hops:
+                    plan.take_hops(request.hops, self._identity)
             if self._noted or self._deadline:
                 self._note(plan, head)
             self._requests.put(head, plan)

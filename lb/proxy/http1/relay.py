@@ -79,6 +79,7 @@ class Http1Relay:
             gate=self.dispatcher.gate,
             noted=options.noted,
             deadline=options.deadline_header,
+            identity=self.dispatcher.identity,
         )
         self.known_plan: Callable[[bytes], RequestPlan | None] = self.heads.known_request
         self.plan: Callable[[bytes], RequestPlan | None] = self.heads.plan

@@ -14,8 +14,10 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
 from lb.net.splice import LEAST, Pump
+from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedExchange
+from lb.proxy.http1.client import JOIN_BYTES
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
@@ -104,7 +106,7 @@ class ServerConnection(Downstream):
                     if self.options.request_timeout_s:
                         self._alarm.ring_by(now + self.options.request_timeout_s)
                     exchange.start_whole(
-                        data if plan.is_clean else plan.upstream + data[end:], plan.length
+                        data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
         if self.state is _LINGER:
@@ -265,6 +267,8 @@ class ServerConnection(Downstream):
         """What we say to a request ourselves; None where it is for a backend."""
         plan = exchange.plan
         dispatcher = self.relay.dispatcher
+        if plan.loop:
+            return error(http_status(Reason.LOOP), Reason.LOOP, plan.loop)
         if plan.claim is not None:
             try:
                 dispatcher.admit(exchange, plan.claim, self.client)
@@ -274,7 +278,12 @@ class ServerConnection(Downstream):
             return model_ready(plan, dispatcher.pool.current)
         if not plan.route.is_ours:
             return None
-        return own(plan, dispatcher.pool.current, draining=dispatcher.exiting)
+        return own(
+            plan,
+            dispatcher.pool.current,
+            draining=dispatcher.exiting,
+            identity=dispatcher.identity,
+        )
 
     def _upstream_head(self, plan: RequestPlan) -> bytes:
         head = plan.upstream

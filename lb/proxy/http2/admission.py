@@ -26,6 +26,8 @@ def is_refused(call: Call) -> bool:
     elif head.size > options.head_size or head.count > options.fields:
         call.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
         call.server.spend(Spending.OVERSIZED)
+    elif head.loop:
+        call.fail(Reason.LOOP, head.loop)
     elif head.timeout_bad:
         call.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
     elif head.claim is not None:

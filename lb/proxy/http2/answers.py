@@ -6,7 +6,8 @@ from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING, flag_message
 from lb.kserve.operations import SERVER_LIVE
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.health import is_ready
+from lb.proxy.http2.health import own_readiness
+from lb.proxy.http2.replies import ready_through
 from lb.wire.grpc.message import frame_message
 
 
@@ -18,4 +19,9 @@ def answer(call: Call) -> None:
     elif dispatcher.exiting:
         call.fail(Reason.DRAINING, EXITING)
     else:
-        call.finish_answer(frame_message(flag_message(is_ready(dispatcher.pool.current))))
+        state = own_readiness(call)
+        if state.loop:
+            call.fail(Reason.LOOP, state.loop)
+        else:
+            answer = frame_message(flag_message(state.is_ready))
+            call.finish_answer(answer, ready_through(state))

@@ -24,7 +24,9 @@ from lb.proxy.http2.health import HealthCall, ReadyCall
 from lb.proxy.http2.spec import SpecCall
 from lb.proxy.http2.stream_call import StreamCall
 from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
+from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
+from lb.wire.http2.fields import encode_field
 from lb.wire.http2.heads import RequestHead
 
 if TYPE_CHECKING:
@@ -59,11 +61,14 @@ class Decision(NamedTuple):
 class Decisions:
     """Decides for all connections of a relay."""
 
-    __slots__ = ("_by_path", "_gate", "_relay")
+    __slots__ = ("_by_path", "_gate", "_identity", "_marker", "_relay")
 
     def __init__(self, relay: Http2Relay) -> None:
         self._relay = relay
         self._gate = relay.dispatcher.gate
+        self._identity = identity = relay.dispatcher.identity
+        self._marker = encode_field(HOPS, identity) if identity else b""
+        """What is added to each head for a backend."""
         self._by_path: dict[bytes, Decision] = {}
 
     def __len__(self) -> int:
@@ -79,6 +84,11 @@ class Decisions:
         )
         head.route = operation
         head.handler = handler
+        head.block += self._marker
+        if head.hops and self._identity:
+            head.passed = passed(head.hops)
+            head.loop = loop_in(head.passed, self._identity)
+            is_plain = is_plain and not head.loop
         if control is not None or self._gate.asks_all:
             is_control = control is not None
             head.claim = self._gate.claim(control or operation, head.noted, is_control=is_control)

@@ -6,12 +6,15 @@ from typing import ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
 from lb.kserve.operations import HEALTH_WATCH
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.asked import AskedCall
-from lb.proxy.http2.replies import OK_HEAD, status_trailers
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.replies import OK_HEAD, ready_through, status_trailers
+from lb.proxy.readiness import Readiness, readiness
 from lb.wire.grpc.message import frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.protobuf import BYTES, ProtobufError, fields
@@ -24,6 +27,12 @@ _GRPC: Final = AppProtocol.GRPC
 def is_ready(snapshot: PoolSnapshot) -> bool:
     """Ready for gRPC: at least one backend is eligible."""
     return bool(snapshot.placement(_GRPC).eligible)
+
+
+def own_readiness(call: Call) -> Readiness:
+    """What is answered to a call that asks whether we are ready."""
+    dispatcher = call.relay.dispatcher
+    return readiness(dispatcher.pool.current, _GRPC, call.head.passed, dispatcher.identity)
 
 
 def serving(snapshot: PoolSnapshot, service: bytes) -> Serving:
@@ -64,8 +73,18 @@ class HealthCall(AskedCall):
         elif dispatcher.exiting:
             self.finish_answer(frame_message(health_message(Serving.NOT_SERVING)))
         else:
-            state = serving(dispatcher.pool.current, service)
-            self.finish_answer(frame_message(health_message(state)))
+            self._check(service)
+
+    def _check(self, service: bytes) -> None:
+        state = serving(self.relay.dispatcher.pool.current, service)
+        fields = b""
+        if state is Serving.SERVING and self.head.passed:
+            through = own_readiness(self)
+            if through.loop:
+                self.fail(Reason.LOOP, through.loop)
+                return
+            fields = ready_through(through)
+        self.finish_answer(frame_message(health_message(state)), fields)
 
     def _watch(self, service: bytes) -> None:
         """Send the state now and whenever it changes, until the client goes (health.proto), or we

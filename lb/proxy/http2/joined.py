@@ -166,8 +166,8 @@ class JoinedStreams(Exchange):
             self.request.ended = True
         self._leave(reason)
 
-    def finish_answer(self, data: bytes) -> None:
-        """Answer the call ourselves: head, one message, status OK."""
+    def finish_answer(self, data: bytes, fields: bytes = b"") -> None:
+        """Answer the call ourselves: head with some more fields, one message, status OK."""
         self.begun = True
         self.status = 200
         self.grpc_status = GrpcStatus.OK
@@ -175,7 +175,7 @@ class JoinedStreams(Exchange):
         response = self.response
         response.ended = True
         response.trailers = status_trailers(GrpcStatus.OK)
-        self.server.send_head(self.client_id, ANSWER_HEAD, end_stream=False)
+        self.server.send_head(self.client_id, ANSWER_HEAD + fields, end_stream=False)
         self.server.send_data(response, data)
         if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)

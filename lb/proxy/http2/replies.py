@@ -6,7 +6,9 @@ from math import ceil
 from typing import Final
 
 from lb.domain.outcome import Reason
+from lb.proxy.readiness import Readiness
 from lb.wire.grpc.status import GrpcStatus, encode_message
+from lb.wire.hops import READY_THROUGH
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.frames import ErrorCode
 
@@ -36,6 +38,11 @@ def pushback(retry_after_s: float) -> bytes:
     """The field that says when to come again, for clients that repeat RESOURCE_EXHAUSTED by
     themselves (gRPC A6)."""
     return encode_field(b"grpc-retry-pushback-ms", b"%d" % ceil(retry_after_s * 1000))
+
+
+def ready_through(state: Readiness) -> bytes:
+    """The field that tells another balancer through which balancers we are ready."""
+    return encode_field(READY_THROUGH, state.through) if state.through else b""
 
 
 def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:

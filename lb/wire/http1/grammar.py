@@ -33,8 +33,8 @@ _OPTION: Final = re.compile(TOKEN)
 _VIOLATION: Final = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]|(?<!\r)\n")
 
 NOT_NOMINABLE: Final = ACTED_UPON | frozenset(
-    b"accept authorization cache-control cookie endpoint-load-metrics forwarded host location "
-    b"retry-after set-cookie traceparent tracestate www-authenticate".split(b" ")
+    b"accept authorization cache-control cdn-loop cookie endpoint-load-metrics forwarded host "
+    b"location retry-after set-cookie traceparent tracestate www-authenticate".split(b" ")
 )
 """End-to-end fields that a Connection field cannot have removed: stripping them would change
 whom a request is from, for or about (RFC 9110 7.6.1 forbids senders to list such fields)."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.wire.field_names import DROPPED
+from lb.wire.hops import HOPS
 from lb.wire.http1.body import CHUNKED
 from lb.wire.http1.collect import check_size
 from lb.wire.http1.errors import MessageError
@@ -59,7 +60,7 @@ class RequestHead:
     """A request head that may be relayed."""
 
     __slots__ = (
-        "expects_continue", "host", "is_clean", "is_http10", "json_length",
+        "expects_continue", "hops", "host", "is_http10", "json_length",
         "keep_alive", "length", "method", "options", "request_id", "target", "upstream",
     )  # fmt: skip
 
@@ -81,10 +82,10 @@ class RequestHead:
         """Bytes of the body before the binary tensors (Triton's Inference-Header-Content-Length);
         -1 when it is not given."""
         self.request_id = b""
+        self.hops = b""
+        """Values of the hop marker, see `lb.wire.hops`."""
         self.upstream = b""
         """The head for the backend with its empty line."""
-        self.is_clean = False
-        """Nothing had to change: `upstream` is the very head that was parsed."""
 
 
 def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
@@ -121,7 +122,6 @@ def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         _rebuild(request, lines)
     else:
         request.upstream = head
-        request.is_clean = True
     if request.length == _UNFRAMED:
         request.length = 0
     if request.json_length > request.length >= 0 and not _is_compressed(lines):
@@ -239,6 +239,11 @@ def _read_request_id(request: RequestHead, line: bytes, value: bytes) -> bytes:
     return line
 
 
+def _read_hops(request: RequestHead, line: bytes, value: bytes) -> bytes:
+    request.hops += value + b","
+    return line
+
+
 def _drop(_request: RequestHead, _line: bytes, _value: bytes) -> bytes:
     return b""
 
@@ -252,6 +257,7 @@ _FIELDS: Final[dict[bytes, Callable[[RequestHead, bytes, bytes], bytes]]] = {
     b"expect": _read_expect,
     b"inference-header-content-length": _read_json_length,
     b"x-request-id": _read_request_id,
+    HOPS: _read_hops,
     b"keep-alive": _drop,
     b"te": _drop,
     b"trailer": _drop,  # trailers of requests are not relayed

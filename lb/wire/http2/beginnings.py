@@ -29,7 +29,9 @@ _NAME_BYTES: Final = 64
 """Fields with longer names are left to the reference."""
 _SEEN_ONCE: Final = 8192
 """Blocks that are remembered to have come once."""
-_IN_REST: Final = frozenset({f.OTHER, f.GRPC_TIMEOUT, f.REQUEST_ID, f.CONTENT_TYPE, f.TE})
+_IN_REST: Final = frozenset({
+    f.OTHER, f.GRPC_TIMEOUT, f.REQUEST_ID, f.CONTENT_TYPE, f.TE, f.HOPS,
+})  # fmt: skip
 """Kinds of fields that may stand behind a beginning."""
 
 
@@ -226,6 +228,8 @@ def _take(head: RequestHead, kind: int, value: bytes) -> bool:
         head.request_id = value
     elif kind == f.CONTENT_TYPE:
         head.is_grpc = is_grpc_type(value)
+    elif kind == f.HOPS:
+        head.hops += value + b","
     else:
         return value == b"trailers"
     return True

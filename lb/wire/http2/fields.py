@@ -14,7 +14,7 @@ from typing import Final
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 from hpack.table import HeaderTable
 
-from lb.wire import field_names
+from lb.wire import field_names, hops
 from lb.wire.http2 import huffman
 from lb.wire.http2.frames import ErrorCode, Http2Error
 from lb.wire.http2.huffman import HuffmanError
@@ -41,6 +41,8 @@ HOST: Final = 15
 DROPPED: Final = 16
 """A request field that no backend sees, see `lb.wire.field_names`."""
 GRPC_MESSAGE: Final = 17
+HOPS: Final = 18
+"""The hop marker, see `lb.wire.hops`."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -61,6 +63,7 @@ _KINDS: Final = {
     b"x-request-id": REQUEST_ID,
     b"host": HOST,
     b"grpc-message": GRPC_MESSAGE,
+    hops.HOPS: HOPS,
     **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
 _NAME: Final = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")

@@ -41,9 +41,9 @@ class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "count", "handler",
-        "is_grpc", "is_plain", "method", "noted", "path", "request_id", "route", "size",
-        "timeout_bad", "timeout_s",
+        "authority", "block", "cacheable", "claim", "content_length", "count", "handler", "hops",
+        "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path", "request_id", "route",
+        "size", "timeout_bad", "timeout_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +63,12 @@ class RequestHead:
         """Whatever the owner of the head's cache has decided for it."""
         self.noted: tuple[tuple[bytes, bytes], ...] = ()
         """Name and value of the fields that the owner of the cache wants to see."""
+        self.hops = b""
+        """Values of the hop marker, see `lb.wire.hops`."""
+        self.passed: tuple[bytes, ...] = ()
+        """Also the owner's: identities of the balancers that such requests have passed."""
+        self.loop = ""
+        """Also the owner's: why such requests must go no further; empty where they may."""
         self.claim: object = None
         """Also the owner's: what it asks of such requests before they may pass."""
         self.handler: Any = None
@@ -87,6 +93,7 @@ class RequestHead:
         head.size = self.size
         head.count = self.count
         head.noted = self.noted
+        head.hops = self.hops
         return head
 
 
@@ -233,6 +240,10 @@ def _take_request_id(head: RequestHead, value: bytes) -> None:
     head.request_id = value
 
 
+def _take_hops(head: RequestHead, value: bytes) -> None:
+    head.hops += value + b","
+
+
 _TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
     f.PATH: _take_path,
     f.METHOD: _take_method,
@@ -244,6 +255,7 @@ _TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
     f.CONTENT_LENGTH: _take_content_length,
     f.GRPC_TIMEOUT: _take_timeout,
     f.REQUEST_ID: _take_request_id,
+    f.HOPS: _take_hops,
 }
 
 

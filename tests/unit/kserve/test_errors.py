@@ -39,6 +39,7 @@ from lb.kserve.errors import ERROR_BYTES, Meaning, http_error_text, meaning
             " flag on the first request of the sequence",
             Meaning.NO_SEQUENCE,
         ),
+        ("loop detected: the request has passed this load balancer before: a", Meaning.LOOP),
         ("This protocol is restricted, expecting header 'k'", None),
         ("explicit model load / unload is not allowed if polling is enabled", None),
         ("Request timeout expired", None),

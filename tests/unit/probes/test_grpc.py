@@ -236,3 +236,16 @@ def test_a_model_is_healthy_when_a_version_is_available(message: bytes, finding:
     talk.receive(server.http2.data_to_send())
     assert talk.answer is not None
     assert talk.answer.finding is finding
+
+
+def test_a_balancer_says_through_whom_it_is_ready() -> None:
+    own, other = (b"triton-lb-%016x" % number for number in range(2))
+    plan = ProbePlan(question=Question.SERVER_READY, address=ADDRESS, identity=own)
+    assert ("cdn-loop", own.decode()) in Server(plan).headers
+
+    def reply(server: H2Connection) -> None:
+        server.send_headers(1, [*OPEN, ("triton-lb-ready-through", other.decode())])
+        server.send_data(1, READY_MESSAGE)
+        server.send_headers(1, OK, end_stream=True)
+
+    assert answer_to(reply_bytes(reply)) == Answer(Finding.READY, "", (other,))

@@ -93,7 +93,7 @@ def test_a_half_sent_status_line_is_no_answer_yet() -> None:
 
 def test_the_expected_statuses_are_what_is_ready() -> None:
     plan = make_plan(expected=(204, 404))
-    not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n", plan=plan)
+    not_found = answer_to(b"HTTP/1.1 404 Not Found\r\n\r\n", plan=plan)
     assert not_found == Answer(Finding.READY)
     assert answer_to(b"HTTP/1.1 200 OK\r\n\r\n", plan=plan) == Answer(
         Finding.NOT_READY, "HTTP status 200"
@@ -141,3 +141,28 @@ def test_an_incomplete_or_endless_state_is_no_good_news() -> None:
     endless = answer_to(b"HTTP/1.1 200 OK\r\n\r\n", bytes(70_000), plan=STATUS)
     assert endless is not None
     assert endless.finding is Finding.ERROR
+
+
+def test_probes_are_marked_where_we_have_an_identity() -> None:
+    own = b"triton-lb-0123456789abcdef"
+    plan = ProbePlan(question=Question.HTTP_GET, address=ADDRESS, identity=own)
+    assert dict(request_of(plan).headers)[b"cdn-loop"] == own
+    assert b"cdn-loop" not in dict(request_of(make_plan()).headers)
+
+
+def test_a_balancer_says_through_whom_it_is_ready() -> None:
+    path = tuple(b"triton-lb-%016x" % number for number in range(3))
+    reply = b"HTTP/1.1 200 OK\r\nTriton-LB-Ready-Through: %b\r\n\r\n" % b", ".join(path)
+    for at in range(len(reply) + 1):
+        answer = answer_to(reply[:at], reply[at:])
+        assert answer == Answer(Finding.READY, "", path)
+
+
+def test_a_head_without_end_is_given_up() -> None:
+    answer = answer_to(b"HTTP/1.1 200 OK\r\n", *[b"x: " + 1000 * b"y" + b"\r\n"] * 20)
+    assert answer == Answer(Finding.ERROR, "endless head of an answer")
+
+
+def test_a_loop_is_named() -> None:
+    answer = answer_to(b"HTTP/1.1 508 Loop Detected\r\n\r\n")
+    assert answer == Answer(Finding.NOT_READY, "HTTP status 508: loop detected")

@@ -46,7 +46,10 @@ def test_paths_of_tls_begin_where_the_backend_stands() -> None:
     ("one", "other", "is_same"),
     [
         (Address("0.0.0.0", 1), Address("127.0.0.1", 1), True),
+        (Address("0.0.0.0", 1), Address("127.0.0.2", 1), True),
+        (Address("::", 1), Address("::1", 1), True),
         (Address("0.0.0.0", 1), Address("10.0.0.1", 1), False),
+        (Address("0.0.0.0", 1), Address("triton", 1), False),
         (Address("127.0.0.1", 1), Address("127.0.0.1", 2), False),
         (Address(path="/a"), Address(path="/a"), True),
     ],

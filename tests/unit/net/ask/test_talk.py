@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lb.domain.backend import Address
-from lb.net.ask.talk import authority, with_operator_fields
+from lb.net.ask.talk import authority, marked, with_operator_fields
 
 ADDRESS = Address(host="10.0.0.1", port=8000)
 
@@ -27,3 +27,12 @@ def test_host_is_the_authority_and_no_field() -> None:
 def test_the_authority_is_the_address_where_nothing_else_is_said() -> None:
     assert authority((), ADDRESS) == b"10.0.0.1:8000"
     assert authority((), Address(path="/run/t.sock")) == b"localhost"
+
+
+def test_calls_of_our_own_are_marked_once() -> None:
+    own = b"triton-lb-0123456789abcdef"
+    fields = ((b"cdn-loop", b"other"), (b"x", b"y"))
+    once = marked(fields, own)
+    assert once == (*fields, (b"cdn-loop", own))
+    assert marked(once, own) == once
+    assert marked(fields, b"") == fields

@@ -377,3 +377,40 @@ async def test_hundreds_are_not_all_asked_in_one_turn_of_the_loop(
         counting.cancel()
     assert sum(begun.values()) == 100
     assert max(begun.values()) <= 8
+
+
+LOOP = (508, b'{"error": "loop detected: the request has passed this load balancer before: a"}')
+
+
+@pytest.mark.parametrize("question", [LOAD, INDEX])
+async def test_a_balancer_that_the_question_has_passed_does_not_count(
+    question: Question, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage()
+    good, back = scripted_backend(serving(b"[]")), scripted_backend(serving(LOOP))
+    async with good as a, back as b:
+        stage.add(backend_at("a", a.target))
+        stage.add(backend_at("back", b.target))
+        assert (await stage.ask(question)).status == 200
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("question", [LOAD, INDEX])
+async def test_with_nobody_else_to_ask_a_loop_is_the_answer(question: Question) -> None:
+    stage = Stage()
+    async with scripted_backend(serving(LOOP)) as b:
+        stage.add(backend_at("back", b.target))
+        answer = await stage.ask(question)
+    assert answer.status == 508
+    assert error_of(answer).startswith("loop detected: ")
+
+
+async def test_the_hop_marker_of_a_question_goes_along_in_either_protocol() -> None:
+    stage = Stage()
+    marker = (b"cdn-loop", b"triton-lb-0123456789abcdef")
+    unload = pb.RepositoryModelUnloadRequest(model_name="m").SerializeToString()
+    async with scripted_backend(serving(b"[]")) as a:
+        stage.add(backend_at("a", a.target))
+        for question in (INDEX, grpc_question("RepositoryModelUnload", unload)):
+            await stage.ask(replace(question, fields=(*question.fields, marker)))
+        assert [each.field(marker[0]) for each in a.requests] == [marker[1]] * 2

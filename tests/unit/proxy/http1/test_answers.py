@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lb.domain.backend import Backend, BackendKind
+from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.proxy.http1.answers import Answer, error, own, refusal
@@ -148,3 +148,20 @@ def test_what_backends_say_is_written_as_a_triton_writes_it() -> None:
         b"HTTP/1.1 405 Not Allowed\r\nContent-Length: 14\r\nContent-Type: text/plain\r\n\r\n"
         b'{"error":"no"}'
     )
+
+
+def test_a_balancer_is_told_through_whom_we_are_ready() -> None:
+    ours, other, server = (b"triton-lb-%016x" % number for number in range(3))
+    head = b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\ncdn-loop: %b\r\n\r\n"
+    reader = HeadReader(HeadLimits(), identity=ours)
+    (backend,) = make_backends(0)
+    backend.port(AppProtocol.HTTP).ready_through = (server,)
+    snapshot = snapshot_of([backend])
+    answer = own(reader.request(head % other), snapshot, draining=False, identity=ours)
+    assert answer.encode(keep_alive=True, is_http10=False, is_head=False) == (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n"
+        b"triton-lb-ready-through: %b, %b\r\n\r\n" % (ours, server)
+    )
+    answer = own(reader.request(head % server), snapshot, draining=False, identity=ours)
+    assert (answer.status, answer.reason) == (508, Reason.LOOP)
+    assert server in answer.body

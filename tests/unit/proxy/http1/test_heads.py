@@ -184,3 +184,37 @@ def test_how_the_body_of_an_inference_is_made_up(
     )
     plan = HeadReader(HeadLimits()).request(head)
     assert (plan.json_size, plan.is_compressed) == (json_size, is_compressed)
+
+
+_OURS, _OTHER = (b"triton-lb-%016x" % number for number in (1, 2))
+
+
+def test_a_hop_marker_of_ours_ends_the_head_for_the_backend() -> None:
+    reader = HeadReader(HeadLimits(), identity=_OURS)
+    plan = reader.request(_INFER)
+    assert plan.upstream == _INFER[:-2] + b"cdn-loop: " + _OURS + b"\r\n\r\n"
+    assert (plan.hops, plan.loop, plan.is_plain) == ((), "", True)
+
+
+def test_markers_of_others_are_passed_on() -> None:
+    field = b"CDN-Loop: a.cdn, " + _OTHER + b"\r\n"
+    plan = HeadReader(HeadLimits(), identity=_OURS).request(_INFER[:-2] + field + b"\r\n")
+    assert field in plan.upstream
+    assert (plan.hops, plan.loop, plan.is_plain) == ((_OTHER,), "", True)
+
+
+def test_a_head_with_our_marker_is_a_loop_however_it_is_hidden() -> None:
+    for fields in (
+        b"cdn-loop: " + _OURS + b"\r\n",
+        b"CDN-LOOP: a\r\nCDN-Loop:" + _OTHER + b"\r\nx: y\r\ncdn-loop: b ," + _OURS + b"\r\n",
+        b"Connection: cdn-loop\r\nCDN-Loop: " + _OURS + b"\r\n",
+    ):
+        plan = HeadReader(HeadLimits(), identity=_OURS).request(_INFER[:-2] + fields + b"\r\n")
+        assert plan.loop.startswith("loop detected: ")
+        assert not plan.is_plain
+
+
+def test_without_an_identity_nothing_is_marked() -> None:
+    head = _INFER[:-2] + b"cdn-loop: " + _OURS + b"\r\n\r\n"
+    plan = HeadReader(HeadLimits()).request(head)
+    assert (plan.upstream, plan.loop) == (head, "")

@@ -126,3 +126,24 @@ async def test_a_client_whose_heads_are_all_too_large_has_to_go() -> None:
     assert b"too many oversized heads" in goaways[0].payload
     assert len(relay.finished.records) == 101
     assert relay.is_clean()
+
+
+async def test_a_call_that_comes_back_goes_no_further_whatever_it_is() -> None:
+    own = b"triton-lb-0123456789abcdef"
+    relay = guarded()
+    relay.dispatcher.identity = own
+    relay.relay.configure(relay.relay.options)
+    backend, client = relay.backend(), relay.client()
+    client.sends(call(1, None, (b"cdn-loop", own), GOOD))
+    for number, name in enumerate((b"ServerReady", b"RepositoryIndex", b"ModelStreamInfer")):
+        fields = request_fields((b"cdn-loop", own), GOOD, path=SERVICE + name)
+        stream_id = 3 + 2 * number
+        client.sends(headers(stream_id, fields), data(stream_id, message(), end=True))
+    heads = [frame for frame in client.gets() if frame.kind == HEADERS]
+    assert len(heads) == 4
+    assert all(b"grpc-status\x0214" in head.payload for head in heads)
+    assert all(b"loop detected" in head.payload for head in heads)
+    assert backend.gets() == []
+    assert [record.reason for record in relay.finished.records] == [Reason.LOOP] * 4
+    client.sends(call(9, None, GOOD))
+    assert b"cdn-loop" in backend.gets()[0].payload

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from grpc_health.v1 import health_pb2
 
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.http2.health import is_ready
+from lb.wire.http2.fields import encode_field
 from tests.fakes.backends import make_backends
-from tests.fakes.frames import DATA, Frame, data, headers, message, request_fields
+from tests.fakes.frames import DATA, HEADERS, Frame, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
 
@@ -72,3 +75,23 @@ async def test_while_we_exit_we_are_not_ready() -> None:
     assert b"grpc-status\x0214" in head.payload
     assert b"Server exiting" in head.payload
     assert head.ends_stream
+
+
+@pytest.mark.parametrize("path", [READY, CHECK])
+async def test_a_balancer_is_told_through_whom_we_are_ready(path: bytes) -> None:
+    ours, other, server = (b"triton-lb-%016x" % number for number in range(3))
+    relay = PaperRelay()
+    relay.dispatcher.identity = ours
+    relay.relay.configure(relay.relay.options)
+    relay.backends[0].port(AppProtocol.GRPC).ready_through = (server,)
+    client = relay.client()
+    for stream_id, hop in ((1, other), (3, server)):
+        fields = request_fields((b"cdn-loop", hop), path=path)
+        client.sends(headers(stream_id, fields) + data(stream_id, message(), end=True))
+    heads = [frame for frame in client.gets() if frame.kind == HEADERS]
+    assert encode_field(b"triton-lb-ready-through", ours + b", " + server) in heads[0].payload
+    last = heads[-1].payload
+    assert b"grpc-status\x0214" in last
+    assert server in last
+    assert relay.is_clean()
+    assert [record.reason for record in relay.finished.records] == [None, Reason.LOOP]

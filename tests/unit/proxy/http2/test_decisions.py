@@ -70,3 +70,27 @@ async def test_paths_that_clients_make_up_are_not_all_remembered() -> None:
         decisions.decide(head_of(path=b"/a.B/%d" % number))
     decisions.decide(head_of(path=b"/a.B/" + b"c" * 1000))
     assert len(decisions) <= 256
+
+
+OURS, OTHER = (b"triton-lb-%016x" % number for number in (1, 2))
+
+
+async def test_a_head_gets_our_hop_marker_once() -> None:
+    paper = PaperRelay()
+    paper.dispatcher.identity = OURS
+    decisions = Decisions(paper.relay)
+    head = head_of()
+    before = head.block
+    decisions.decide(head)
+    assert head.block == before + encode_field(b"cdn-loop", OURS)
+    assert (head.is_plain, head.passed, head.loop) == (True, (), "")
+
+
+@pytest.mark.parametrize("own", [OURS, OTHER])
+async def test_a_head_that_comes_back_is_a_loop(own: bytes) -> None:
+    paper = PaperRelay()
+    paper.dispatcher.identity = own
+    head = head_of((b"cdn-loop", b"a.cdn"), (b"cdn-loop", OURS))
+    Decisions(paper.relay).decide(head)
+    assert head.passed == (OURS,)
+    assert (bool(head.loop), head.is_plain) == ((True, False) if own == OURS else (False, True))

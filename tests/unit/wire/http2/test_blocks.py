@@ -205,3 +205,16 @@ def test_noted_fields_are_kept_whether_they_are_sent_on_or_not(stateless: bool) 
         assert reader.request(block).noted == noted
     assert b"x-seen" in reader.request(block).block
     assert b"x-who" not in reader.request(block).block
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_hop_markers_are_read_wherever_they_stand(stateless: bool) -> None:
+    reader = BlockReader(HeadCaches(), LIMIT)
+    if stateless:
+        reader.acknowledged()
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/B")]
+    start = b"".join(encode_field(*field) for field in fields)
+    for number in range(4):  # of the later ones only what is new is read
+        marker = encode_field(b"cdn-loop", b"a") + encode_field(b"x", b"%d" % number)
+        head = reader.request(start + marker + encode_field(b"cdn-loop", b"b"))
+        assert head.hops == b"a,b,"
