@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.regions import GrpcRegionWatch, HttpRegionWatch, grpc_regions, http_regions
+from lb.kserve.regions import (
+    GrpcRegionWatch,
+    HttpRegionWatch,
+    grpc_regions,
+    http_regions,
+)
 from lb.wire.grpc.message import frame_message
+from tests.fakes.inspecting import refuses
 
 
 def infer(*regions: str, tensor: bytes = b"") -> pb.ModelInferRequest:
@@ -76,7 +82,7 @@ def test_json_in_pieces_is_refused_for_a_region(
     data = pack(body) if pack else body
     watch = HttpRegionWatch(-1, is_compressed=pack is not None)
 
-    seen = [watch.refuses(data[at : at + size]) for at in range(0, len(data), size)]
+    seen = [refuses(watch, data[at : at + size]) for at in range(0, len(data), size)]
 
     assert any(seen) is is_refused
 
@@ -84,25 +90,25 @@ def test_json_in_pieces_is_refused_for_a_region(
 def test_tensors_behind_the_json_are_not_looked_at() -> None:
     watch = HttpRegionWatch(len(PLAIN), is_compressed=False)
 
-    assert not watch.refuses(PLAIN + b'"shared_memory_region":"x"')
-    assert not watch.refuses(b'"shared_memory_region":"x"')
+    assert not refuses(watch, PLAIN + b'"shared_memory_region":"x"')
+    assert not refuses(watch, b'"shared_memory_region":"x"')
 
 
 def test_what_cannot_be_inflated_is_refused() -> None:
-    assert HttpRegionWatch(-1, is_compressed=True).refuses(b"not zlib")
-    assert GrpcRegionWatch().refuses(b"\1\0\0\0\x09not zlib!")
+    assert refuses(HttpRegionWatch(-1, is_compressed=True), b"not zlib")
+    assert refuses(GrpcRegionWatch(), b"\1\0\0\0\x09not zlib!")
 
 
 def test_what_inflates_beyond_all_measure_is_refused() -> None:
     bomb = gzip.compress(bytes(20 << 20))
     prefix = b"\1" + len(bomb).to_bytes(4, "big")
 
-    assert HttpRegionWatch(-1, is_compressed=True).refuses(bomb)
-    assert GrpcRegionWatch().refuses(
-        prefix + gzip.compress(b"\x3a\xff\xff\xff\x09" + bytes(20 << 20))
+    assert refuses(HttpRegionWatch(-1, is_compressed=True), bomb)
+    assert refuses(
+        GrpcRegionWatch(), prefix + gzip.compress(b"\x3a\xff\xff\xff\x09" + bytes(20 << 20))
     )
-    assert not HttpRegionWatch(2, is_compressed=True).refuses(
-        gzip.compress(b"{}" + bytes(20 << 20))
+    assert not refuses(
+        HttpRegionWatch(2, is_compressed=True), gzip.compress(b"{}" + bytes(20 << 20))
     )
 
 
@@ -122,7 +128,7 @@ def test_grpc_in_pieces_is_refused_for_a_region_in_any_message(
 
     def is_refused(data: bytes) -> bool:
         watch = GrpcRegionWatch()
-        return any(watch.refuses(data[at : at + size]) for at in range(0, len(data), size))
+        return any(refuses(watch, data[at : at + size]) for at in range(0, len(data), size))
 
     plain = infer(tensor=b"shared_memory_region" * 1000)
     assert not is_refused(stream(plain, plain))
@@ -134,7 +140,7 @@ def test_grpc_fields_in_another_order_hide_nothing() -> None:
     tensor = infer(tensor=b"x" * 10_000).SerializeToString()
     message = tensor + infer("in").SerializeToString()
 
-    assert GrpcRegionWatch().refuses(frame_message(message))
+    assert refuses(GrpcRegionWatch(), frame_message(message))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +155,7 @@ def test_grpc_fields_in_another_order_hide_nothing() -> None:
     ],
 )
 def test_messages_that_cannot_be_looked_into_are_refused(message: bytes) -> None:
-    assert GrpcRegionWatch().refuses(frame_message(message))
+    assert refuses(GrpcRegionWatch(), frame_message(message))
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans(), st.integers(1, 60))
@@ -161,6 +167,6 @@ def test_watch_and_walk_agree(tensors: list[bytes], has_region: bool, size: int)
     message = request.SerializeToString()
     watch, data = GrpcRegionWatch(), frame_message(message)
 
-    seen = any(watch.refuses(data[at : at + size]) for at in range(0, len(data), size))
+    seen = any(refuses(watch, data[at : at + size]) for at in range(0, len(data), size))
 
     assert seen is bool(grpc_regions(message)) is has_region
