@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.regions import (
+    MAX_FIELDS,
+    REFUSED,
+    UNREADABLE,
     GrpcRegionWatch,
     HttpRegionWatch,
     grpc_regions,
     http_regions,
 )
 from lb.wire.grpc.message import frame_message
-from tests.fakes.inspecting import refuses
+from tests.fakes.inspecting import refuses, steps_of
 
 
 def infer(*regions: str, tensor: bytes = b"") -> pb.ModelInferRequest:
@@ -170,3 +173,57 @@ def test_watch_and_walk_agree(tensors: list[bytes], has_region: bool, size: int)
     seen = any(refuses(watch, data[at : at + size]) for at in range(0, len(data), size))
 
     assert seen is bool(grpc_regions(message)) is has_region
+
+
+def many_tensors(count: int) -> bytes:
+    """What a model with so many inputs gets: each has a name, a type, a shape and contents."""
+    request = pb.ModelInferRequest(model_name="recommender", id="1")
+    for number in range(count):
+        tensor = request.inputs.add(name=f"feature_{number}", datatype="BYTES", shape=[1, 5])
+        tensor.contents.bytes_contents.extend([b"value"] * 5)
+    return request.SerializeToString()
+
+
+def test_an_honest_request_with_a_thousand_inputs_passes() -> None:
+    assert not refuses(GrpcRegionWatch(), frame_message(many_tensors(1000)))
+
+
+def test_what_tensors_hold_is_not_counted() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="I").contents.bytes_contents.extend([b"x"] * 5 * MAX_FIELDS)
+    message = request.SerializeToString()
+    assert steps_of(GrpcRegionWatch(), frame_message(message)) == ("", 1)
+    assert grpc_regions(message) == ()
+
+
+def test_fields_beyond_the_budget_are_refused_with_a_reason_of_their_own() -> None:
+    for field in (b"\x40\x01", b"\x2a\x00", b"\x22\x00"):
+        assert not refuses(GrpcRegionWatch(), frame_message(field * MAX_FIELDS))
+        refusal, steps = steps_of(GrpcRegionWatch(), frame_message(field * (MAX_FIELDS + 1)))
+        assert refusal == UNREADABLE
+        assert steps > MAX_FIELDS // 1000
+    assert steps_of(GrpcRegionWatch(), frame_message(infer("r").SerializeToString()))[0] == REFUSED
+
+
+def test_very_many_messages_take_many_steps() -> None:
+    empty = gzip.compress(b"")
+    stream = (b"\1" + frame_message(empty)[1:]) * 1000
+    refusal, steps = steps_of(GrpcRegionWatch(), stream)
+    assert not refusal
+    assert steps > 10
+
+
+def test_crumbs_of_one_parameter_count_once() -> None:
+    request = pb.ModelInferRequest()
+    request.inputs.add().parameters["x" * 4000].string_param = "y"
+    data = frame_message(request.SerializeToString())
+    watch = GrpcRegionWatch()
+    for _ in range(5):
+        assert not any(refuses(watch, data[at : at + 1]) for at in range(len(data)))
+
+
+def test_regions_far_behind_are_not_looked_for() -> None:
+    field = pb.ModelInferRequest(id="x").SerializeToString()
+    named = infer("in").SerializeToString()
+    assert grpc_regions(field * 1000 + named) == (b"in",)
+    assert grpc_regions(field * 10_000 + named) == ()
