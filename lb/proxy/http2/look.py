@@ -98,8 +98,7 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
         if len(message) < size and may_wait:
             call.server.inspected += cost.frames
             return False
-        named = grpc_regions(message, cost.regions)
-        regions = tuple(name for name in named if name in snapshot.regions)
+        regions = known_regions(message, snapshot, cost)
     step = asked.step
     if call.operation is not MODEL_INFER or (route and route.facts.is_stateful is False):
         step = None
@@ -112,6 +111,13 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
             particulars.queued = Queued(work.rows, work.priority, size)
     call.server.inspected += cost.frames
     return True
+
+
+def known_regions(message: bytes, snapshot: PoolSnapshot, cost: Inspected) -> tuple[bytes, ...]:
+    """The regions that a message names and that some backend has."""
+    return tuple([
+        name for name in grpc_regions(message, cost.regions) if name in snapshot.regions
+    ])  # fmt: skip
 
 
 def look_again(call: Call, known: KnownWork, payload: bytes) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete
 from lb.kserve.stream_debts import StreamMessage
 from lb.kserve.work import grpc_work
-from lb.proxy.http2.look import LOOK_BYTES, Inspected, read_asked
+from lb.proxy.http2.look import LOOK_BYTES, Inspected, known_regions, read_asked
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields
 
@@ -63,10 +62,7 @@ def read_message(
         asked = Asked(model, b"", None)
     if snapshot.regions and len(message) < size and may_wait:
         return None
-    regions: tuple[bytes, ...] = ()
-    if snapshot.regions:
-        named = grpc_regions(message, cost.regions)
-        regions = tuple(name for name in named if name in snapshot.regions)
+    regions = known_regions(message, snapshot, cost) if snapshot.regions else ()
     route = snapshot.routes.get(asked.model)
     step = asked.step
     if route is not None and route.facts.is_stateful is False:
