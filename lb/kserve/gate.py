@@ -23,8 +23,9 @@ REGISTER_BYTES: Final = 64 * 1024
 """A registration is a few hundred bytes; longer ones are refused."""
 REFUSED: Final = "shared memory region has a reserved name"
 
-_NAME: Final = re.compile(RESERVED + rb"[0-9A-Za-z_.-]*")
-_NAME_AT_END: Final = re.compile(_NAME.pattern + rb"\Z")
+_NAME: Final = re.compile(RESERVED + rb"[0-9A-Za-z_.-]*+")
+_OF_NAMES: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_.-"
+"""The characters of a name."""
 _ESCAPED: Final = re.compile(
     b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in RESERVED), re.IGNORECASE
 )
@@ -89,7 +90,8 @@ class NameMask:
         self._before = b"" if text.endswith(b"\n") else text[1 - len(RESERVED) :]
         if RESERVED not in text:
             return piece
-        if _NAME_AT_END.search(text) is not None:
+        # Not by an expression: it would be tried at each of many prefixes, with what follows.
+        if RESERVED in text[len(text.rstrip(_OF_NAMES)) :]:
             self._before = RESERVED
         return masked(text)[skip:]
 

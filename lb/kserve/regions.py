@@ -4,19 +4,32 @@ A region is the parameter `shared_memory_region` of an input or output (Triton's
 extension). `grpc_regions` and `http_regions` say which ones a request names, for routing. The
 watches only say that there is one, in requests that come in pieces of any size, compressed or
 not; they follow the framing, so that a tensor which holds the same text is none.
+
+A watch inspects a piece in steps of about a millisecond, between which others have their turn: a
+few bytes may inflate to very many fields.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import islice
+from json import loads
 from typing import Final
 
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.grpc.message import PREFIX_SIZE
-from lb.wire.protobuf import BYTES, FIXED32, FIXED64, VARINT, ProtobufError, fields, varint
+from lb.wire.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    FieldBudget,
+    ProtobufError,
+    fields,
+    varint,
+)
 
 KEY: Final = b"shared_memory_region"
 REFUSED: Final = (
@@ -24,6 +37,11 @@ REFUSED: Final = (
     "access.control.networks and to tokens with the role control"
 )
 """Where `access.strict_shared_memory` is on."""
+UNREADABLE: Final = (
+    "the inference cannot be looked into for shared memory, which its client may not use: it is "
+    "malformed, has too many fields, or inflates to too much at once"
+)
+"""The same, of what such a client must not send either."""
 
 _TENSORS: Final = {5: 4, 6: 2}
 """Fields of `ModelInferRequest` that are inputs and outputs: the field with their parameters."""
@@ -31,55 +49,77 @@ _STRING: Final = 3
 """Field of `InferParameter`."""
 _KEY_IN_JSON: Final = b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in KEY)
 """Where each character may be escaped."""
-_NAME: Final = re.compile(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*")' % _KEY_IN_JSON, re.IGNORECASE)
-_KEY: Final = re.compile(rb'"%b"\s*(:|\Z)' % _KEY_IN_JSON, re.IGNORECASE)
+_NAME: Final = re.compile(
+    rb'"%b"\s*+:\s*+("[^"\\]*+(?:\\.[^"\\]*+)*+")' % _KEY_IN_JSON, re.IGNORECASE | re.DOTALL
+)
+_KEY: Final = re.compile(rb'"%b"\s*+(:|\Z)' % _KEY_IN_JSON, re.IGNORECASE)
 _KEY_BYTES: Final = 6 * len(KEY) + 2
 """Longest way to write it in JSON."""
-_SLICE: Final = 256 * 1024
-"""Inflated at once."""
-_SLICES: Final = 64
-"""Of one read: 16 MiB take 30 ms."""
+_MOST_NAMES: Final = 1024
+"""Names of regions in one JSON that are read; every tensor may have one."""
+_SLICE: Final = 128 * 1024
+"""Bytes that are inflated, or searched, in one step."""
+_SLICES: Final = 128
+"""Of one read: 16 MiB."""
 _HEADER_BYTES: Final = 20
 """Tag and length of a field have at most this many bytes."""
 _ENTRY_BYTES: Final = 4096
 """Longest parameter of a tensor that is looked into."""
-_FIELDS: Final = 20_000
-"""Most fields of one message, those of its tensors included."""
+MAX_FIELDS: Final = 10_000
+"""Fields of one watched message, those of its tensors included; what they hold is skipped. A model
+with 1,000 inputs takes some 6,000."""
+MAX_ROUTING_FIELDS: Final = 4096
+"""Fields that are looked at for routing: enough for 200 tensors in regions, which nearly always
+are on one backend."""
+_STEP: Final = 256
+"""Fields that are looked at in one step."""
+_MESSAGE_COST: Final = 8
+"""The beginning of a message takes as long as this many fields."""
+_BYTES_PER_FIELD: Final = 256
+"""Bytes that are inflated in the time that a field takes."""
 _SIZES: Final = {FIXED32: 4, FIXED64: 8}
+_WITH_NUMBER: Final = frozenset({VARINT, BYTES})
+"""Kinds of fields that have a number behind the tag: a value, or a length."""
 _KINDS: Final = frozenset({VARINT, FIXED64, BYTES, FIXED32})
 
 
-def grpc_regions(message: bytes | memoryview) -> tuple[bytes, ...]:
+Inspection = Generator[None, None, str]
+"""Yields between its steps; returns why the request is to be refused, nothing where it is not."""
+
+
+def grpc_regions(
+    message: bytes | memoryview, budget: FieldBudget | None = None
+) -> tuple[bytes, ...]:
     """The regions that a `ModelInferRequest` without its prefix names, or the first part of one:
-    those before the place where it is cut off or broken."""
+    those before the place where it is cut off or broken, or where the budget is used up."""
     names: dict[bytes, None] = {}
     try:
-        _find_names(message, names)
+        _find_names(message, names, budget or FieldBudget(MAX_ROUTING_FIELDS))
     except ProtobufError:
         pass
     return tuple(names)
 
 
-def _find_names(message: bytes | memoryview, names: dict[bytes, None]) -> None:
-    for tensor, kind, start, end in fields(message):
+def _find_names(message: bytes | memoryview, names: dict[bytes, None], budget: FieldBudget) -> None:
+    for tensor, kind, start, end in fields(message, 0, None, budget):
         parameters = _TENSORS.get(tensor)
         if parameters is None or kind != BYTES:
             continue
-        for number, kind_within, first, last in fields(message, start, end):
+        for number, kind_within, first, last in fields(message, start, end, budget):
             if number == parameters and kind_within == BYTES:
-                name = _region(message, first, last)
+                name = _region(message, first, last, budget)
                 if name:
                     names[name] = None
 
 
-def _region(message: bytes | memoryview, start: int, end: int) -> bytes:
+def _region(message: bytes | memoryview, start: int, end: int, budget: FieldBudget) -> bytes:
     """The string in one entry of a map of parameters, if it is a region; the last one counts."""
     key = name = b""
-    for number, kind, first, last in fields(message, start, end):
+    for number, kind, first, last in fields(message, start, end, budget):
         if number == 1 and kind == BYTES:
             key = bytes(message[first:last])
         elif number == 2 and kind == BYTES:
-            for value, kind_within, begin, stop in fields(message, first, last):
+            for value, kind_within, begin, stop in fields(message, first, last, budget):
                 if value == _STRING and kind_within == BYTES:
                     name = bytes(message[begin:stop])
     return name if key == KEY else b""
@@ -90,9 +130,9 @@ def http_regions(json_head: bytes) -> tuple[bytes, ...]:
     if KEY not in json_head and b"\\u" not in json_head:
         return ()
     names: dict[bytes, None] = {}
-    for match in _NAME.finditer(json_head):
+    for match in islice(_NAME.finditer(json_head), _MOST_NAMES):
         try:
-            names[json.loads(match[1]).encode()] = None
+            names[loads(match[1]).encode()] = None
         except ValueError:
             continue  # no server can read it either
     return tuple(names)
@@ -113,21 +153,24 @@ class HttpRegionWatch:
         self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if is_compressed else None
         self._before = b""
 
-    def refuses(self, piece: bytes | memoryview) -> bool:
-        """Whether the request must not go on, now that `piece` has come."""
+    def inspect(self, piece: bytes | memoryview) -> Inspection:
+        """Look at the next piece. Returns why the request must not go on."""
         if not self._rest:
-            return False
-        if self._inflater is None:
-            return self._looks_at(bytes(piece))
+            return ""
+        slices = _slices(piece) if self._inflater is None else _inflated(self._inflater, piece)
+        is_first = True
         try:
-            for text in _inflated(self._inflater, piece):
+            for text in slices:
+                if not is_first:
+                    yield
+                is_first = False
                 if self._looks_at(text):
-                    return True
+                    return REFUSED
                 if not self._rest:
                     break
         except zlib.error:
-            return True
-        return False
+            return UNREADABLE
+        return ""
 
     def _looks_at(self, text: bytes) -> bool:
         if self._rest > 0:
@@ -142,11 +185,17 @@ class HttpRegionWatch:
         return False
 
 
+def _slices(piece: bytes | memoryview) -> Iterator[bytes]:
+    """A piece as it is, in slices."""
+    view = memoryview(piece)
+    return (bytes(view[at : at + _SLICE]) for at in range(0, len(view), _SLICE))
+
+
 def _inflated(inflater: zlib._Decompress, piece: bytes | memoryview) -> Iterator[bytes]:
     """What a piece inflates to, in slices.
 
     Raises:
-        zlib.error: it is broken, or so much that others would have to wait.
+        zlib.error: it is broken, or inflates to so much that looking at it takes too long.
     """
     for _ in range(_SLICES):
         text = inflater.decompress(piece, _SLICE)
@@ -161,28 +210,40 @@ def _inflated(inflater: zlib._Decompress, piece: bytes | memoryview) -> Iterator
 class GrpcRegionWatch:
     """Looks for the name of a region in a stream of `ModelInferRequest` that comes in pieces."""
 
-    __slots__ = ("_inflater", "_message", "_prefix", "_rest")
+    __slots__ = ("_inflater", "_message", "_pace", "_prefix", "_rest")
 
     def __init__(self) -> None:
         self._prefix = b""
         self._rest = 0
         """Bytes of the message under way that are still to come."""
-        self._message = _MessageWatch()
+        self._pace = _Pace()
+        self._message = _MessageWatch(self._pace)
         self._inflater: zlib._Decompress | None = None
 
-    def refuses(self, payload: bytes | memoryview) -> bool:
-        """Whether the call must not go on, now that `payload` has come."""
+    @property
+    def seen(self) -> int:
+        """Fields that the step under way, or the last one, has looked at."""
+        return _STEP - self._pace.left
+
+    def inspect(self, payload: bytes | memoryview) -> Inspection:
+        """Look at the next payload. Returns why the call must not go on."""
         at, end = 0, len(payload)
+        self._pace.left = _STEP
         while at < end:
             if not self._rest:
                 at += self._read_prefix(payload[at : at + PREFIX_SIZE])
-                continue
-            stop = min(at + self._rest, end)
-            self._rest -= stop - at
-            if self._sees(bytes(payload[at:stop])):
-                return True
-            at = stop
-        return False
+                self._pace.left -= _MESSAGE_COST
+            else:
+                stop = min(at + self._rest, end)
+                self._rest -= stop - at
+                refusal = yield from self._inspect_part(bytes(payload[at:stop]))
+                if refusal:
+                    return refusal
+                at = stop
+            if self._pace.left <= 0:
+                self._pace.left = _STEP
+                yield
+        return ""
 
     def _read_prefix(self, data: bytes | memoryview) -> int:
         had = len(self._prefix)
@@ -191,26 +252,45 @@ class GrpcRegionWatch:
         if len(self._prefix) == PREFIX_SIZE:
             self._rest = int.from_bytes(self._prefix[1:], "big")
             self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB) if self._prefix[0] else None
-            self._message = _MessageWatch()
+            self._message = _MessageWatch(self._pace)
             self._prefix = b""
         return taken
 
-    def _sees(self, piece: bytes) -> bool:
-        sees = self._message.sees
+    def _inspect_part(self, piece: bytes) -> Inspection:
+        """Look at some of the message under way."""
         if self._inflater is None:
-            return sees(piece)
+            return (yield from self._message.inspect(piece))
         try:
-            return any(map(sees, _inflated(self._inflater, piece)))
+            for text in _inflated(self._inflater, piece):
+                refusal = yield from self._message.inspect(text)
+                if refusal:
+                    return refusal
+                self._pace.left -= len(text) // _BYTES_PER_FIELD
+                if self._pace.left <= 0:
+                    self._pace.left = _STEP
+                    yield
         except zlib.error:
-            return True
+            return UNREADABLE
+        return ""
+
+
+class _Pace:
+    """What is left of a step, in fields."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _STEP
 
 
 class _MessageWatch:
     """One `ModelInferRequest` in pieces: goes into its tensors, and looks at their parameters."""
 
-    __slots__ = ("_at", "_begun", "_fields", "_found", "_parameters", "_skip_end", "_tensor_end")
+    __slots__ = (
+        "_at", "_begun", "_fields", "_pace", "_parameters", "_refusal", "_skip_end", "_tensor_end",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, pace: _Pace) -> None:
         self._at = 0
         """Bytes of the message so far."""
         self._begun = b""
@@ -218,16 +298,18 @@ class _MessageWatch:
         self._parameters = 0
         """Field with the parameters of the tensor that it is in; 0 outside of tensors."""
         self._tensor_end = self._skip_end = self._fields = 0
-        self._found = False
+        self._refusal = ""
+        self._pace = pace
 
-    def sees(self, piece: bytes) -> bool:
-        """Whether a region is named, or nothing can be made of the message."""
+    def inspect(self, piece: bytes) -> Inspection:
+        """Look at the next piece. Returns why the message must not go on."""
         data = self._begun + piece
         base = self._at - len(self._begun)
         self._begun = b""
         self._at += len(piece)
+        pace = self._pace
         at, end = 0, len(data)
-        while at < end and not self._found:
+        while at < end and not self._refusal:
             if base + at < self._skip_end:
                 at = min(self._skip_end - base, end)
                 continue
@@ -236,7 +318,11 @@ class _MessageWatch:
                 self._begun = data[at:]
                 break
             at = stop
-        return self._found
+            pace.left -= 1
+            if pace.left <= 0:
+                pace.left = _STEP
+                yield
+        return self._refusal
 
     def _read_field(self, data: bytes, at: int, position: int) -> int:
         """Read the field at an offset; gives where to go on, 0 while too little of it is there."""
@@ -244,31 +330,42 @@ class _MessageWatch:
             self._parameters = 0
         end, begin = len(data), at
         try:
-            tag, at = varint(data, at, end)
-            kind, size = tag & 7, _SIZES.get(tag & 7, 0)
-            if kind in (VARINT, BYTES):
-                size, at = varint(data, at, end)
-        except ProtobufError:
-            self._found = end - begin >= _HEADER_BYTES
+            tag = data[at]
+            at += 1
+            if tag & 0x80:
+                tag, at = varint(data, begin, end)
+            kind = tag & 7
+            if kind in _WITH_NUMBER:
+                size = data[at]
+                at += 1
+                if size & 0x80:
+                    size, at = varint(data, at - 1, end)
+            else:
+                size = _SIZES.get(kind, 0)
+        except (IndexError, ProtobufError):
+            if end - begin >= _HEADER_BYTES:
+                self._refusal = UNREADABLE
             return 0
-        self._fields += 1
         number = tag >> 3
         if kind == BYTES and number == self._parameters:
-            return self._read_parameter(data, at, at + size)
-        if kind == BYTES and not self._parameters and number in _TENSORS:
+            at = self._read_parameter(data, at, at + size)
+        elif kind == BYTES and not self._parameters and number in _TENSORS:
             self._parameters = _TENSORS[number]
             self._tensor_end = position + at - begin + size
-        elif kind in (BYTES, FIXED32, FIXED64):
+        elif kind != VARINT:
             self._skip_end = position + at - begin + size
+        self._fields += at > 0
         # No client of this protocol writes groups, or so many fields, or tags of more than 32 bits,
         # of which protobuf's parser in C++ drops the rest: another field for it than for us.
-        self._found = kind not in _KINDS or self._fields > _FIELDS or bool(tag >> 32)
+        if kind not in _KINDS or self._fields > MAX_FIELDS or tag >> 32:
+            self._refusal = UNREADABLE
         return at
 
     def _read_parameter(self, data: bytes, at: int, end: int) -> int:
         if end - at > _ENTRY_BYTES:
-            self._found = True  # no parameter of a tensor is as long
+            self._refusal = UNREADABLE  # no parameter of a tensor is as long
         elif end <= len(data):
-            self._found = KEY in data[at:end]
+            if KEY in data[at:end]:
+                self._refusal = REFUSED
             return end
         return 0

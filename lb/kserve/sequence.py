@@ -13,14 +13,25 @@ from typing import Final, NamedTuple
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.json_parameters import ParametersScan
-from lb.wire.protobuf import BYTES, FIXED64, VARINT, Field, ProtobufError, fields, varint
+from lb.wire.protobuf import (
+    BYTES,
+    FIXED64,
+    VARINT,
+    Field,
+    FieldBudget,
+    ProtobufError,
+    TooManyFields,
+    fields,
+    varint,
+)
 
 SEQUENCE_ID_BYTES: Final = 128
 """Longest id that Triton takes (`STRING_CORRELATION_ID_MAX_LENGTH_BYTES`)."""
 _MODEL_NAME_BYTES: Final = 1024
 """Longer names no server has models of; sequences, and with them the names, are remembered."""
-MAX_FIELDS: Final = 4096
-"""Fields of a message that are looked at; beyond that it has no step. Takes 2 ms at most."""
+MAX_FIELDS: Final = 1024
+"""Fields of a message that are looked at, those of its parameters included: half a millisecond.
+Clients write parameters before tensors, so they are among the first."""
 _MAX_ENTRY_FIELDS: Final = 16
 """Within one parameter; it has two, and its value has one."""
 _U64: Final = 2**64
@@ -60,16 +71,21 @@ class Asked(NamedTuple):
 _NOTHING_ASKED: Final = Asked(b"", b"", None)
 
 
-def grpc_asked(message: Message, size: int | None = None) -> Asked:
+def grpc_asked(
+    message: Message, size: int | None = None, budget: FieldBudget | None = None
+) -> Asked:
     """What a ModelInferRequest asks for, and of which sequence it is a step.
 
-    Of a message that no server can parse, or that nobody writes, nothing is said. What asks for a
+    Of a message that no server can parse, or that nobody writes, nothing is said. That includes one
+    in which no tensor is among the first fields. In a message with very many tensors, parameters
+    far behind the first tensor are not seen. What asks for a
     model's metadata, configuration or readiness has its name and version in the same fields.
 
     Args:
         message: without its prefix, not compressed; its first part does, too.
         size: bytes of the whole message where only a part is there. Then the first tensor decides
             that there are no parameters to come: all writers put them before.
+        budget: for the fields; None is one of `MAX_FIELDS`.
 
     Raises:
         Incomplete: the part is too short.
@@ -80,21 +96,8 @@ def grpc_asked(message: Message, size: int | None = None) -> Asked:
     names = [b"", b"", b""]
     said: dict[str, Value] = {}
     try:
-        left = MAX_FIELDS
-        for number, kind, start, end in fields(message, 0, size):
-            left -= 1
-            if not left:
-                return _NOTHING_ASKED
-            if size > whole:
-                if _FIRST_TENSOR_FIELD <= number <= _LAST_TENSOR_FIELD:
-                    break
-                if end > whole:
-                    raise Incomplete
-            if kind == BYTES:
-                if number <= _VERSION:
-                    names[number] = bytes(message[start:end])
-                elif number == _PARAMETERS:
-                    _read_entry(message, start, end, said)
+        if not _read_fields(message, size, names, said, budget or FieldBudget(MAX_FIELDS)):
+            return _NOTHING_ASKED
     except ProtobufError:
         return _NOTHING_ASKED
     except IndexError as error:
@@ -103,11 +106,42 @@ def grpc_asked(message: Message, size: int | None = None) -> Asked:
     return Asked(model, names[_VERSION], _step(model, said) if said else None)
 
 
-def _read_entry(message: Message, start: int, end: int, said: dict[str, Value]) -> None:
+def _read_fields(
+    message: Message,
+    size: int,
+    names: list[bytes],
+    said: dict[str, Value],
+    budget: FieldBudget,
+) -> bool:
+    """Note the names and parameters that a message of `size` bytes begins with. False when there
+    are so many fields that nobody writes them."""
+    whole = len(message)
+    has_tensors = False
+    try:
+        for number, kind, start, end in fields(message, 0, size, budget):
+            if _FIRST_TENSOR_FIELD <= number <= _LAST_TENSOR_FIELD:
+                has_tensors = True
+                if size > whole:
+                    break
+            if end > whole:
+                raise Incomplete
+            if kind == BYTES:
+                if number <= _VERSION:
+                    names[number] = bytes(message[start:end])
+                elif number == _PARAMETERS:
+                    _read_entry(message, start, end, said, budget)
+    except TooManyFields:
+        return has_tensors
+    return True
+
+
+def _read_entry(
+    message: Message, start: int, end: int, said: dict[str, Value], budget: FieldBudget
+) -> None:
     """Note one parameter, if it is one of ours. Of several with a name the last counts."""
     key = b""
     values: list[tuple[int, int]] = []
-    for number, kind, begin, stop in _few_fields(message, start, end):
+    for number, kind, begin, stop in _few_fields(message, start, end, budget):
         if kind != BYTES:
             continue
         if number == _ENTRY_KEY:
@@ -116,17 +150,17 @@ def _read_entry(message: Message, start: int, end: int, said: dict[str, Value]) 
             values.append((begin, stop))
     name = _NAMES.get(key)
     if name is not None:
-        said[name] = _choice(message, values)
+        said[name] = _choice(message, values, budget)
 
 
-def _choice(message: Message, values: list[tuple[int, int]]) -> Value:
+def _choice(message: Message, values: list[tuple[int, int]], budget: FieldBudget) -> Value:
     """The value of an InferParameter, where it is of a type that a sequence's parameter may have.
 
     Written in several parts these count as one message; in a `oneof` the last counts.
     """
     value: Value = None
     for start, end in values:
-        for number, kind, begin, stop in _few_fields(message, start, end):
+        for number, kind, begin, stop in _few_fields(message, start, end, budget):
             if _KIND_OF_CHOICE.get(number) != kind:
                 continue
             if number == _BOOL:
@@ -140,8 +174,8 @@ def _choice(message: Message, values: list[tuple[int, int]]) -> Value:
     return value
 
 
-def _few_fields(message: Message, start: int, end: int) -> Iterator[Field]:
-    for count, field in enumerate(fields(message, start, end)):
+def _few_fields(message: Message, start: int, end: int, budget: FieldBudget) -> Iterator[Field]:
+    for count, field in enumerate(fields(message, start, end, budget)):
         if count == _MAX_ENTRY_FIELDS:
             raise ProtobufError("no writer makes such a parameter")
         yield field

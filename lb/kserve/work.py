@@ -11,14 +11,16 @@ import re
 from typing import Final, NamedTuple
 
 from lb.kserve.json_parameters import ParametersScan
-from lb.wire.protobuf import BYTES, VARINT, ProtobufError, fields, varint
+from lb.wire.protobuf import BYTES, VARINT, FieldBudget, ProtobufError, fields, varint
 
 UNSAID: Final = 0
 """The priority of a request that leaves it to the model."""
 _MAX_ROWS: Final = 1 << 20
 """More are not believed."""
-_MAX_FIELDS: Final = 256
+_MAX_FIELDS: Final = 1024
 """Fields of a message that are looked at: parameters, and those of the first input."""
+_QUICK_BYTES: Final = 512
+"""Of a message that `quick_look` reads before the first input."""
 _PRIORITY: Final = b"priority"
 _MAX_PRIORITY: Final = 1 << 32
 
@@ -42,8 +44,8 @@ _BEFORE_SHAPE: Final = frozenset({1 << 3 | BYTES, 2 << 3 | BYTES})
 _SHAPE_TAG: Final = _SHAPE << 3 | BYTES
 _NUMBER_TAGS: Final = frozenset({number << 3 | VARINT for number in _NUMBERS})
 
-_INPUTS_IN_JSON: Final = re.compile(rb'"inputs"\s*:\s*\[')
-_SHAPE_IN_JSON: Final = re.compile(rb'"shape"\s*:\s*\[\s*(\d{1,9})[\s,\]]')
+_INPUTS_IN_JSON: Final = re.compile(rb'"inputs"\s*+:\s*+\[')
+_SHAPE_IN_JSON: Final = re.compile(rb'"shape"\s*+:\s*+\[\s*+(\d{1,9})[\s,\]]')
 
 
 class Work(NamedTuple):
@@ -57,25 +59,25 @@ class Work(NamedTuple):
 NOTHING_KNOWN: Final = Work()
 
 
-def grpc_work(message: bytes | memoryview) -> Work:
+def grpc_work(message: bytes | memoryview, budget: FieldBudget | None = None) -> Work:
     """What a ModelInferRequest says, or the first part of one.
 
     Args:
         message: without its prefix, not compressed.
+        budget: for the fields; None is one of a thousand.
     """
     rows, priority = 1, UNSAID
     whole = len(message)
+    budget = FieldBudget(_MAX_FIELDS) if budget is None else budget
     try:
-        left = _MAX_FIELDS
         # The end of the last field may be missing, which is why the end is not that of the bytes.
-        for number, kind, start, end in fields(message, 0, 1 << 62):
-            left -= 1
+        for number, kind, start, end in fields(message, 0, 1 << 62, budget):
             if kind == BYTES and number == _PARAMETERS and end <= whole:
-                priority = _priority(message, start, end, priority)
+                priority = _priority(message, start, end, priority, budget)
             elif kind == BYTES and number == _INPUTS:
-                rows = _rows(message, start, end)
+                rows = _rows(message, start, end, budget)
                 break
-            if end >= whole or not left:
+            if end >= whole:
                 break
     except (IndexError, ProtobufError):
         pass
@@ -103,7 +105,7 @@ def quick_look(message: bytes, at: int) -> tuple[bytes, int, int, int] | None:
         while tag != _INPUTS_TAG:
             size = message[at + 1]
             at += 2
-            if size > 0x7F:
+            if size > 0x7F or at > _QUICK_BYTES:
                 return None
             if tag == _VERSION_TAG:
                 version = message[at : at + size]
@@ -164,16 +166,18 @@ def _quick_priority(message: bytes, at: int, end: int) -> int:
     return said if 0 < said < 0x80 else -1
 
 
-def _priority(message: bytes | memoryview, start: int, end: int, before: int) -> int:
+def _priority(
+    message: bytes | memoryview, start: int, end: int, before: int, budget: FieldBudget
+) -> int:
     """What one parameter says, if it is the priority."""
     key, value = b"", None
-    for number, kind, first, last in fields(message, start, end):
+    for number, kind, first, last in fields(message, start, end, budget):
         if kind != BYTES:
             continue
         if number == _KEY:
             key = bytes(message[first : min(last, first + len(_PRIORITY) + 1)])
         elif number == _VALUE:
-            for choice, kind_within, at, stop in fields(message, first, last):
+            for choice, kind_within, at, stop in fields(message, first, last, budget):
                 if choice in _NUMBERS and kind_within == VARINT:
                     value = varint(message, at, stop)[0]
     if key != _PRIORITY or value is None or value > _MAX_PRIORITY:
@@ -181,9 +185,9 @@ def _priority(message: bytes | memoryview, start: int, end: int, before: int) ->
     return value
 
 
-def _rows(message: bytes | memoryview, start: int, end: int) -> int:
+def _rows(message: bytes | memoryview, start: int, end: int, budget: FieldBudget) -> int:
     """The first dimension of an input."""
-    for number, _, first, last in fields(message, start, end):
+    for number, _, first, last in fields(message, start, end, budget):
         if number == _SHAPE:
             # Packed, as proto3 writes it, or one by one.
             return _believed(varint(message, first, last)[0]) if first < last else 1

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import termios
+from enum import Enum
 from typing import Final, NamedTuple
 
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -24,7 +25,6 @@ _RESENT_TIMES: Final = 2
 _UNACKNOWLEDGED: Final = slice(24, 28)
 """Segments; the next two are in milliseconds."""
 _SINCE_SENT: Final = slice(44, 48)
-_SINCE_RECEIVED: Final = slice(52, 56)
 _SINCE_ACKNOWLEDGED: Final = slice(56, 60)
 """The last segment that says what arrived; all but those of mere data count, the last one does."""
 _STATE: Final = 0
@@ -43,13 +43,16 @@ class Unacknowledged(NamedTuple):
     """Since it was sent the last time."""
 
 
-class PeerEnd(NamedTuple):
-    """A peer sends nothing more."""
+class PeerEnd(Enum):
+    """How a peer has ended what it sends."""
 
-    is_reset: bool
+    FIN = "FIN"
+    """It sends nothing more."""
+    RESET = "RST"
     """It takes nothing more either."""
-    after_s: float
-    """Seconds from its last byte to its end; more if the peer's kernel was heard from since."""
+
+
+_ENDS: Final = {_CLOSED: PeerEnd.RESET, _ENDED: PeerEnd.FIN}
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:
@@ -100,18 +103,16 @@ def read_unacknowledged(info: bytes) -> Unacknowledged | None:
 
 
 def peer_end(transport: asyncio.Transport) -> PeerEnd | None:
-    """How a peer has ended what it sends, which nothing else tells whoever does not read; None
-    where it has not, as far as its kernel could say so, and where nobody can tell."""
+    """How a peer has ended what it sends, which nothing else tells whoever does not read.
+
+    None where it has not, where its kernel could not say so yet, and where nobody can tell.
+    """
     return read_peer_end(_tcp_info(transport))
 
 
 def read_peer_end(info: bytes) -> PeerEnd | None:
     """As `peer_end`, from the bytes of a `struct tcp_info`."""
-    if len(info) < _SINCE_ACKNOWLEDGED.stop or info[_STATE] not in (_CLOSED, _ENDED):
-        return None
-    byte_ms = int.from_bytes(info[_SINCE_RECEIVED], sys.byteorder)
-    end_ms = int.from_bytes(info[_SINCE_ACKNOWLEDGED], sys.byteorder)
-    return PeerEnd(info[_STATE] == _CLOSED, (byte_ms - end_ms) / 1000)
+    return _ENDS.get(info[_STATE]) if info else None
 
 
 def reset_on_close(transport: asyncio.Transport) -> None:

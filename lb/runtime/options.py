@@ -15,6 +15,7 @@ from lb.proxy.patience import AttemptTimes
 from lb.runtime.access import credential_fields
 from lb.runtime.scheduling import header, queue_options
 from lb.runtime.security import private_fields
+from lb.settings.listening import HalfCloseMode
 from lb.settings.model import ForwardedMode, Settings
 from lb.settings.models import RetryMode
 from lb.wire.http1.limits import HeadLimits
@@ -42,6 +43,7 @@ def http1_options(settings: Settings) -> Http1Options:
         upstream_idle_s=timeouts.upstream_idle,
         request_timeout_s=timeouts.request,
         handshake_timeout_s=timeouts.handshake,
+        aborts_on_half_close=settings.listen.half_close is HalfCloseMode.ABORT,
         private_fields=private_fields(settings) | credential_fields(settings),
         x_forwarded=settings.forwarded in _X_FORWARDED,
         forwarded=settings.forwarded in _FORWARDED,

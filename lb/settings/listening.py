@@ -26,6 +26,13 @@ class ClientCertificateMode(StrEnum):
     OPTIONAL = "optional"
 
 
+class HalfCloseMode(StrEnum):
+    """What an HTTP/1.1 client wants that closes its side of the connection after its request."""
+
+    ABORT = "abort"
+    SERVE = "serve"
+
+
 class ListenerSettings(Section):
     """One address to accept connections on."""
 
@@ -107,6 +114,11 @@ class ListenSettings(Section):
     are. What waits at the socket of one that ends is lost, so it is no way to restart;
     and a port that is taken by mistake is not noticed. `metrics` and `admin` stay each
     process's own."""
+    half_close: HalfCloseMode = HalfCloseMode.ABORT
+    """What happens to a request over HTTP/1.1 whose client closes its side of the connection before
+    the answer is complete (a TCP FIN, or `close_notify` of TLS). `abort` cancels the request, as
+    Envoy, nginx and HAProxy 3.3 do: such a client has nearly always timed out. `serve` completes
+    it, for clients that only close their sending side, such as `printf ... | ncat`."""
     trusted_proxies: tuple[Proxy, ...] = ()
     """Load balancers in front of this one, whose word about their clients is taken: PROXY headers
     where `proxy_protocol` says so, and `X-Forwarded-For`, of which the last address that is not

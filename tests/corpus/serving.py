@@ -72,6 +72,8 @@ def _listen(ports: Mapping[str, int], world: World | None) -> dict[str, Any]:
             certificate, key = world.server
             pair = {"certificate": certificate, "key": key}
             listen[name] = {"address": listen[name], "tls": {"certificates": [pair]}}
+    # Rows that half-close are to be answered, however fast the answer is.
+    listen["half_close"] = "serve"
     return listen
 
 

@@ -48,14 +48,17 @@ class Side:
         link.connection_made(self.transport)
         bench.relay.flush()
 
-    def sends(self, *parts: bytes) -> None:
-        """Bytes of the peer arrive in one read, which may take several turns of the loop."""
+    def sends(self, *parts: bytes) -> int:
+        """Bytes of the peer arrive in one read. Returns how many turns of the loop they take."""
         self.link.data_received(b"".join(parts))
         self._bench.relay.flush()
+        turns = 1
         while not self.transport.reading and not self.transport.is_closing():
             self.transport.resume_reading()
             Link.data_received(self.link, b"")
             self._bench.relay.flush()
+            turns += 1
+        return turns
 
     def gets(self) -> list[Frame]:
         """The frames that were written since the last time."""

@@ -10,6 +10,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.domain.client import TrustedProxies
+from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
@@ -307,8 +308,41 @@ async def test_many_pipelined_requests_wait_in_bounded_memory(setup: Setup) -> N
     assert len(backend.requests) == count
 
 
-async def test_client_that_half_closes_still_gets_its_answer(setup: Setup) -> None:
-    backend, _, client = setup
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_client_that_half_closes_is_gone(setup: Setup, *, has_begun: bool) -> None:
+    backend, relay, client = setup
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if has_begun:
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhell")
+        await peer.closed()
+
+    backend.script = script
+    await client.send(_GET + _GET)
+    await eventually(lambda: len(backend.requests) == 1)
+    if has_begun:
+        await client.reader.readuntil(b"hell")
+    client.half_close()
+    assert await client.is_closed()
+    await eventually(lambda: len(relay.finished.records) == 1)
+    assert relay.finished.records[0].reason is Reason.CLIENT_GONE
+    assert len(backend.requests) == 1
+
+
+async def test_what_we_answer_ourselves_reaches_a_client_that_half_closes(setup: Setup) -> None:
+    _, _, client = setup
+    await client.send(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+    client.half_close()
+    assert (await client.answer()).status == 200
+    assert await client.is_closed()
+
+
+async def test_client_that_half_closes_still_gets_its_answer_where_that_is_set(
+    setup: Setup,
+) -> None:
+    backend, relay, client = setup
+    relay.relay.configure(Http1Options(aborts_on_half_close=False))
     gate = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -334,6 +368,7 @@ async def test_pipelined_requests_are_answered_after_a_half_close(
     setup: Setup, last: bytes, status: int | None
 ) -> None:
     _, relay, client = setup
+    relay.relay.configure(Http1Options(aborts_on_half_close=False))
     await client.send(_GET + _GET + last)
     client.half_close()
     for _ in range(2):

@@ -11,6 +11,7 @@ from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Options
 from lb.proxy.queue import QueueOptions
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
@@ -312,9 +313,12 @@ async def test_an_end_of_the_relay_ends_all_that_wait(one: Side) -> None:
     assert len(one.queue) == 0
 
 
-async def test_a_client_that_says_at_once_that_nothing_more_comes_gets_its_answer() -> None:
+async def test_a_client_that_half_closes_gets_its_answer_where_that_is_set() -> None:
     async with asyncio.timeout(60), http_side(1) as side:
         assert isinstance(side, HttpSide)
+        relay = side.relay.relay
+        assert isinstance(relay, Http1Relay)
+        relay.configure(Http1Options(aborts_on_half_close=False))
         side.schedule()
         first = await side.asked("a")
         async with raw_client(side.relay.port) as client:

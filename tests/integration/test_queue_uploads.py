@@ -16,14 +16,13 @@ from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.wire.ledger import Ledger
+from tests.corpus.clients import corpus_client
 from tests.fakes.gated import HttpSide, http_side, until
 from tests.fakes.tls import World, tls_listener
 
 BOTH_LOOPS = True
 
 _RESET = struct.pack("ii", 1, 0)
-_LATER_S = 0.15
-"""Who ends a connection at once may wait for the answer."""
 
 
 def http1(side: HttpSide) -> Http1Relay:
@@ -97,7 +96,6 @@ async def test_a_client_that_leaves_after_its_upload_is_not_run(listening: Liste
     writer.write(request)
     await listening.waits()
     await until(lambda: side.relay.ledger.held >= len(request), "all of it is there")
-    await asyncio.sleep(_LATER_S)
     writer.close()
     await listening.has_left()
     left = next(each for each in side.records if each.reason is not None)
@@ -115,8 +113,37 @@ async def test_a_client_that_leaves_in_its_upload_is_not_run(listening: Listener
     await listening.has_left()
 
 
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_clients_that_close_at_once_are_not_run(listening: Listener, size: int) -> None:
+    side = listening.side
+    writers = [(await listening.connect())[1] for _ in range(20)]
+    for number, writer in enumerate(writers):
+        writer.write(side.request(f"gone{number}", size=size))
+        writer.close()
+    await until(lambda: len(side.records) == len(writers), "all of them have come and gone")
+    assert {record.reason for record in side.records} == {Reason.CLIENT_GONE}
+    await listening.has_left()
+
+
+async def test_a_client_that_half_closes_is_answered_where_that_is_set(
+    listening: Listener,
+) -> None:
+    side = listening.side
+    http1(side).configure(Http1Options(aborts_on_half_close=False))
+    context = listening.context
+    async with corpus_client(listening.port, context) as client:
+        await client.send(side.request("half", size=300_000))
+        client.half_close()
+        await listening.waits()
+        side.gates[0].open = True
+        side.gates[0].release()
+        assert (await client.answer("POST")).status == 200
+    assert side.seen == ["first", "half"]
+
+
 async def test_a_client_that_only_ends_its_side_is_answered(plain: Listener) -> None:
     side = plain.side
+    http1(side).configure(Http1Options(aborts_on_half_close=False))
     reader, writer = await plain.connect()
     writer.write(side.request("half", size=300_000))
     writer.write_eof()
@@ -156,7 +183,6 @@ async def test_a_client_that_leaves_in_chunks_is_not_run(plain: Listener) -> Non
     await plain.waits()
     writer.write(request[50_000:])
     assert len(http1(plain.side).unread) == 1
-    await asyncio.sleep(_LATER_S)
     writer.close()
     await plain.has_left()
 
@@ -197,7 +223,6 @@ async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: List
     await plain.waits()
     writer.write(request[30_000:])
     assert len(http1(plain.side).unread) == 1
-    await asyncio.sleep(_LATER_S)
     writer.close()
     await until(lambda: len(plain.side.queue) == 0, "it has left")
     ledger.release(other, ledger.keep_up_to)
@@ -208,6 +233,7 @@ async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
     plain: Listener,
 ) -> None:
     side = plain.side
+    http1(side).configure(Http1Options(aborts_on_half_close=False))
     ledger = side.relay.ledger
     other = _fill(ledger)
     request = side.request("half", size=60_000)
@@ -237,7 +263,6 @@ async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> Non
     ledger.release(other, ledger.keep_up_to)
     await until(lambda: ledger.held >= len(request), "all of it is there")
     assert len(http1(side).unread) == 0
-    await asyncio.sleep(_LATER_S)
     writer.close()
     await plain.has_left()
 

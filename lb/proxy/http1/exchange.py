@@ -191,12 +191,8 @@ class Http1Exchange(Download):
 
     def _begin_to_wait(self) -> None:
         """It waits, for the first time or again."""
-        server = self.server
-        if server is not None:
-            server.update_reading()
-            if server.eof:
-                # Not at once: whoever had it placed must not find it over.
-                self.relay.loop.call_soon(server.look_at_patience)
+        if self.server is not None:
+            self.server.update_reading()
 
     def go_on(self) -> None:
         """See `Exchange`."""

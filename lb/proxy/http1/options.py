@@ -33,6 +33,8 @@ class Http1Options:
     """TLS with a backend."""
     request_timeout_s: float = 0.0
     """From a request's head to the end of its answer; 0 is no limit."""
+    aborts_on_half_close: bool = True
+    """Whether a client that sends nothing more (FIN) is gone; else it gets its answers."""
     linger_s: float = 2.0
     """How long we go on reading, so that the client can take an early or final answer."""
     linger_size: int = 64 * 1024 * 1024

@@ -21,7 +21,6 @@ from lb.proxy.http1.client import JOIN_BYTES
 from lb.proxy.http1.downstream import Downstream, State
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
-from lb.proxy.http1.unread import AT_ONCE_S
 from lb.proxy.http1.upload import UNCOUNTED
 from lb.proxy.http1.watched import WatchedExchange
 from lb.wire.http1.body import BodyDecoder, LengthDecoder, Payload, make_decoder
@@ -50,8 +49,8 @@ class ServerConnection(Downstream):
     """A client's connection with its requests."""
 
     __slots__ = (
-        "_at", "_backlog", "_charged", "_collector", "_decoder", "_eof_at", "_is_processing",
-        "_known_plan", "_pending", "_plan", "held", "pump",
+        "_at", "_backlog", "_charged", "_collector", "_decoder", "_is_processing", "_known_plan",
+        "_pending", "_plan", "held", "pump",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Relay) -> None:
@@ -117,10 +116,9 @@ class ServerConnection(Downstream):
         self._process()
 
     def eof_received(self) -> bool:
-        """asyncio: the client sends nothing more, but may well wait for its answer."""
+        """asyncio: the client sends nothing more (FIN, or the goodbye of TLS)."""
         self.eof = True
-        self._eof_at = self.relay.clock()
-        self._look_at_eof()
+        self._handle_eof()
         return True
 
     def pause_writing(self) -> None:
@@ -157,14 +155,14 @@ class ServerConnection(Downstream):
             self._charge_pending()
         self.update_reading()
         if self.eof:
-            self._look_at_eof()
+            self._handle_eof()
 
-    def _look_at_eof(self) -> None:
-        """Nothing more comes: what is incomplete stays so."""
+    def _handle_eof(self) -> None:
+        """End the connection of a client that sends nothing more, now or once it is answered."""
         if self._pending or self.state is _BUSY:
-            self.look_at_patience()
-            return
-        if self.state is _BODY:
+            if self.options.aborts_on_half_close:
+                self.give_up()
+        elif self.state is _BODY:
             self._refuse(MessageError(400, "request ended before its body was complete"))
         elif self.state is _HEAD:
             self._refuse(MessageError(400, "request ended before its head was complete"))
@@ -177,24 +175,15 @@ class ServerConnection(Downstream):
         exchange = self.exchange
         return exchange is not None and self.relay.dispatcher.queue.has(exchange)
 
-    def look_at_patience(self) -> None:
-        """End a request that waits for its turn if its client has closed: who only says that
-        nothing more comes says so at once, and who says it later has given up."""
-        exchange = self.exchange
-        if (
-            exchange is not None
-            and self._eof_at > max(self.since, exchange.started_at) + AT_ONCE_S
-            and self.is_waiting
-        ):
-            self.give_up()
-
     def give_up(self) -> None:
-        """The client does not wait for its answer any more."""
+        """The client is gone: its requests end, and nothing more is sent to it."""
         exchange = self.exchange
         self.exchange = None
-        if exchange is not None:
-            exchange.client_gone(Reason.CLIENT_GONE)
-        self.close()
+        if exchange is None:
+            self.close()
+            return
+        exchange.client_gone(Reason.CLIENT_GONE)
+        self.truncate(reset=exchange.response_begun and exchange.plan.is_http10)
 
     def _read_head(self) -> bool:
         """Read a head and begin its request. False when there is nothing more to do now."""

@@ -207,6 +207,10 @@ class Call(AttemptedCall):
         else:
             self._keep(payload)
 
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """Payload that was postponed comes again (`Http2Codec.postpone`)."""
+        self.request_data(payload, end_stream)
+
     def passes(self, pipe: Pipe[Any]) -> bool:
         """Whether payload of a direction goes on as it comes, but for being counted."""
         if pipe is self.request:

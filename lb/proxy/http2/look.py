@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.kserve.operations import MODEL_INFER
-from lb.kserve.regions import grpc_regions
-from lb.kserve.sequence import Asked, Incomplete, grpc_asked
+from lb.kserve.regions import MAX_ROUTING_FIELDS, grpc_regions
+from lb.kserve.sequence import MAX_FIELDS, Asked, Incomplete, grpc_asked
 from lb.kserve.work import grpc_work, quick_look
 from lb.proxy.exchange import Particulars, Queued
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
+from lb.wire.protobuf import FieldBudget
 
 if TYPE_CHECKING:
     from lb.proxy.http2.call import Call
@@ -27,6 +28,40 @@ LOOK_BYTES: Final = 32 * 1024
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
 """Of a compressed message at first, and when that was too little."""
 _ID: Final = b"sequence_id"
+_FIELDS_PER_FRAME: Final = 64
+"""Fields that take as long as a frame: a third of a microsecond each, against 20."""
+_BYTES_PER_FRAME: Final = 16 * 1024
+"""Bytes that are inflated in that time."""
+
+
+class Inspected:
+    """What looking at one message costs: the fields that may be walked over, and those that were.
+
+    A compressed message of a few bytes may take a millisecond, and a connection can bring
+    hundreds in one read. So they count against what one read may bring before others have their
+    turn, see `Http2Codec.inspected`.
+    """
+
+    __slots__ = ("asked", "inflated", "regions", "work")
+
+    def __init__(self) -> None:
+        self.asked = FieldBudget(MAX_FIELDS)
+        self.regions = FieldBudget(MAX_ROUTING_FIELDS)
+        self.work = FieldBudget(MAX_FIELDS)
+        self.inflated = 0
+        """Bytes."""
+
+    @property
+    def frames(self) -> int:
+        """How many frames take as long to be handled."""
+        left = self.asked.left + self.regions.left + self.work.left
+        seen = 2 * MAX_FIELDS + MAX_ROUTING_FIELDS - left
+        return frames_of(seen) + self.inflated // _BYTES_PER_FRAME
+
+
+def frames_of(fields: int) -> int:
+    """How many frames take as long to be handled as so many fields."""
+    return fields // _FIELDS_PER_FRAME
 
 
 def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bool) -> bool:
@@ -47,10 +82,12 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
     is_there = len(message) == size or not may_wait
     if is_there and route is None and not (data[0] or snapshot.regions or _ID in message):
         return True  # of a model without a route only a sequence is of interest
+    cost = Inspected()
     try:
-        message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
+        message, size, asked = read_asked(message, size, cost, is_compressed=bool(data[0]))
     except Incomplete:
         if may_wait:
+            call.server.inspected += cost.frames
             return False
         asked = Asked(call.model, b"", None)
     if data[0] and len(asked.model) <= NAME_SEARCH_LIMIT:
@@ -59,8 +96,9 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
     regions: tuple[bytes, ...] = ()
     if snapshot.regions and call.operation is MODEL_INFER:
         if len(message) < size and may_wait:
+            call.server.inspected += cost.frames
             return False
-        regions = tuple(name for name in grpc_regions(message) if name in snapshot.regions)
+        regions = known_regions(message, snapshot, cost)
     step = asked.step
     if call.operation is not MODEL_INFER or (route and route.facts.is_stateful is False):
         step = None
@@ -69,9 +107,17 @@ def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bo
         particulars.step = step
         particulars.regions = regions
         if route is not None and route.plan is not None and step is None and _may_wait(call):
-            work = grpc_work(message)
+            work = grpc_work(message, cost.work)
             particulars.queued = Queued(work.rows, work.priority, size)
+    call.server.inspected += cost.frames
     return True
+
+
+def known_regions(message: bytes, snapshot: PoolSnapshot, cost: Inspected) -> tuple[bytes, ...]:
+    """The regions that a message names and that some backend has."""
+    return tuple([
+        name for name in grpc_regions(message, cost.regions) if name in snapshot.regions
+    ])  # fmt: skip
 
 
 def look_again(call: Call, known: KnownWork, payload: bytes) -> bool:
@@ -111,18 +157,21 @@ def _may_wait(call: Call) -> bool:
     return call.may_wait and call.operation is MODEL_INFER
 
 
-def read_asked(message: bytes, size: int, *, is_compressed: bool) -> tuple[bytes, int, Asked]:
+def read_asked(
+    message: bytes, size: int, cost: Inspected, *, is_compressed: bool
+) -> tuple[bytes, int, Asked]:
     """What a message asks for, with as much of it as was read and the size of all of it.
 
     Raises:
         Incomplete: too little of it has come.
     """
     if not is_compressed:
-        return message, size, grpc_asked(message, size)
+        return message, size, grpc_asked(message, size, cost.asked)
     for limit in _INFLATED_BYTES:
         text, full_size = inflated_start(message, limit)
+        cost.inflated += len(text)
         try:
-            return text, full_size, grpc_asked(text, full_size)
+            return text, full_size, grpc_asked(text, full_size, cost.asked)
         except Incomplete:
             if len(text) < limit:
                 break

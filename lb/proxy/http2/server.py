@@ -145,6 +145,7 @@ class ServerLink(Link):
         self.limit_age(0.0)
         self.end_timers()
         self._drop_calls()
+        self._postponed = None
         self.transport = None
 
     def _drop_calls(self, reason: Reason = Reason.CLIENT_GONE) -> None:
@@ -281,6 +282,10 @@ class ServerLink(Link):
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Payload of a request."""
         pipe.owner.request_data(payload, end_stream)
+
+    def on_postponed(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """Payload of a request comes again."""
+        pipe.owner.resume_request(payload, end_stream)
 
     def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
         """Payload of a request that nobody looks at."""

@@ -15,7 +15,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
-from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.look import LOOK_BYTES, Inspected
 from lb.proxy.http2.stream_count import COUNT_EVERY, CountedStream
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
@@ -39,6 +39,9 @@ _SHORT_NAME: Final = 0x80
 """Names of fewer bytes have a length of one byte."""
 _FIRST_LOOK: Final = 1024
 """Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
+_INSPECTED_AT_ONCE: Final = 64
+"""What the messages of one frame may cost, counted in frames, before others have their turn: one or
+two milliseconds."""
 _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
@@ -148,15 +151,25 @@ class StreamCall(CountedStream):
             return
         if self.messages is not None and not self._message_fits(payload):
             return
+        self.resume_request(payload, end_stream)
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `Call`: it is counted already."""
+        request = self.request
         if self._is_answered:
             request.ended = request.ended or bool(end_stream)
-            self._drop_upload(size)
+            self._drop_upload(len(payload))
             return
         if self._is_waiting:
             if not self._hold(payload):
                 return
-        elif size and not self._take(payload):
-            return
+        elif len(payload):
+            stop = self._take(payload, may_stop=True)
+            if stop < 0:
+                return
+            if stop < len(payload):
+                self.server.postpone(request, payload[stop:], end_stream)
+                return
         if end_stream:
             self._end_request(b"")
 
@@ -206,9 +219,18 @@ class StreamCall(CountedStream):
 
     # Messages
 
-    def _take(self, payload: Payload) -> bool:
-        """Send on what came, message by message. False when the call is over."""
+    def _take(self, payload: Payload, *, may_stop: bool) -> int:
+        """Send on what came, message by message.
+
+        Args:
+            payload: of any number of messages.
+            may_stop: what is left may wait until others had their turn.
+
+        Returns:
+            How much of it was taken; -1 when the call is over.
+        """
         at, size = 0, len(payload)
+        server = self.server
         while at < size:
             is_first = self._between
             cutter = self._cutter
@@ -216,15 +238,17 @@ class StreamCall(CountedStream):
             piece = payload if stop - at == size else payload[at:stop]
             self._between = cutter.is_between
             if at and is_first and self._between and len(piece) < _TINY_MESSAGE:
-                self.server.spend(Spending.CRUMB)
+                server.spend(Spending.CRUMB)
             at = stop
             if is_first or self._is_looking:
                 self._find_way(piece)
             else:
                 self._send(piece)
             if self.finished:
-                return False
-        return True
+                return -1
+            if may_stop and server.inspected >= _INSPECTED_AT_ONCE:
+                break
+        return at
 
     @property
     def _is_looking(self) -> bool:
@@ -247,7 +271,9 @@ class StreamCall(CountedStream):
             for limit in (_FIRST_LOOK, LOOK_BYTES):
                 data = b"".join(part[:limit] for part in pieces)[:limit]
                 is_all = self._between and len(data) < limit
-                message = read_message(data, snapshot, is_all=is_all)
+                cost = Inspected()
+                message = read_message(data, snapshot, is_all=is_all, cost=cost)
+                self.server.inspected += 1 + cost.frames
                 if message is not None or len(data) < limit:
                     break
         if message is None:
@@ -469,7 +495,7 @@ class StreamCall(CountedStream):
         self._is_pausing = False
         request = self.request
         for piece in self._begin_anew():
-            if not self._take(piece):
+            if self._take(piece, may_stop=False) < 0:
                 return
         if not request.ended or self._is_waiting:
             return

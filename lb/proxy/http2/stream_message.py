@@ -5,33 +5,38 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.kserve.regions import grpc_regions
 from lb.kserve.sequence import Asked, Incomplete
 from lb.kserve.stream_debts import StreamMessage
 from lb.kserve.work import grpc_work
-from lb.proxy.http2.look import LOOK_BYTES, read_asked
+from lb.proxy.http2.look import LOOK_BYTES, Inspected, known_regions, read_asked
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.protobuf import BYTES, ProtobufError, fields
+from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields
 
 SEQUENCE_ID: Final = b"sequence_id"
 """What says nothing of it is no step of a sequence."""
 _ID: Final = 3
 """Field of ModelInferRequest."""
+_FIELDS_BEFORE_ID: Final = 16
+"""Before the id there are the names of the model and of its version."""
 _REMEMBERED_BYTES: Final = 256
 """Of a client's own words in one message; ten thousands of messages may wait for answers."""
 
 
-def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> StreamMessage | None:
+def read_message(
+    data: bytes, snapshot: PoolSnapshot, *, is_all: bool, cost: Inspected | None = None
+) -> StreamMessage | None:
     """What a message says.
 
     Args:
         data: its first bytes, prefix included; at most `LOOK_BYTES` are of use.
         snapshot: the pool at this time.
         is_all: no more of it will come.
+        cost: where to note what looking at it costs.
 
     Returns:
         None when more bytes are needed to tell.
     """
+    cost = cost or Inspected()
     may_wait = not is_all and len(data) < LOOK_BYTES
     name = model_name(data)
     if name is None and may_wait:
@@ -43,28 +48,26 @@ def read_message(data: bytes, snapshot: PoolSnapshot, *, is_all: bool) -> Stream
     if not (data[0] or snapshot.regions):
         is_there = len(message) == size or not may_wait
         if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
-            rows = _rows(route, message)
+            rows = _rows(route, message, cost)
             is_unserved = _is_unserved(model, route, snapshot)
             return StreamMessage(
                 model, b"", _request_id(message), None, (), is_unserved or _has_one_answer(route),
                 rows, size if rows else 0, is_unserved,
             )  # fmt: skip
     try:
-        message, size, asked = read_asked(message, size, is_compressed=bool(data[0]))
+        message, size, asked = read_asked(message, size, cost, is_compressed=bool(data[0]))
     except Incomplete:
         if may_wait:
             return None
         asked = Asked(model, b"", None)
     if snapshot.regions and len(message) < size and may_wait:
         return None
-    regions: tuple[bytes, ...] = ()
-    if snapshot.regions:
-        regions = tuple(name for name in grpc_regions(message) if name in snapshot.regions)
+    regions = known_regions(message, snapshot, cost) if snapshot.regions else ()
     route = snapshot.routes.get(asked.model)
     step = asked.step
     if route is not None and route.facts.is_stateful is False:
         step = None
-    rows = _rows(route, message) if step is None else 0
+    rows = _rows(route, message, cost) if step is None else 0
     is_unserved = _is_unserved(asked.model, route, snapshot)
     return StreamMessage(
         asked.model,
@@ -98,18 +101,18 @@ def _is_unserved(model: bytes, route: ModelRoute | None, snapshot: PoolSnapshot)
     return bool(model) and snapshot.knows_all
 
 
-def _rows(route: ModelRoute | None, message: bytes) -> int:
+def _rows(route: ModelRoute | None, message: bytes, cost: Inspected) -> int:
     """The batch dimension of a request that is scheduled; 0 of others."""
     if route is None or route.plan is None or route.facts.is_decoupled is not False:
         return 0
-    return grpc_work(message).rows
+    return grpc_work(message, cost.work).rows
 
 
 def _request_id(message: bytes) -> bytes:
     """The client's name for a request; empty where it has none, or none of usual length was
     seen."""
     try:
-        for number, kind, start, end in fields(message):
+        for number, kind, start, end in fields(message, 0, None, FieldBudget(_FIELDS_BEFORE_ID)):
             if number == _ID and kind == BYTES:
                 return message[start:end] if end - start <= _REMEMBERED_BYTES else b""
             if number > _ID:

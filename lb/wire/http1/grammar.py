@@ -7,12 +7,14 @@ and `splitlines()` accept more than the grammar does, which is how smuggling beg
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeAlias
 
 from lb.wire.field_names import ACTED_UPON
 from lb.wire.http1.errors import MessageError
 
 CRLF: Final = b"\r\n"
+Options: TypeAlias = set[bytes] | frozenset[bytes]
+"""Of Connection fields; frozen while there are none."""
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 VALUE: Final = rb"[\t -~\x80-\xff]*+"
 """field-value with optional white space: visible ASCII, space, tab, obs-text. No CR, LF, NUL."""
@@ -91,18 +93,23 @@ def require_chunked(value: bytes) -> None:
     raise MessageError(501, "unsupported transfer coding")
 
 
-def connection_options(value: bytes) -> frozenset[bytes]:
-    """The options of a Connection value in lower case.
+def connection_options(value: bytes, before: Options = frozenset()) -> Options:
+    """The options of a Connection value in lower case, with those of the fields before it.
 
     Raises:
         MessageError: it is not a list of tokens.
     """
     if _OPTIONS.fullmatch(value) is None:
         raise MessageError(400, "invalid Connection")
-    return frozenset(_OPTION.findall(value.lower()))
+    options = _OPTION.findall(value.lower())
+    if isinstance(before, set):
+        # A hundred such fields must not copy thousands of options each time.
+        before.update(options)
+        return before
+    return set(options)
 
 
-def without_nominated(lines: list[bytes], options: frozenset[bytes]) -> list[bytes]:
+def without_nominated(lines: list[bytes], options: Options) -> list[bytes]:
     """Drop the field lines that Connection options name (RFC 9110 7.6.1)."""
     nominated = options - NOT_NOMINABLE
     return [line for line in lines if line[: line.index(b":")].lower() not in nominated]

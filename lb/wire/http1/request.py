@@ -20,6 +20,7 @@ from lb.wire.http1.grammar import (
     CRLF,
     FIELD_LINES,
     TOKEN,
+    Options,
     connection_options,
     is_canonical_length,
     parse_length,
@@ -71,7 +72,7 @@ class RequestHead:
         self.is_http10 = is_http10
         self.length = _UNFRAMED
         """Bytes of the body, or `CHUNKED`."""
-        self.options: frozenset[bytes] = frozenset()
+        self.options: Options = frozenset()
         """Connection options in lower case."""
         self.keep_alive = not is_http10
         """Whether the client lets the connection live on."""
@@ -211,7 +212,7 @@ def _read_coding(request: RequestHead, line: bytes, value: bytes) -> bytes:
 
 
 def _read_connection(request: RequestHead, _line: bytes, value: bytes) -> bytes:
-    request.options |= connection_options(value)
+    request.options = connection_options(value, request.options)
     return b""
 
 

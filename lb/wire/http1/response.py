@@ -12,6 +12,7 @@ from lb.wire.http1.errors import MessageError
 from lb.wire.http1.grammar import (
     CRLF,
     FIELD_LINES,
+    Options,
     connection_options,
     is_canonical_length,
     parse_length,
@@ -40,7 +41,7 @@ class ResponseHead:
         self.is_http10 = is_http10
         self.length = UNTIL_CLOSE
         """Bytes of the body, `CHUNKED` or `UNTIL_CLOSE`."""
-        self.options: frozenset[bytes] = frozenset()
+        self.options: Options = frozenset()
         """Connection options in lower case."""
         self.keep_alive = not is_http10
         """Whether the connection to the backend may be used again."""
@@ -166,7 +167,7 @@ def _read_coding(response: ResponseHead, _line: bytes, value: bytes) -> bytes:
 
 
 def _read_connection(response: ResponseHead, _line: bytes, value: bytes) -> bytes:
-    response.options |= connection_options(value)
+    response.options = connection_options(value, response.options)
     return b""
 
 

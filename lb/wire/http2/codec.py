@@ -47,10 +47,10 @@ class Http2Codec(Endpoint):
 
     __slots__ = (
         "_block", "_block_end", "_block_frames", "_block_id", "_credited_in", "_header_limit",
-        "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail", "acked", "blocks",
-        "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
-        "has_more", "last_peer_id", "owed", "peer_frame_size", "peer_max_streams", "peer_ready",
-        "peer_window",
+        "_postponed", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail", "acked",
+        "blocks", "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
+        "has_more", "inspected", "last_peer_id", "owed", "peer_frame_size", "peer_max_streams",
+        "peer_ready", "peer_window",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class Http2Codec(Endpoint):
         self._header_limit = header_limit
         self.frames_at_once = 1 << 60
         """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
+        self.inspected = 0
+        """What inspecting payload cost since the last frame, counted in frames."""
         self.has_more = False
         """The last `receive` came to that limit: call it again, with nothing or with more."""
         self.last_peer_id = 0
@@ -100,6 +102,8 @@ class Http2Codec(Endpoint):
         self._rest_pipe: Pipe[Any] | None = None
         self._skip = 0
         """Bytes to throw away: padding, and payload of unknown frames."""
+        self._postponed: tuple[Pipe[Any], Payload, int] | None = None
+        """Payload that comes before everything else in the next `receive`."""
         self._block: list[bytes] = []
         self._block_id = _NOT_GREETED
         """Stream whose header block is under way; 0 when none is."""
@@ -122,7 +126,9 @@ class Http2Codec(Endpoint):
             self._tail = b""
         size = len(data)
         pos = 0
-        if self._rest or self._skip:
+        if self._postponed is not None:
+            self._take_postponed()
+        if (self._rest or self._skip) and self._postponed is None:
             pos = self._go_on(data, size)
         find = self.streams.get
         data_limit = self.frame_limit << 8
@@ -131,6 +137,9 @@ class Http2Codec(Endpoint):
         left = self.frames_at_once
         last = size - 9
         while pos <= last:
+            if self.inspected:
+                left -= self.inspected
+                self.inspected = 0
             if left <= 0:
                 break
             left -= 1
@@ -160,7 +169,8 @@ class Http2Codec(Endpoint):
                                 view = memoryview(data)
                             self.on_data(pipe, view[start:stop], flags)
                             if (
-                                data[stop : stop + 9] == data[start - 9 : start]
+                                self._postponed is None
+                                and data[stop : stop + 9] == data[start - 9 : start]
                                 and find(stream_id) is pipe
                                 and (room := self.run_room(pipe, length)) >= length
                             ):
@@ -193,7 +203,8 @@ class Http2Codec(Endpoint):
                 left -= (after - pos) >> _HEAD_UNIT
             pos = after
         # Also with nothing left: otherwise the loop reads on, up to 32 times in one turn.
-        self.has_more = left <= 0
+        self.has_more = left <= self.inspected
+        self.inspected = 0
         if pos < size:
             self._tail = data[pos:]
             if pos + 9 <= size and data[pos + 3] == fr.HEADERS and not self.has_more:
@@ -202,6 +213,19 @@ class Http2Codec(Endpoint):
             self.out.append(fr.window_update(0, self.owed))
             self._credited_in += self.owed
             self.owed = 0
+
+    def postpone(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """Have payload that `on_data` was given come again in the next `receive`, before
+        everything else: inspecting all of it now would take too long."""
+        self._postponed = (pipe, payload, end_stream)
+        self.inspected = self.frames_at_once
+
+    def _take_postponed(self) -> None:
+        assert self._postponed is not None
+        pipe, payload, end_stream = self._postponed
+        self._postponed = None
+        if self.streams.get(pipe.source_id) is pipe and not pipe.ended:
+            self.on_postponed(pipe, payload, end_stream)
 
     def _take_run(self, pipe: Pipe[Any], data: bytes, pos: int, most: int) -> int:
         """Handle at most so many whole DATA frames with one and the same header, the first of

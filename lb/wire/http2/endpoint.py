@@ -71,6 +71,10 @@ class Endpoint:
         """Payload arrived; its windows are accounted for. May be part of a frame."""
         raise NotImplementedError
 
+    def on_postponed(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
+        """Payload that was postponed comes again."""
+        raise NotImplementedError
+
     def run_room(self, pipe: Pipe[Any], length: int) -> int:
         """Bytes of payload that may pass by `on_run`, in frames of `length`; 0 once `pipe` has
         ended."""

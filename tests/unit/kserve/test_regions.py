@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.regions import GrpcRegionWatch, HttpRegionWatch, grpc_regions, http_regions
+from lb.kserve.regions import (
+    MAX_FIELDS,
+    REFUSED,
+    UNREADABLE,
+    GrpcRegionWatch,
+    HttpRegionWatch,
+    grpc_regions,
+    http_regions,
+)
 from lb.wire.grpc.message import frame_message
+from tests.fakes.inspecting import refuses, steps_of
 
 
 def infer(*regions: str, tensor: bytes = b"") -> pb.ModelInferRequest:
@@ -76,7 +85,7 @@ def test_json_in_pieces_is_refused_for_a_region(
     data = pack(body) if pack else body
     watch = HttpRegionWatch(-1, is_compressed=pack is not None)
 
-    seen = [watch.refuses(data[at : at + size]) for at in range(0, len(data), size)]
+    seen = [refuses(watch, data[at : at + size]) for at in range(0, len(data), size)]
 
     assert any(seen) is is_refused
 
@@ -84,25 +93,25 @@ def test_json_in_pieces_is_refused_for_a_region(
 def test_tensors_behind_the_json_are_not_looked_at() -> None:
     watch = HttpRegionWatch(len(PLAIN), is_compressed=False)
 
-    assert not watch.refuses(PLAIN + b'"shared_memory_region":"x"')
-    assert not watch.refuses(b'"shared_memory_region":"x"')
+    assert not refuses(watch, PLAIN + b'"shared_memory_region":"x"')
+    assert not refuses(watch, b'"shared_memory_region":"x"')
 
 
 def test_what_cannot_be_inflated_is_refused() -> None:
-    assert HttpRegionWatch(-1, is_compressed=True).refuses(b"not zlib")
-    assert GrpcRegionWatch().refuses(b"\1\0\0\0\x09not zlib!")
+    assert refuses(HttpRegionWatch(-1, is_compressed=True), b"not zlib")
+    assert refuses(GrpcRegionWatch(), b"\1\0\0\0\x09not zlib!")
 
 
 def test_what_inflates_beyond_all_measure_is_refused() -> None:
     bomb = gzip.compress(bytes(20 << 20))
     prefix = b"\1" + len(bomb).to_bytes(4, "big")
 
-    assert HttpRegionWatch(-1, is_compressed=True).refuses(bomb)
-    assert GrpcRegionWatch().refuses(
-        prefix + gzip.compress(b"\x3a\xff\xff\xff\x09" + bytes(20 << 20))
+    assert refuses(HttpRegionWatch(-1, is_compressed=True), bomb)
+    assert refuses(
+        GrpcRegionWatch(), prefix + gzip.compress(b"\x3a\xff\xff\xff\x09" + bytes(20 << 20))
     )
-    assert not HttpRegionWatch(2, is_compressed=True).refuses(
-        gzip.compress(b"{}" + bytes(20 << 20))
+    assert not refuses(
+        HttpRegionWatch(2, is_compressed=True), gzip.compress(b"{}" + bytes(20 << 20))
     )
 
 
@@ -122,7 +131,7 @@ def test_grpc_in_pieces_is_refused_for_a_region_in_any_message(
 
     def is_refused(data: bytes) -> bool:
         watch = GrpcRegionWatch()
-        return any(watch.refuses(data[at : at + size]) for at in range(0, len(data), size))
+        return any(refuses(watch, data[at : at + size]) for at in range(0, len(data), size))
 
     plain = infer(tensor=b"shared_memory_region" * 1000)
     assert not is_refused(stream(plain, plain))
@@ -134,7 +143,7 @@ def test_grpc_fields_in_another_order_hide_nothing() -> None:
     tensor = infer(tensor=b"x" * 10_000).SerializeToString()
     message = tensor + infer("in").SerializeToString()
 
-    assert GrpcRegionWatch().refuses(frame_message(message))
+    assert refuses(GrpcRegionWatch(), frame_message(message))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +158,7 @@ def test_grpc_fields_in_another_order_hide_nothing() -> None:
     ],
 )
 def test_messages_that_cannot_be_looked_into_are_refused(message: bytes) -> None:
-    assert GrpcRegionWatch().refuses(frame_message(message))
+    assert refuses(GrpcRegionWatch(), frame_message(message))
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans(), st.integers(1, 60))
@@ -161,6 +170,60 @@ def test_watch_and_walk_agree(tensors: list[bytes], has_region: bool, size: int)
     message = request.SerializeToString()
     watch, data = GrpcRegionWatch(), frame_message(message)
 
-    seen = any(watch.refuses(data[at : at + size]) for at in range(0, len(data), size))
+    seen = any(refuses(watch, data[at : at + size]) for at in range(0, len(data), size))
 
     assert seen is bool(grpc_regions(message)) is has_region
+
+
+def many_tensors(count: int) -> bytes:
+    """What a model with so many inputs gets: each has a name, a type, a shape and contents."""
+    request = pb.ModelInferRequest(model_name="recommender", id="1")
+    for number in range(count):
+        tensor = request.inputs.add(name=f"feature_{number}", datatype="BYTES", shape=[1, 5])
+        tensor.contents.bytes_contents.extend([b"value"] * 5)
+    return request.SerializeToString()
+
+
+def test_an_honest_request_with_a_thousand_inputs_passes() -> None:
+    assert not refuses(GrpcRegionWatch(), frame_message(many_tensors(1000)))
+
+
+def test_what_tensors_hold_is_not_counted() -> None:
+    request = pb.ModelInferRequest(model_name="m")
+    request.inputs.add(name="I").contents.bytes_contents.extend([b"x"] * 5 * MAX_FIELDS)
+    message = request.SerializeToString()
+    assert steps_of(GrpcRegionWatch(), frame_message(message)) == ("", 1)
+    assert grpc_regions(message) == ()
+
+
+def test_fields_beyond_the_budget_are_refused_with_a_reason_of_their_own() -> None:
+    for field in (b"\x40\x01", b"\x2a\x00", b"\x22\x00"):
+        assert not refuses(GrpcRegionWatch(), frame_message(field * MAX_FIELDS))
+        refusal, steps = steps_of(GrpcRegionWatch(), frame_message(field * (MAX_FIELDS + 1)))
+        assert refusal == UNREADABLE
+        assert steps > MAX_FIELDS // 1000
+    assert steps_of(GrpcRegionWatch(), frame_message(infer("r").SerializeToString()))[0] == REFUSED
+
+
+def test_very_many_messages_take_many_steps() -> None:
+    empty = gzip.compress(b"")
+    stream = (b"\1" + frame_message(empty)[1:]) * 1000
+    refusal, steps = steps_of(GrpcRegionWatch(), stream)
+    assert not refusal
+    assert steps > 10
+
+
+def test_crumbs_of_one_parameter_count_once() -> None:
+    request = pb.ModelInferRequest()
+    request.inputs.add().parameters["x" * 4000].string_param = "y"
+    data = frame_message(request.SerializeToString())
+    watch = GrpcRegionWatch()
+    for _ in range(5):
+        assert not any(refuses(watch, data[at : at + 1]) for at in range(len(data)))
+
+
+def test_regions_far_behind_are_not_looked_for() -> None:
+    field = pb.ModelInferRequest(id="x").SerializeToString()
+    named = infer("in").SerializeToString()
+    assert grpc_regions(field * 1000 + named) == (b"in",)
+    assert grpc_regions(field * 10_000 + named) == ()

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.sequence import Incomplete, grpc_asked, http_step
+from lb.kserve.sequence import MAX_FIELDS, Asked, Incomplete, grpc_asked, http_step
 from tests.fakes.steps import grpc_step
 
 MODEL = b"m"
@@ -193,3 +193,23 @@ def test_sequences_of_models_with_impossible_names_are_none() -> None:
     request = pb.ModelInferRequest(model_name="m" * 1025)
     request.parameters["sequence_id"].int64_param = 7
     assert grpc_asked(request.SerializeToString()).step is None
+
+
+def test_parameters_are_among_the_first_fields_or_nothing_is_said() -> None:
+    step = pb.ModelInferRequest(model_name="m")
+    step.parameters["sequence_id"].int64_param = 7
+    text = step.SerializeToString()
+    many = b"\x1a\x00" * 2 * MAX_FIELDS
+    assert grpc_asked(text).step is not None
+    assert grpc_asked(many + text) == Asked(b"", b"", None)
+
+
+def test_very_many_tensors_hide_nothing_that_stands_before_them() -> None:
+    step = pb.ModelInferRequest(model_name="m")
+    step.parameters["sequence_id"].int64_param = 7
+    for number in range(1000):
+        step.inputs.add(name=str(number), shape=[1])
+        step.raw_input_contents.append(b"1234")
+    asked = grpc_asked(step.SerializeToString())
+    assert asked.model == b"m"
+    assert asked.step is not None

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.wire.protobuf import BYTES, FIXED32, FIXED64, VARINT, ProtobufError, fields, varint
+from lb.wire.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    MAX_FIELDS,
+    VARINT,
+    FieldBudget,
+    ProtobufError,
+    TooManyFields,
+    fields,
+    varint,
+)
 
 
 def test_fields_are_given_in_their_order_with_what_they_span() -> None:
@@ -91,3 +102,26 @@ def test_finds_what_protobuf_wrote(tensors: list[bytes], model: str, is_start: b
 def test_groups_without_end_are_given_up() -> None:
     with pytest.raises(ProtobufError):
         list(fields(b"\x13" + b"\x08\x01" * 5000 + b"\x14"))
+
+
+def test_a_budget_is_shared_by_all_walks_over_a_message() -> None:
+    message = b"\x0a\x04\x12\x00\x12\x00" * 3
+    budget = FieldBudget(7)
+
+    def within() -> list[int]:
+        walk = fields(message, 0, None, budget)
+        return [len(list(fields(message, start, end, budget))) for _, _, start, end in walk]
+
+    with pytest.raises(TooManyFields):
+        within()
+    assert budget.left == 0
+    budget.left = 9
+    assert within() == [2, 2, 2]
+
+
+def test_no_walk_is_without_a_budget() -> None:
+    assert len(list(fields(b"\x08\x01" * MAX_FIELDS))) == MAX_FIELDS
+    with pytest.raises(TooManyFields):
+        list(fields(b"\x08\x01" * (MAX_FIELDS + 1)))
+    with pytest.raises(TooManyFields):
+        list(fields(b"\x0b" + b"\x08\x01" * MAX_FIELDS + b"\x0c"))

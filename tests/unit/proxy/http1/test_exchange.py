@@ -11,6 +11,7 @@ from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import LaneLimit, Plan
 from lb.proxy.http1.downstream import State
+from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.server import ServerConnection
 from tests.fakes.gated import FACTS
 from tests.fakes.http1_sides import FakeTransport, Sides
@@ -376,41 +377,38 @@ def scheduled(backends: int = 1) -> Sides:
     return sides
 
 
-async def waits_again(ended_after_s: float) -> tuple[Sides, ServerConnection, FakeTransport]:
-    """A request that ran when its client ended its side, and now waits, since its backend died."""
+@pytest.mark.parametrize("aborts", [True, False])
+async def test_a_request_that_runs_goes_by_what_half_closing_means(*, aborts: bool) -> None:
+    sides = scheduled()
+    sides.relay.configure(Http1Options(aborts_on_half_close=aborts))
+    backend, upstream = sides.upstream()
+    server, client = sides.client()
+    server.data_received(_POST)
+    server.eof_received()
+    assert (client.ended == "close") is aborts
+    backend.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    assert bool(client.written) is not aborts
+    assert client.ended == "close"
+    assert upstream.ended == "", "the backend has computed it either way"
+    assert (sides.finished.records[-1].reason is Reason.CLIENT_GONE) is aborts
+    await sides.tasks.aclose()
+
+
+async def test_who_half_closed_waits_again_where_that_is_served() -> None:
     sides = scheduled(backends=2)
+    sides.relay.configure(Http1Options(aborts_on_half_close=False))
     links = [sides.upstream(0), sides.upstream(1)]
     server, client = sides.client()
     server.data_received(_POST)
     other, _ = sides.client()
     other.data_received(_POST)
-    sides.now += ended_after_s
     server.eof_received()
     assert server.exchange is not None
-    sides.now += 5.0
     where = sides.backends.index(server.exchange.backend)
     links[where][1].lose()
     sides.waits.advance(0.1)
     assert server.is_waiting
-    return sides, server, client
-
-
-async def test_who_had_left_before_the_request_waits_is_not_run() -> None:
-    sides, server, client = await waits_again(0.2)
-    await asyncio.sleep(0)
-    assert client.ended == "close"
-    assert not server.is_waiting
-    record = sides.finished.records[-1]
-    assert (record.reason, record.attempts) == (Reason.CLIENT_GONE, 1)
-    assert len(sides.dispatcher.queue) == 0
-    await sides.tasks.aclose()
-
-
-async def test_who_had_only_ended_its_side_waits() -> None:
-    sides, server, client = await waits_again(0.05)
-    await asyncio.sleep(0)
     assert client.ended == ""
-    assert server.is_waiting
     client.lose()
     assert len(sides.dispatcher.queue) == 0
     await sides.tasks.aclose()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+from collections.abc import Callable
 from ipaddress import ip_network
 
 import pytest
@@ -85,3 +87,61 @@ async def test_a_client_that_may_control_may_use_memory() -> None:
     bench = Bench("10.0.0.0/8")
     bench.infer(SHARED)
     assert bench.wire.take().endswith(SHARED)
+
+
+async def turns_until(is_so: Callable[[], bool]) -> int:
+    """How many turns of the loop it takes until something is so."""
+    for turn in range(1000):
+        if is_so():
+            return turn
+        await asyncio.sleep(0)
+    raise AssertionError("waited in vain")
+
+
+GZIP = b"Content-Encoding: gzip"
+MARKS = gzip.compress(b'{"x":"' + b'\\"' * (2 << 20) + b'"}')
+"""Which inflates to 4 MiB that take long to be searched."""
+
+
+@pytest.mark.parametrize("step", [1000, 1 << 20])
+async def test_what_inflates_to_much_takes_many_turns(step: int) -> None:
+    bench = Bench()
+    bench.infer(MARKS, GZIP, step=step)
+    assert MARKS[-1000:] not in bench.wire.written
+    assert await turns_until(lambda: MARKS[-1000:] in bench.wire.written) > 4
+    assert MARKS in bench.wire.take(), "nothing is missing, and nothing comes twice"
+    bench.backend.data_received(OK)
+    assert bench.sent.take() == OK
+    assert not bench.ledger.held
+    bench.server.data_received(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert bench.sent.take().startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_region_behind_much_is_refused() -> None:
+    bench = Bench()
+    body = gzip.compress(bytes(4 << 20) + SHARED)
+    bench.infer(body, GZIP)
+    assert not bench.sent.written
+    await turns_until(lambda: bool(bench.sent.written))
+    assert bench.sent.take().startswith(b"HTTP/1.1 403 ")
+    assert body not in bench.wire.written
+    assert bench.is_clean
+
+
+async def test_what_is_held_for_inspection_is_on_the_ledger_until_its_client_leaves() -> None:
+    bench = Bench()
+    bench.infer(MARKS, GZIP)
+    assert bench.ledger.held >= len(MARKS)
+    assert not bench.sent.reading or bench.server.exchange is not None
+    bench.sent.lose()
+    assert bench.is_clean
+    await asyncio.sleep(0)
+    assert MARKS[-1000:] not in bench.wire.written
+
+
+async def test_memory_that_runs_out_ends_an_inspection() -> None:
+    bench = Bench()
+    bench.ledger.resize(2000)
+    bench.infer(MARKS, GZIP)
+    assert bench.sent.take().startswith(b"HTTP/1.1 503 ")
+    assert bench.is_clean

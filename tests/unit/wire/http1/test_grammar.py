@@ -91,3 +91,10 @@ def test_violations_are_seen_from_any_start() -> None:
     assert not has_violation(b"a\r\nb", 2)
     assert has_violation(b"a\nb", 1)
     assert has_violation(b"ab\rc", 2)
+
+
+def test_options_of_several_fields_are_collected_without_copying_them() -> None:
+    first = connection_options(b"a, b")
+    assert connection_options(b"c", first) is first
+    assert first == {b"a", b"b", b"c"}
+    assert connection_options(b"a", frozenset()) == {b"a"}
