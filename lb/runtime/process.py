@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -25,7 +26,8 @@ from lb.admin.life import NotDone, cannot
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
-from lb.runtime.allocator import keep_freed_memory
+from lb.net.file_thread import FileStalled
+from lb.runtime.allocator import keep_freed_memory, share_one_heap
 from lb.runtime.change import ChangeRefused
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
@@ -33,6 +35,7 @@ from lb.runtime.endpoints import Listeners
 from lb.runtime.handover import resume_operator_state
 from lb.runtime.inheritance import claim
 from lb.runtime.logs import Logs
+from lb.runtime.memory import is_limited
 from lb.runtime.notify import notify, ready
 from lb.runtime.pid_file import remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
@@ -59,6 +62,8 @@ _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _TABLES_S: Final = 2.0
 """How long the start waits for the backends to say which models they have."""
+_REMOVE_S: Final = 1.0
+"""How long the end of the process waits until the PID file is removed."""
 _FLUSH_TURNS: Final = 3
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
@@ -81,12 +86,14 @@ class Start:
 
 
 def run(settings: Settings, start: Start | None = None) -> int:
-    """Balance until told to stop. Returns the exit code.
+    """Balance until told to stop. Returns the exit code, with which the process has to end at once.
 
     Raises:
         LoadBalancerError: an address or a log file cannot be used.
     """
     start = start or Start()
+    if is_limited():
+        share_one_heap()  # before the first thread
     listeners = Listeners(settings, claim(start.inherited, settings))
     try:
         logs = Logs(settings)
@@ -94,8 +101,10 @@ def run(settings: Settings, start: Start | None = None) -> int:
             raise_limit()
             sys.setswitchinterval(_SWITCH_S)
             keep_freed_memory()
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(Process(settings, listeners, logs, start).main())
+            # The loop is not closed: it would wait for its threads. A name server that does not
+            # answer keeps a thread for half a minute.
+            runner = asyncio.Runner(loop_factory=_loop_factory())
+            runner.run(Process(settings, listeners, logs, start).main())
         finally:
             logs.close()
     finally:
@@ -149,8 +158,10 @@ class Process:
 
     async def main(self) -> None:
         """Start, serve, shut down."""
-        self._handle_signals()
+        # Until here signals do what they do by default: certificates and tokens are read, and the
+        # process must end even if one of these files hangs.
         product = build(self._settings, self._logs, self._start.digest)
+        self._handle_signals()
         doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
             reloader = Reloader(product, doors, self._logs, self._start.file)
@@ -177,7 +188,7 @@ class Process:
                 reloader.closed = upgrader.closed = upgrader.closed or "the process shuts down"
                 await self._shut_down(product, doors)
         finally:
-            self._remove_pid_file()
+            await self._remove_pid_file(product)
             if self._upgrader is not None:
                 self._upgrader.close()
             doors.close()
@@ -287,13 +298,18 @@ class Process:
             "compiled": is_compiled(),
         }
         if self._start.pid_file:
-            write_pid(self._start.pid_file)
+            await product.files.run("pid", partial(write_pid, self._start.pid_file))
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
 
-    def _remove_pid_file(self) -> None:
-        if self._start.pid_file:
-            remove_pid(self._start.pid_file)
+    async def _remove_pid_file(self, product: Product) -> None:
+        if not self._start.pid_file:
+            return
+        try:
+            async with asyncio.timeout(_REMOVE_S):
+                await product.files.run("pid", partial(remove_pid, self._start.pid_file))
+        except (TimeoutError, FileStalled):
+            _log.warning("PID file was not removed", extra={"file": self._start.pid_file})
 
     async def _watch_lag(self, product: Product) -> None:
         loop = asyncio.get_running_loop()
@@ -304,14 +320,17 @@ class Process:
 
     async def _watch_files(self, product: Product, reloader: Reloader) -> None:
         """Follow certificates, tokens and, where that is asked for, the configuration."""
+
+        def changed() -> None:
+            if product.settings.reload.watch:
+                product.tasks.spawn(reloader.ask("watch"), name="reload")
+
         file = self._start.file
-        watch = ConfigurationWatch(file.path) if file is not None else None
+        watches = () if file is None else (ConfigurationWatch(file.path, changed),)
         while True:
             await asyncio.sleep(_LOOK_S)
-            product.security.watch.look()
-            product.access.tokens.look()
-            if watch is not None and watch.look() and product.settings.reload.watch:
-                await reloader.ask("watch")
+            for each in (*product.security.watch, product.access.tokens, *watches):
+                product.files.follow(each)
 
     # Shutdown
 
