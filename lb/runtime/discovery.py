@@ -105,14 +105,11 @@ class Discovery:
 def make_discovery(
     directory: BackendDirectory,
     membership: Membership,
-    relays: tuple[Http1Relay, Http2Relay],
-    meter: Meter,
-    fan_out: BackendFanOut,
-    security: Security,
+    followers: tuple[tuple[Http1Relay, Http2Relay], Meter, BackendFanOut, Security],
     files: FileThread,
 ) -> Discovery:
     """Have everybody who keeps something about backends go along with what the pool becomes."""
-    http1, http2 = relays
+    (http1, http2), meter, fan_out, security = followers
     known: tuple[Backend, ...] = ()
 
     def cut(backend: Backend) -> None:

@@ -121,8 +121,6 @@ class Product:
     hedger: Hedger
     timers: TimerWheel
     tasks: TaskOwner
-    memory: Memory
-    """What the process may use."""
     ledger: Ledger
     askers: tuple[Asker, ...]
     """Who makes calls of our own."""
@@ -135,6 +133,8 @@ class Product:
     reloads: Reloads
     scaling: ScalingSignal
     readers: LoadReaders
+    memory: Memory = field(default_factory=find_memory)
+    """What the process may use, as found at its start."""
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -182,10 +182,8 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     rng = Random()
     directory = _directory(settings, rng)
     membership = Membership(directory)
-    timers = TimerWheel(asyncio.get_running_loop())
-    tasks = TaskOwner()
-    memory = find_memory()
-    ledger = Ledger(memory.ceiling(settings.limits.memory_bytes))
+    timers, tasks = TimerWheel(asyncio.get_running_loop()), TaskOwner()
+    ledger = Ledger(find_memory().ceiling(settings.limits.memory_bytes))
     meter = Meter(max_models=settings.metrics.model_labels)
     sink = request_sink(settings, logs, meter, rng)
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
@@ -197,8 +195,8 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
-    relays = (http1, http2)
-    discovery = make_discovery(directory, membership, relays, meter, fan_out, security, files)
+    followers = (http1, http2), meter, fan_out, security
+    discovery = make_discovery(directory, membership, followers, files)
     discovery.configure(settings)
     reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
     product = Product(
@@ -219,7 +217,6 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         hedger=_hedger(settings, dispatcher, http1, http2),
         timers=timers,
         tasks=tasks,
-        memory=memory,
         ledger=ledger,
         askers=askers,
         meter=meter,
