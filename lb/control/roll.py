@@ -51,21 +51,24 @@ class Roll:
                 record.backend.name = self._free_name(record.member.spec.name)
                 self.records[record.backend.name] = record
         for protocol in AppProtocol:
-            if all(record.port(protocol) is None for record in staying):
+            # One that was taken back may be up already.
+            theirs = [record for record in staying if record.port(protocol) is not None]
+            if not theirs or any(_serves(record, protocol) for record in theirs):
                 self.relieve(protocol, now, limit_s)
 
     def _missed(
         self, record: BackendRecord, staying: AbstractSet[BackendRecord]
     ) -> frozenset[AppProtocol]:
         """Protocols over which a backend serves, others are wanted, and none of them serves."""
-        missed = []
-        for port in () if record.is_dismissed else record.ports:
-            theirs = [each.port(port.protocol) for each in staying]
-            states = {each.health.state for each in theirs if each is not None}
-            serves = port.health.state in _SERVING and record.admin is AdminState.ENABLED
-            if serves and states and not states & _SERVING:
-                missed.append(port.protocol)
-        return frozenset(missed)
+        if record.is_dismissed:
+            return frozenset()
+        return frozenset(
+            protocol
+            for protocol in AppProtocol
+            if _serves(record, protocol)
+            and any(each.port(protocol) is not None for each in staying)
+            and not any(_serves(each, protocol) for each in staying)
+        )
 
     def leaving(self) -> Iterator[BackendRecord]:
         """Those that nobody wants any more."""
@@ -157,6 +160,12 @@ def _called(before: dict[str, BackendRecord], member: Member) -> Iterator[Backen
     for record in before.values():
         if record is not holder and record.member.spec.name == name:
             yield record
+
+
+def _serves(record: BackendRecord, protocol: AppProtocol) -> bool:
+    port = record.port(protocol)
+    is_enabled = record.admin is AdminState.ENABLED
+    return is_enabled and port is not None and port.health.state in _SERVING
 
 
 def _let_go(
