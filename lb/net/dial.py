@@ -84,8 +84,7 @@ async def _settle(tls: ClientTls, address: Address, timeout_s: float) -> None:
         detail = f"TLS with {address} failed: its certificates have not been read yet"
         raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
     if not tls.is_loaded:
-        detail = f"TLS with {address} failed: {tls.problem}"
-        raise UpstreamError(Outcome.CONNECT_FAILED, detail)
+        raise UpstreamError(Outcome.CONNECT_FAILED, str(tls.problem))
 
 
 async def _reach(
