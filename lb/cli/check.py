@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from lb.cli.loading import load_settings, print_problems, read_text
+from lb.cli.loading import load_settings, print_problems
+from lb.net.files import read_text
 from lb.settings.backends import BackendSettings
 from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings

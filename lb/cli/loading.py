@@ -7,24 +7,12 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, TextIO
 
+from lb.net.files import read_text
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import Loaded, read_settings
-from lb.settings.tree import MAX_CHARACTERS
 
 _DIGITS: Final = 12
-
-
-def read_text(path: str) -> str:
-    """Return a UTF-8 file's text, cut one character past what a configuration may have.
-
-    Raises:
-        OSError: the file cannot be read.
-        UnicodeDecodeError: it is not UTF-8.
-    """
-    # Bounded, so that a mistaken path such as /dev/zero ends in a message.
-    with open(path, encoding="utf-8") as file:
-        return file.read(MAX_CHARACTERS + 1)
 
 
 def load(path: str, listen: Mapping[str, str]) -> Loaded:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from lb.cli.loading import load, print_problems
 from lb.domain.errors import LoadBalancerError
@@ -47,7 +48,7 @@ def serve(options: ServeOptions) -> int:
         print_problems(source, error, sys.stderr)
         return _fail(predecessor, f"{source}: {error}")
     try:
-        return _run(options, loaded, predecessor)
+        _run(options, loaded, predecessor)
     except (LoadBalancerError, OSError) as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return _fail(predecessor, str(error))
@@ -59,7 +60,7 @@ def _load(options: ServeOptions) -> Loaded:
     return load(options.config, options.listen)
 
 
-def _run(options: ServeOptions, loaded: Loaded, predecessor: Predecessor | None) -> int:
+def _run(options: ServeOptions, loaded: Loaded, predecessor: Predecessor | None) -> NoReturn:
     # Only now: a mistake in the settings is told without loading the data plane.
     from lb.runtime.process import Start, run
     from lb.runtime.reload import ConfigurationFile
@@ -76,7 +77,9 @@ def _run(options: ServeOptions, loaded: Loaded, predecessor: Predecessor | None)
         predecessor=predecessor,
         pid_file=options.pid_file,
     )
-    return run(loaded.settings, start)
+    code = run(loaded.settings, start)
+    # Nothing is left to do. The usual end would wait for threads, which may wait for a name server.
+    os._exit(code)
 
 
 def _fail(predecessor: Predecessor | None, reason: str) -> int:

@@ -91,6 +91,8 @@ class BackendDirectory:
         self.passive.changed = self._judged
         self.ramps = Ramps(NO_RAMP)
         """Backends that have begun to serve of late."""
+        self._ramped_at: float | None = None
+        """When the newest of them began, until their shares are set."""
         self.passive.returned = self._begin_slowly
         self.configurations = ConfigurationBook()
         """How backends configure their models, as far as it was read."""
@@ -168,6 +170,13 @@ class BackendDirectory:
         self._publish(now)
         self._forget(gone)
 
+    def dismiss(self, record: BackendRecord, now: float) -> None:
+        """The operator wants a backend gone: it never stands in for others. `replace` follows."""
+        record.is_dismissed = True
+        if record.stands_in:
+            record.stands_in = frozenset()
+            record.finish_by = now + self.leaving_s
+
     def _forget(self, gone: Sequence[BackendRecord]) -> None:
         """End what is left of backends that are not in the pool any more."""
         for record in gone:
@@ -212,6 +221,7 @@ class BackendDirectory:
         record.empty_since = None
         if state is AdminState.DISABLED:
             record.backend.died()  # its sequences get nothing more either
+        self._relieve_by(record, now)
         record.settle(now)
         record.wake()
         self._publish_if_changed()
@@ -396,6 +406,7 @@ class BackendDirectory:
             self.ramps.end(record.backend)
         elif state in _BEST and before in _GONE:
             self._begin_slowly(record.backend, now)
+        self._relieve_by(record, now)
         record.wake()
         _log.log(
             logging.INFO if state is BackendState.UP else logging.WARNING,
@@ -419,9 +430,16 @@ class BackendDirectory:
             record.settle(now)
         self._publish_if_changed()
 
+    def _relieve_by(self, record: BackendRecord, now: float) -> None:
+        """Let those leave that stood in for a backend, if it is up."""
+        if record.admin is AdminState.ENABLED:
+            for port in record.ports:
+                if port.health.state in _BEST:
+                    self._roll.relieve(port.protocol, now, self.leaving_s)
+
     def _begin_slowly(self, backend: Backend, now: float) -> None:
         self.ramps.begin(backend, now)
-        self.ramps.look(self._serving(), now)
+        self._ramped_at = now  # hundreds may begin in one loop iteration
 
     def _serving(self) -> Iterator[Backend]:
         """Those that get requests, as far as probes and the operator say."""
@@ -441,6 +459,7 @@ class BackendDirectory:
 
     def _publish(self, now: float) -> None:
         """Publish whatever has changed: weights and limits are read when pickers are built."""
+        self._set_new_shares()
         for record in self._records.values():
             record.settle(now)
         self._routes.forget_pickers()
@@ -455,7 +474,14 @@ class BackendDirectory:
         self._is_put_off = False
         self._publish_if_changed()
 
+    def _set_new_shares(self) -> None:
+        """Give those that have begun to serve the share that they begin with."""
+        if self._ramped_at is not None:
+            self.ramps.look(self._serving(), self._ramped_at)
+            self._ramped_at = None
+
     def _publish_if_changed(self) -> None:
+        self._set_new_shares()
         routing = self._route()
         now = self.ref.current
         if (

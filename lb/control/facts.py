@@ -19,6 +19,12 @@ _log = logging.getLogger(__name__)
 
 _READERS: Final = 4
 """Configurations that are read at once."""
+_RATE: Final = 20.0
+"""Configurations that are read in a second, beside one for each model that joins the others: names
+that are replaced by new ones again and again cost no more than that."""
+_BURST: Final = 200
+"""Configurations that may be read at once after a while without any: those of models that were
+loaded again on many backends."""
 _AGAIN_S: Final = 60.0
 """When to ask again for what could not be read."""
 _PUBLISH_EVERY: Final = 32
@@ -49,6 +55,11 @@ class FactsKeeper:
         self._wanted: dict[Version, BackendRecord] = {}
         """What is to be read, and from whom."""
         self._readers = 0
+        self._most_ready = 0
+        """The largest number of versions that were ready at the same time."""
+        self._credit = float(_BURST)
+        """Configurations that may be read now."""
+        self._credited_at = clock()
         self._unpublished = 0
         """Changes of what is known since it was published."""
         self.idle = asyncio.Event()
@@ -80,6 +91,11 @@ class FactsKeeper:
             ready: what is ready anywhere. What is known of a model of which nothing is ready stays:
                 it may be about to be loaded again.
         """
+        if len(ready) > self._most_ready:
+            self._credit += len(ready) - self._most_ready
+            self._most_ready = len(ready)
+        for version in [each for each in self._wanted if each not in ready]:
+            del self._wanted[version]
         replaced = {version[0] for version in ready}
         for known in (self._known, self._failed):
             gone = [
@@ -94,6 +110,10 @@ class FactsKeeper:
     async def _read_wanted(self) -> None:
         try:
             while self._wanted:
+                if (pause_s := self._pause_s()) > 0:
+                    await asyncio.sleep(pause_s)
+                    continue
+                self._credit -= 1
                 version = next(iter(self._wanted))
                 record = self._wanted.pop(version)
                 self._reading.add(version)
@@ -109,6 +129,14 @@ class FactsKeeper:
             if self._unpublished:
                 self._conclude()
             self.idle.set()
+
+    def _pause_s(self) -> float:
+        """Seconds until one more configuration may be read."""
+        now = self._clock()
+        earned = (now - self._credited_at) * _RATE
+        self._credit = max(self._credit, min(self._credit + earned, _BURST))
+        self._credited_at = now
+        return (1 - self._credit) / _RATE
 
     async def _read(self, record: BackendRecord, version: Version) -> None:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 from typing import Final
 
@@ -69,6 +70,11 @@ def member_of(entry: BackendSettings, health: HealthSettings, origin: str = "") 
     )
 
 
+def _same(one: BackendSettings, other: BackendSettings) -> bool:
+    """Whether two entries are equal; most are one object, which is seen at once."""
+    return one is other or one == other
+
+
 def name_of(entry: BackendSettings) -> str:
     """The name that an entry goes by."""
     return entry.known_as
@@ -97,8 +103,8 @@ class Membership:
         """By name: what its settings mean, which takes a while to find out."""
         self._added: dict[str, BackendSettings] = {}
         self._removed: set[str] = set()
-        self._surplus: frozenset[str] = frozenset()
-        """Names that were left out at the last look, so that each is told once."""
+        self._surplus = ""
+        """The first name that was left out at the last look; empty: none was."""
         self._shared: frozenset[SharedAddress] = frozenset()
         """Backends at one address at the last look, so that each pair is told once."""
 
@@ -183,7 +189,8 @@ class Membership:
         if record.admin is not AdminState.LEAVING:
             self._added.pop(name, None)
             self._removed.add(name)  # which is forgotten where nobody names it
-            self._apply()
+        self._directory.dismiss(record, self._clock())
+        self._apply()
         if limit_s is not None:
             record.finish_by = self._clock() + limit_s
 
@@ -224,33 +231,40 @@ class Membership:
             if name not in seen:
                 yield OPERATOR, entry
 
+    def _surplus_name(self) -> str:
+        """The first backend beyond those that there may be; empty if there is none."""
+        return next((name_of(entry) for _, entry in islice(self._wanted(), self.most, None)), "")
+
     def _member(self, origin: str, entry: BackendSettings) -> Member:
         known = self._members.get(name_of(entry))
-        if known is not None and known[1].origin == origin and known[0] == entry:
+        if known is not None and known[1].origin == origin and _same(known[0], entry):
             return known[1]
         return member_of(entry, self._health, origin)
 
     def _apply(self) -> None:
         """Bring the directory in line with what is wanted."""
-        named = {name_of(entry) for _, entry in self._named()}
+        named = set[str]()
+        if self._removed or self._added:
+            named = {name_of(entry) for _, entry in self._named()}
         if None not in self._found.values():
             self._removed &= named
         for name in [each for each in self._added if each in named - self._removed]:
             del self._added[name]
             _log.info("backend is named by the configuration now", extra={"backend": name})
-        wanted = list(self._wanted())
-        surplus = frozenset(name_of(entry) for _, entry in wanted[self.most :])
-        for name in sorted(surplus - self._surplus):
-            _log.warning("too many backends", extra={"backend": name, "most": self.most})
+        # A source may name very many: no more of them are looked at than there may be.
+        wanted = list(islice(self._wanted(), self.most))
+        surplus = self._surplus_name() if len(wanted) == self.most else ""
+        if surplus and not self._surplus:
+            _log.warning("too many backends", extra={"most": self.most, "left_out": surplus})
         self._surplus = surplus
-        shared = shared_addresses(entry for _, entry in wanted[: self.most])
+        shared = shared_addresses(entry for _, entry in wanted)
         for pair in shared:
             if pair not in self._shared:
                 fields = {"backend": pair.backend, "other": pair.other}
                 _log.warning("backends have the same address", extra=fields)
         self._shared = frozenset(shared)
         self._most_applied = self.most
-        members = [self._member(origin, entry) for origin, entry in wanted[: self.most]]
+        members = [self._member(origin, entry) for origin, entry in wanted]
         self._members = {
             member.spec.name: (entry, member)
             for (_, entry), member in zip(wanted, members, strict=False)

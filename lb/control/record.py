@@ -108,8 +108,8 @@ class BackendRecord:
 
     __slots__ = (
         "_by_protocol", "admin", "admin_before", "backend", "conduct", "empty_since", "finish_by",
-        "is_ejected", "lives", "load", "look_due", "member", "models", "ports", "regions", "setup",
-        "since", "state", "wake",
+        "is_dismissed", "is_ejected", "lives", "load", "look_due", "member", "models", "ports",
+        "regions", "setup", "since", "stands_in", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -129,6 +129,11 @@ class BackendRecord:
         """What the operator said of one that leaves; it holds again if it is taken back."""
         self.finish_by: float | None = None
         """When what still runs on one that drains or leaves is cut; None: never."""
+        self.stands_in: frozenset[AppProtocol] = frozenset()
+        """Protocols for which one that leaves goes on getting requests, since none of those that
+        replace it has been up yet."""
+        self.is_dismissed = False
+        """The operator has removed it: it leaves even if nobody replaces it."""
         self.is_ejected = False
         """As a whole, for how requests fare on it."""
         self.conduct = ""

@@ -98,8 +98,9 @@ def missing(
 def _missing_models(joined: BackendRecord, others: Sequence[BackendRecord]) -> tuple[bytes, ...]:
     """Models that all others have ready. What is not in its repository it could not load."""
     common = set(joined.models.names)
-    for other in others:
-        common &= {name for name, _ in other.models.ready}
+    # Most backends share one set, which is looked at once.
+    for ready in {id(other.models.ready): other.models.ready for other in others}.values():
+        common &= {name for name, _ in ready}
     present = {each.name for each in joined.models.entries if each.state in _PRESENT}
     return tuple(sorted(common - present))
 
@@ -155,6 +156,12 @@ class Restorer:
         self._tasks = TaskOwner()
         self._joining: dict[BackendRecord, asyncio.Task[None]] = {}
         """Not settled: nobody is compared with them. And who brings them in line."""
+        self._round = asyncio.Lock()
+        """Held while all backends are read."""
+        self._rounds = 0
+        """How often that has begun."""
+        self._sharing: frozenset[Backend] = frozenset()
+        """Backends that shared memory with our clients at the last round."""
         self.counts: dict[tuple[str, str], int] = {}
         """What was done since the start, by kind and result."""
 
@@ -204,8 +211,8 @@ class Restorer:
         others = self._others()
         if not others:
             return True
-        await self._watch.refreshed([record, *others])
-        lacking = missing(record, [o for o in others if self._is_settled(o)], self._sharing())
+        await self._all_refreshed()
+        lacking = missing(record, self._others(), self._sharing)
         is_done = await self._restore_settings(record, lacking)
         for region in lacking.regions:
             asked = self._questions.register(record, region)
@@ -216,6 +223,21 @@ class Restorer:
         unchecked.update(lacking.models)
         is_done &= await self._restore_models(record, lacking.models, unchecked)
         return is_done and not unchecked
+
+    async def _all_refreshed(self) -> None:
+        """Read everything of all backends, together with whoever else wants that now.
+
+        Hundreds of backends may come back at the same time. Each needs a round that begins from
+        now on; there is one round at a time, and those that wait for it go on one by one.
+        """
+        before = self._rounds
+        async with self._round:
+            if self._rounds > before:
+                return
+            self._rounds += 1
+            await self._watch.refreshed(self._directory.records)
+            reached = concerned(self._directory.roster(), _REGISTER)
+            self._sharing = frozenset(reach.backend for reach in reached)
 
     def _others(self) -> list[BackendRecord]:
         return [each for each in self._directory.records if self._is_settled(each)]
@@ -228,10 +250,6 @@ class Restorer:
             and record.models.lists is True
             and record not in self._joining
         )
-
-    def _sharing(self) -> frozenset[Backend]:
-        reached = concerned(self._directory.roster(), _REGISTER)
-        return frozenset(reach.backend for reach in reached)
 
     async def _restore_settings(self, record: BackendRecord, lacking: Missing) -> bool:
         replies: list[Reply | None] = []

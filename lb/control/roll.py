@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from lb.control.record import BackendRecord, Member, PortRecord
@@ -46,33 +47,57 @@ class Roll:
         self.records.update(wanted)
         for record in before.values():
             if record not in staying:
-                _let_go(record, now, limit_s)
+                _let_go(record, now, limit_s, self._missed(record, staying))
                 record.backend.name = self._free_name(record.member.spec.name)
                 self.records[record.backend.name] = record
+        for protocol in AppProtocol:
+            # One that was taken back may be up already.
+            theirs = [record for record in staying if record.port(protocol) is not None]
+            if not theirs or any(_serves(record, protocol) for record in theirs):
+                self.relieve(protocol, now, limit_s)
+
+    def _missed(
+        self, record: BackendRecord, staying: AbstractSet[BackendRecord]
+    ) -> frozenset[AppProtocol]:
+        """Protocols over which a backend serves, others are wanted, and none of them serves."""
+        if record.is_dismissed:
+            return frozenset()
+        return frozenset(
+            protocol
+            for protocol in AppProtocol
+            if _serves(record, protocol)
+            and any(each.port(protocol) is not None for each in staying)
+            and not any(_serves(each, protocol) for each in staying)
+        )
 
     def leaving(self) -> Iterator[BackendRecord]:
         """Those that nobody wants any more."""
         return (each for each in self.records.values() if each.admin is AdminState.LEAVING)
 
     def serving(self, protocol: AppProtocol) -> Iterator[tuple[BackendRecord, PortRecord]]:
-        """Those that may get requests over a protocol if their health lets them, and their ports:
-        the enabled ones. While these can do nothing but wait for their first probe, those that
-        leave stand in for them: there would be nobody."""
-        enabled = [
-            (record, port)
-            for record in self.records.values()
-            if record.admin is AdminState.ENABLED and (port := record.port(protocol)) is not None
-        ]
-        yield from enabled
-        leaving_too = list(self.leaving())
-        if not leaving_too:
-            return
-        states = {port.health.state for _, port in enabled}
-        if BackendState.STARTING in states and not states & _SERVING:
-            for record in leaving_too:
-                leaving = record.port(protocol) if record.word is AdminState.ENABLED else None
-                if leaving is not None and leaving.health.state in _SERVING:
-                    yield record, leaving
+        """Backends that may get requests over a protocol if their health lets them, and their
+        ports: the enabled ones. A backend that leaves stands in for those that replace it until one
+        of them has been up: there would be nobody."""
+        for record in self.records.values():
+            port = record.port(protocol)
+            if port is None:
+                continue
+            is_standing_in = protocol in record.stands_in and port.health.state in _SERVING
+            if record.admin is AdminState.ENABLED or is_standing_in:
+                yield record, port
+
+    def relieve(self, protocol: AppProtocol, now: float, limit_s: float) -> None:
+        """Let those leave that stood in over a protocol: another backend is up, or none is wanted.
+
+        Args:
+            protocol: in question.
+            now: monotonic seconds.
+            limit_s: how long what runs on the others may take.
+        """
+        for record in self.leaving():
+            if protocol in record.stands_in:
+                record.stands_in -= {protocol}
+                record.finish_by = now + limit_s
 
     def remove_finished(self, now: float) -> list[BackendRecord]:
         """Forget those that have finished, or had their time; returns them."""
@@ -85,7 +110,7 @@ class Roll:
             record
             for number, record in enumerate(leaving)
             if (record.is_empty and record not in needed)
-            or record.is_overdue(now)
+            or (record.is_overdue(now) and record not in needed)
             or number < surplus
         ]
         for record in gone:
@@ -110,6 +135,7 @@ class Roll:
             return record
         if record.admin is AdminState.LEAVING:
             record.admin, record.finish_by, record.empty_since = admin, None, None
+            record.stands_in, record.is_dismissed = frozenset(), False
             _log.info("backend taken back", extra={"backend": spec.name})
         elif record.member != member:
             _log.info("backend changed", extra={"backend": spec.name})
@@ -136,12 +162,21 @@ def _called(before: dict[str, BackendRecord], member: Member) -> Iterator[Backen
             yield record
 
 
-def _let_go(record: BackendRecord, now: float, limit_s: float) -> None:
-    """Let a backend finish what it has."""
+def _serves(record: BackendRecord, protocol: AppProtocol) -> bool:
+    port = record.port(protocol)
+    is_enabled = record.admin is AdminState.ENABLED
+    return is_enabled and port is not None and port.health.state in _SERVING
+
+
+def _let_go(
+    record: BackendRecord, now: float, limit_s: float, stands_in: frozenset[AppProtocol]
+) -> None:
+    """Let a backend finish what it has, and go on with what nobody else can take over."""
     if record.admin is AdminState.LEAVING:
         return
     record.admin_before = record.admin
     record.admin = AdminState.LEAVING
+    record.stands_in = stands_in
     record.finish_by = now + limit_s
     record.empty_since = None
     record.settle(now)
@@ -149,5 +184,6 @@ def _let_go(record: BackendRecord, now: float, limit_s: float) -> None:
         "backend": record.backend.name,
         "requests": record.backend.in_flight,
         "sequences": record.backend.open_sequences,
+        "stands_in": bool(stands_in),
     }
     _log.info("backend leaves", extra=fields)

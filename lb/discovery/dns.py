@@ -25,6 +25,8 @@ from dns.resolver import Answer, LifetimeTimeout, NoAnswer
 
 from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
+from lb.net.file_thread import FileStalled, FileThread
+from lb.net.files import touching
 from lb.settings.backends import BackendSettings
 from lb.settings.discovery import DnsSettings
 from lb.settings.values import AddressFamily
@@ -52,8 +54,17 @@ class _Target:
 class DnsSource:
     """One name with addresses, or SRV records of the same servers."""
 
-    def __init__(self, settings: DnsSettings, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, settings: DnsSettings, files: FileThread, *, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """
+        Args:
+            settings: what to ask for.
+            files: the thread in which `/etc/resolv.conf` is read.
+            clock: monotonic, in seconds.
+        """
         self._settings = settings
+        self._files = files
         self._clock = clock
         self.due = clock()
         """When to ask again, by its clock."""
@@ -76,7 +87,7 @@ class DnsSource:
         settings = self._settings
         try:
             # It reads /etc/resolv.conf, which changes when networks do.
-            resolver = self._resolver()
+            resolver = await self._files.run(self, self._resolver)
             if settings.host is not None:
                 found, ttl_s = await self._addresses(resolver, settings.host)
             else:
@@ -84,6 +95,9 @@ class DnsSource:
         except SourceError:
             self._retry_later()
             raise
+        except FileStalled as stalled:
+            self._retry_later()
+            raise SourceError(str(stalled)) from stalled
         except (DNSException, OSError) as error:
             self._retry_later()
             raise SourceError(_reason(error)) from error
@@ -97,7 +111,8 @@ class DnsSource:
 
     def _resolver(self) -> Resolver:
         servers = self._settings.servers
-        resolver = Resolver(configure=not servers)
+        with touching("/etc/resolv.conf"):
+            resolver = Resolver(configure=not servers)
         if servers:
             resolver.nameservers = [Do53Nameserver(each.host, each.port) for each in servers]
         resolver.use_edns(0, 0, _PAYLOAD)

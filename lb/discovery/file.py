@@ -2,47 +2,75 @@
 
 Looking once a second costs a system call and works on every file system, also where files are
 replaced through symbolic links, as Kubernetes does it. Everything that touches the file runs in a
-thread: a file system may hang, and a long list takes a while to be read.
+thread: a file system may hang, and a long list takes a while to be read and compared.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal
 
 from lb.discovery.source import Entries, SourceError
+from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import FilePrint, print_of
+from lb.settings.backends import BackendSettings
 from lb.settings.problems import SettingsError
 
 INTERVAL_S: Final = 1.0
 _TOLD: Final = 5
 """Problems that are told one by one."""
+_UNREAD: Final = "unread"
+"""Stands for the state of a file that was never read."""
 
 Read = Callable[[str], Entries]
 """Reads the file at a path. Raises SettingsError, OSError or UnicodeDecodeError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What a file held at one look."""
+
+    print: FilePrint
+    """Its state just before it was read."""
+    entries: Entries = ()
+    problem: str = ""
+    """Why it cannot be used; empty if it can."""
 
 
 class FileSource:
     """One file."""
 
     def __init__(
-        self, path: str, read: Read, *, goes_by: object = None, interval_s: float = INTERVAL_S
+        self,
+        path: str,
+        read: Read,
+        files: FileThread,
+        *,
+        goes_by: object = None,
+        interval_s: float = INTERVAL_S,
     ) -> None:
         """
         Args:
             path: of the file.
             read: reads it.
+            files: the thread in which it is read.
             goes_by: what `read` depends on beside the file.
             interval_s: between two looks at it.
         """
         self._path = path
         self._goes_by = goes_by
         self._read = read
+        self._files = files
         self._interval_s = interval_s
-        self._print: FilePrint = None
+        self._is_first = True
+        """Nobody has asked for its backends yet."""
+        self._print: FilePrint | Literal["unread"] = _UNREAD
         """Of the file when it was last read."""
-        self._was_read = False
+        self._entries: Entries = ()
+        """The last usable ones."""
         self._is_doubtful = False
         """It did not do, which may be because it is being written: it is looked at once more."""
 
@@ -59,32 +87,49 @@ class FileSource:
     async def next(self) -> Entries:
         """See `Source`."""
         while True:
-            if self._was_read:
+            if not self._is_first:
                 await asyncio.sleep(self._interval_s)
-            found = await asyncio.to_thread(self._look)
-            if found is not None:
-                return found
+            self._is_first = False
+            known = _UNREAD if self._is_doubtful else self._print
+            try:
+                looked = await self._files.run(self, partial(self._look, known, self._entries))
+            except FileStalled as stalled:
+                raise SourceError(str(stalled)) from stalled
+            if looked is None:
+                continue
+            is_new = self._print not in (_UNREAD, looked.print)
+            self._print = looked.print
+            self._is_doubtful = is_new and bool(looked.problem)
+            if not looked.problem:
+                self._entries = looked.entries
+                return looked.entries
+            if not is_new:
+                raise SourceError(looked.problem)
 
-    def _look(self) -> Entries | None:
-        """The file's backends; None where there is nothing new.
+    def _look(self, known: FilePrint | Literal["unread"], before: Entries) -> _Looked | None:
+        """Read the file in the thread.
 
-        Raises:
-            SourceError: it cannot be used.
+        Args:
+            known: state of the file in which there is no need to read it.
+            before: entries of which those that have not changed are taken over.
+
+        Returns:
+            None where there is nothing new.
         """
         now = print_of(self._path)
-        if self._was_read and now == self._print and not self._is_doubtful:
+        if now == known:
             return None
-        is_new = self._was_read and now != self._print
-        self._was_read, self._print = True, now
         try:
-            found = self._read(self._path)
+            entries = self._read(self._path)
         except (SettingsError, OSError, UnicodeDecodeError) as error:
-            self._is_doubtful = is_new
-            if is_new:
-                return None
-            raise SourceError(_reasons(error)) from error
-        self._is_doubtful = False
-        return found
+            return _Looked(now, problem=_reasons(error))
+        # The event loop compares equal objects much faster if they are the same.
+        same = {entry.known_as: entry for entry in before}
+        return _Looked(now, tuple(_same(same.get(entry.known_as), entry) for entry in entries))
+
+
+def _same(before: BackendSettings | None, now: BackendSettings) -> BackendSettings:
+    return before if before is not None and before == now else now
 
 
 def _reasons(error: SettingsError | OSError | UnicodeDecodeError) -> str:

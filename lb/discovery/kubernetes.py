@@ -21,6 +21,7 @@ from lb.discovery.kubernetes_login import Login, log_in_as_pod, log_in_by_file
 from lb.discovery.kubernetes_slices import Server, Slice, read_slice, servers_of
 from lb.discovery.source import Entries, SourceError
 from lb.domain.backend import Address
+from lb.net.file_thread import FileStalled, FileThread
 from lb.settings.backends import BackendSettings
 from lb.settings.kubernetes import KubernetesSettings
 
@@ -57,6 +58,7 @@ class KubernetesSource:
         self,
         settings: KubernetesSettings,
         rng: Random,
+        files: FileThread,
         *,
         log_in: LogIn | None = None,
         clock: Callable[[], float] = monotonic,
@@ -66,12 +68,14 @@ class KubernetesSource:
         Args:
             settings: what to look for.
             rng: spreads what replicas do over time.
+            files: the thread in which files with credentials are read.
             log_in: says where the API is, in a thread; by the settings if left out.
             clock: monotonic, in seconds.
             first_pause_s: after a failure.
         """
         self._settings = settings
         self._rng = rng
+        self._files = files
         self._log_in = log_in or partial(_log_in, settings)
         self._clock = clock
         self._first_pause_s = first_pause_s
@@ -140,7 +144,10 @@ class KubernetesSource:
     async def _attempt(self) -> AsyncGenerator[Entries | SourceError, None]:
         """Everything that one watch has to say, after a list where there is need of one."""
         self._failures = min(self._failures + 1, _MOST_COUNTED)
-        login = await asyncio.to_thread(self._log_in)
+        try:
+            login = await self._files.run(self, self._log_in)
+        except FileStalled as stalled:
+            raise SourceError(str(stalled)) from stalled
         settings = self._settings
         self._namespace = settings.namespace or login.namespace
         async with _new_session() as session:

@@ -18,6 +18,7 @@ from typing import Final
 import yaml
 
 from lb.discovery.source import SourceError
+from lb.net.files import read_text
 from lb.net.tls.contexts import TlsError, load_pair, make_client_context, trust
 
 POD_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -180,8 +181,7 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_MOST)
+        return read_text(path, _MOST)
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
 

@@ -55,6 +55,8 @@ async def dial(
     """
     if tls is None:
         return await _reach(loop, address, protocol_factory, timeout_s)
+    if not tls.is_loaded:
+        await _settle(tls, address, timeout_s)
     transport, secure = await _reach(
         loop, address, lambda: DialledTls(tls, address, protocol_factory, loop), timeout_s
     )
@@ -71,6 +73,18 @@ async def dial(
         if not secure.is_open:
             transport.abort()
     return secure, protocol
+
+
+async def _settle(tls: ClientTls, address: Address, timeout_s: float) -> None:
+    """Wait until the certificates of a backend are loaded."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await tls.settled.wait()
+    except TimeoutError as error:
+        detail = f"TLS with {address} failed: its certificates have not been read yet"
+        raise UpstreamError(Outcome.CONNECT_FAILED, detail) from error
+    if not tls.is_loaded:
+        raise UpstreamError(Outcome.CONNECT_FAILED, str(tls.problem))
 
 
 async def _reach(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from lb.admin.access import AdminAccess
 from lb.domain.access import Role
 from lb.domain.client import TrustedProxies
 from lb.domain.errors import LoadBalancerError
+from lb.net.files import read_text
 from lb.settings.access import AccessSettings, ClientLimitSettings, TokenSettings, is_token
 from lb.settings.model import Settings
 
@@ -53,13 +54,18 @@ class TokenKeeper:
         self.failures = 0
         """Counter: changed files that could not be used."""
 
-    def look(self) -> None:
+    def look(self) -> Callable[[], None]:
+        """Read all files; see `Follower`."""
+        seen = tuple(map(_read, self.files))
+        return lambda: self._take(seen)
+
+    def _take(self, seen: tuple[_Reading, ...]) -> None:
         """Use what has changed. A file may be seen half written, so it must hold still first;
         while one of them is unfit all tokens stay as they were."""
-        before, self._seen = self._seen, tuple(map(_read, self.files))
-        if self._seen == self._judged or self._seen != before:
+        before, self._seen = self._seen, seen
+        if seen == self._judged or seen != before:
             return
-        self._judged = self._seen
+        self._judged = seen
         try:
             tokens = tuple(_tokens(self._settings, self._judged))
         except TokenFileError as error:
@@ -74,8 +80,7 @@ class TokenKeeper:
 
 def _read(path: str) -> _Reading:
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_CHARACTERS + 1)
+        text = read_text(path, _MAX_CHARACTERS + 1)
     except OSError as error:
         return _Reading("", error.strerror or "cannot be read")
     except UnicodeDecodeError:

@@ -24,7 +24,6 @@ from lb.runtime.access import Access, make_access
 from lb.runtime.endpoints import Bound, Listeners
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs, open_access_log
-from lb.runtime.memory import held_ceiling, memory_limit
 from lb.runtime.options import (
     attempt_times,
     fan_out_options,
@@ -149,7 +148,7 @@ def _access_log(old: Settings, new: Settings, logs: Logs) -> LineWriter | None:
 def _apply_limits(product: Product) -> None:
     """What is one number each."""
     settings = product.settings
-    product.ledger.resize(held_ceiling(settings.limits.memory_bytes, memory_limit()))
+    product.ledger.resize(product.memory.ceiling(settings.limits.memory_bytes))
     product.meter.max_models = settings.metrics.model_labels
     product.dispatcher.max_attempts = settings.retry.attempts
     product.dispatcher.reruns.never = run_once(settings)

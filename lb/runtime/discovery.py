@@ -16,6 +16,8 @@ from lb.discovery.source import Entries, Source
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.client import ip_of
 from lb.domain.pool import PoolSnapshot
+from lb.net.file_thread import FileThread
+from lb.net.files import read_text
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
@@ -24,7 +26,6 @@ from lb.runtime.security import Security
 from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings
 from lb.settings.substitution import Substitution
-from lb.settings.tree import MAX_CHARACTERS
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.meter import Meter
 
@@ -37,6 +38,7 @@ class Discovery:
         directory: BackendDirectory,
         membership: Membership,
         renew: Callable[[Backend], None],
+        files: FileThread,
         *,
         resolve: Resolve | None = None,
     ) -> None:
@@ -45,11 +47,13 @@ class Discovery:
             directory: whose backends' names are followed.
             membership: told of what is wanted.
             renew: makes all further requests to a backend go over new connections.
+            files: the thread in which sources read files.
             resolve: looks host names up; the system's way if left out.
         """
         self._directory = directory
         self._membership = membership
         self._renew = renew
+        self._files = files
         self._followers = Followers(membership.found)
         self._names = NameWatch(self._hosts, self._name_changed, interval_s=0.0, resolve=resolve)
         self._tasks = TaskOwner()
@@ -60,7 +64,7 @@ class Discovery:
     def configure(self, settings: Settings) -> None:
         """Go by these settings, the first or other ones."""
         discovery = settings.discovery
-        self._sources = make_sources(settings)
+        self._sources = make_sources(settings, self._files)
         self._wait_s = discovery.wait
         self._names.interval_s = discovery.resolve
         self._directory.leaving_s = discovery.drain
@@ -101,13 +105,11 @@ class Discovery:
 def make_discovery(
     directory: BackendDirectory,
     membership: Membership,
-    relays: tuple[Http1Relay, Http2Relay],
-    meter: Meter,
-    fan_out: BackendFanOut,
-    security: Security,
+    followers: tuple[tuple[Http1Relay, Http2Relay], Meter, BackendFanOut, Security],
+    files: FileThread,
 ) -> Discovery:
     """Have everybody who keeps something about backends go along with what the pool becomes."""
-    http1, http2 = relays
+    (http1, http2), meter, fan_out, security = followers
     known: tuple[Backend, ...] = ()
 
     def cut(backend: Backend) -> None:
@@ -134,34 +136,29 @@ def make_discovery(
 
     directory.cut = cut
     directory.ref.subscribe(follow)
-    return Discovery(directory, membership, renew)
+    return Discovery(directory, membership, renew, files)
 
 
-def make_sources(settings: Settings) -> tuple[Source, ...]:
+def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:
     """The sources that are configured; nothing is looked at yet."""
     discovery = settings.discovery
     sources: list[Source] = []
     if discovery.dns:
         from lb.discovery.dns import DnsSource  # most do without: 6 MB
 
-        sources += map(DnsSource, discovery.dns)
+        sources += (DnsSource(each, files) for each in discovery.dns)
     if discovery.kubernetes:
         from lb.discovery.kubernetes import KubernetesSource  # likewise: TLS and YAML of logins
 
-        sources += (KubernetesSource(each, Random()) for each in discovery.kubernetes)
+        sources += (KubernetesSource(each, Random(), files) for each in discovery.kubernetes)
     ours = own_addresses(settings)
     read = partial(_read_file, ours)
-    sources += (FileSource(path, read, goes_by=ours) for path in discovery.files)
+    sources += (FileSource(path, read, files, goes_by=ours) for path in discovery.files)
     return tuple(sources)
 
 
 def _read_file(ours: Mapping[str, Address], path: str) -> Entries:
-    return read_backends(_read_text(path), Substitution(os.environ, _read_text).apply, ours)
-
-
-def _read_text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read(MAX_CHARACTERS + 1)
+    return read_backends(read_text(path), Substitution(os.environ, read_text).apply, ours)
 
 
 def _hosts_of(spec: BackendSpec) -> frozenset[str]:

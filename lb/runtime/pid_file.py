@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from lb.domain.errors import LoadBalancerError
+from lb.net.files import read_text, touching
 
 
 class PidFileError(LoadBalancerError):
@@ -20,8 +21,9 @@ def write_pid(path: str, pid: int) -> None:
     """
     fresh = Path(f"{path}.{os.getpid()}")
     try:
-        fresh.write_text(f"{pid}\n")
-        fresh.replace(path)
+        with touching(path):
+            fresh.write_text(f"{pid}\n")
+            fresh.replace(path)
     except OSError as error:
         raise PidFileError(f"cannot write the PID file {path}: {error.strerror}") from error
 
@@ -29,7 +31,7 @@ def write_pid(path: str, pid: int) -> None:
 def remove_pid(path: str) -> None:
     """Remove the file, unless another process has taken over."""
     try:
-        if Path(path).read_text().strip() == str(os.getpid()):
+        if read_text(path).strip() == str(os.getpid()):
             os.unlink(path)
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return

@@ -21,6 +21,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -29,7 +30,8 @@ from lb.admin.life import NotDone, cannot
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
-from lb.runtime.allocator import keep_freed_memory
+from lb.net.file_thread import FileStalled
+from lb.runtime.allocator import keep_freed_memory, share_one_heap
 from lb.runtime.change import ChangeRefused
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
@@ -37,6 +39,7 @@ from lb.runtime.endpoints import Listeners
 from lb.runtime.handover import resume_operator_state
 from lb.runtime.inheritance import claim
 from lb.runtime.logs import Logs
+from lb.runtime.memory import is_limited
 from lb.runtime.notify import notify, ready
 from lb.runtime.peer import Peer
 from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
@@ -64,6 +67,8 @@ _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
 _TABLES_S: Final = 2.0
 """How long the start waits for the backends to say which models they have."""
+_REMOVE_S: Final = 1.0
+"""How long the end of the process waits until the PID file is removed."""
 _FLUSH_TURNS: Final = 3
 _GOODBYE_S: Final = 1.0
 """How long clients without requests may take to close after they were told to."""
@@ -91,12 +96,14 @@ class Start:
 
 
 def run(settings: Settings, start: Start | None = None) -> int:
-    """Balance until told to stop. Returns the exit code.
+    """Balance until told to stop. Returns the exit code, with which the process has to end at once.
 
     Raises:
         LoadBalancerError: an address or a log file cannot be used.
     """
     start = start or Start()
+    if is_limited():
+        share_one_heap()  # before the first thread
     listeners = Listeners(settings, claim(start.inherited, settings))
     try:
         logs = Logs(settings)
@@ -104,8 +111,10 @@ def run(settings: Settings, start: Start | None = None) -> int:
             raise_limit()
             sys.setswitchinterval(_SWITCH_S)
             keep_freed_memory()
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(Process(settings, listeners, logs, start).main())
+            # The loop is not closed: it would wait for its threads. A name server that does not
+            # answer keeps a thread for half a minute.
+            runner = asyncio.Runner(loop_factory=_loop_factory())
+            runner.run(Process(settings, listeners, logs, start).main())
         finally:
             logs.close()
     finally:
@@ -164,13 +173,15 @@ class Process:
 
     async def main(self) -> None:
         """Start, serve, shut down."""
-        self._handle_signals()
+        # Until here signals do what they do by default: certificates and tokens are read, and the
+        # process must end even if one of these files hangs.
         product = build(self._settings, self._logs, self._start.digest)
+        self._handle_signals()
         doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
             reloader = Reloader(product, doors, self._logs, self._start.file)
             upgrader = Upgrader(
-                product, doors, lambda pid: self._give_way(doors, pid), self._stop_service
+                product, doors, partial(self._give_way, product, doors), self._stop_service
             )
             self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(product, reloader, upgrader)
@@ -199,7 +210,7 @@ class Process:
                 if self._successor:
                     await self._vanish(doors)
         finally:
-            self._remove_pid_file()
+            await self._remove_pid_file(product)
             if self._upgrader is not None:
                 await self._upgrader.aclose()
             if self._succession is not None:
@@ -279,14 +290,17 @@ class Process:
             goes_on = "" if self._is_stopping else ", this process goes on"
             raise NotDone(f"upgrade failed{goes_on}", [str(failure)]) from None
 
-    def _give_way(self, doors: Doors, successor: int) -> None:
+    async def _give_way(self, product: Product, doors: Doors, successor: int) -> None:
         """Another process accepts at our sockets.
 
         Raises:
             PidFileError: it cannot be said that it serves; nothing has changed.
+            FileStalled: likewise, since the file does not answer.
         """
         if self._start.pid_file:
-            write_pid(self._start.pid_file, successor)
+            await product.files.run("pid", partial(write_pid, self._start.pid_file, successor))
+        if self._is_stopping:
+            return
         self._successor = successor
         doors.give_way()
         self._stop.set()
@@ -331,7 +345,7 @@ class Process:
         quiet_the_collector()
         self._accepting = True
         if succession is None:
-            self._serve(product, doors)
+            await self._serve(product, doors)
             return
         succession.accepts()
         await self._unless_stopped(succession.answer())
@@ -343,7 +357,7 @@ class Process:
         doors.own(succession.predecessor.inherited)
         if self._is_stopping:  # the process before has not heard of it
             self._stop_service(None, self._force.is_set())
-        self._serve(product, doors)
+        await self._serve(product, doors)
 
     async def _unless_late(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -352,11 +366,12 @@ class Process:
         except TimeoutError:
             return
 
-    def _serve(self, product: Product, doors: Doors) -> None:
+    async def _serve(self, product: Product, doors: Doors) -> None:
         """Say that this process serves.
 
         Raises:
             PidFileError: the file cannot be written, and no process before this one could.
+            FileStalled: likewise, since it does not answer.
         """
         addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
         facts = {
@@ -366,17 +381,24 @@ class Process:
         }
         if self._start.pid_file:
             try:
-                write_pid(self._start.pid_file, os.getpid())
-            except PidFileError as error:
+                await product.files.run(
+                    "pid", partial(write_pid, self._start.pid_file, os.getpid())
+                )
+            except (PidFileError, FileStalled) as error:
                 if self._succession is None:
                     raise
                 _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
 
-    def _remove_pid_file(self) -> None:
-        if self._start.pid_file:
-            remove_pid(self._start.pid_file)
+    async def _remove_pid_file(self, product: Product) -> None:
+        if not self._start.pid_file:
+            return
+        try:
+            async with asyncio.timeout(_REMOVE_S):
+                await product.files.run("pid", partial(remove_pid, self._start.pid_file))
+        except (TimeoutError, FileStalled):
+            _log.warning("PID file was not removed", extra={"file": self._start.pid_file})
 
     async def _watch_lag(self, product: Product) -> None:
         loop = asyncio.get_running_loop()
@@ -387,14 +409,17 @@ class Process:
 
     async def _watch_files(self, product: Product, reloader: Reloader) -> None:
         """Follow certificates, tokens and, where that is asked for, the configuration."""
+
+        def changed() -> None:
+            if product.settings.reload.watch:
+                product.tasks.spawn(reloader.ask("watch"), name="reload")
+
         file = self._start.file
-        watch = ConfigurationWatch(file.path) if file is not None else None
+        watches = () if file is None else (ConfigurationWatch(file.path, changed),)
         while True:
             await asyncio.sleep(_LOOK_S)
-            product.security.watch.look()
-            product.access.tokens.look()
-            if watch is not None and watch.look() and product.settings.reload.watch:
-                await reloader.ask("watch")
+            for each in (*product.security.watch, product.access.tokens, *watches):
+                product.files.follow(each)
 
     # Shutdown
 

@@ -13,9 +13,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from lb.net.files import print_of
+from lb.net.file_thread import FileStalled
+from lb.net.files import FilePrint, print_of
 from lb.runtime.change import ChangeRefused, prepare
 from lb.runtime.doors import Doors
 from lb.runtime.logs import Logs
@@ -27,6 +29,8 @@ from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import Loaded
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _LOGGED_KEYS: Final = 20
 """Changed settings that the log names at most."""
@@ -97,7 +101,7 @@ class Reloader:
 
     async def _reload(self, why: str) -> Reloaded:
         product = self._product
-        loaded, changed = await asyncio.to_thread(self._load)
+        loaded, changed = await self._in_thread(self._load)
         if changed:
             await self._apply(loaded.settings)
         product.reloads.accepted(loaded.digest, time.time(), changed=bool(changed))  # noqa: TID251
@@ -107,6 +111,15 @@ class Reloader:
         message = "configuration reloaded" if changed else "configuration has not changed"
         _log.info(message, extra={**fields, "hash": loaded.digest})
         return Reloaded(changed, loaded.digest)
+
+    async def _in_thread(
+        self, work: Callable[[], _T], discard: Callable[[_T], None] | None = None
+    ) -> _T:
+        """Do what reads files."""
+        try:
+            return await self._product.files.run(self, work, discard=discard)
+        except FileStalled as stalled:
+            raise ChangeRefused([str(stalled)]) from stalled
 
     def _load(self) -> tuple[Loaded, tuple[str, ...]]:
         """The file, and what differs from what is in force."""
@@ -124,7 +137,10 @@ class Reloader:
     async def _apply(self, settings: Settings) -> None:
         product, doors, logs = self._product, self._doors, self._logs
         known = tuple(doors.listeners.bound.values())
-        change = await asyncio.to_thread(prepare, product, logs, known, settings)
+        change = await self._in_thread(
+            partial(prepare, product, logs, known, settings),
+            discard=lambda late: late.discard(logs),
+        )
         if self.closed:
             change.discard(logs)
             raise ChangeRefused([self.closed])
@@ -144,17 +160,26 @@ class Reloader:
 class ConfigurationWatch:
     """Sees when the file has changed. It may be seen half written, so it must hold still first."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, changed: Callable[[], None]) -> None:
+        """
+        Args:
+            path: of the file.
+            changed: told when there is another file than when it was last told.
+        """
         self._path = path
+        self._changed = changed
         self._used = self._seen = print_of(path)
 
-    def look(self) -> bool:
-        """Whether there is another file now than when this was last true."""
-        before, self._seen = self._seen, print_of(self._path)
-        if self._seen is None or self._seen == self._used or self._seen != before:
-            return False
-        self._used = self._seen
-        return True
+    def look(self) -> Callable[[], None]:
+        """See which state the file is in; see `Follower`."""
+        seen = print_of(self._path)
+        return lambda: self._take(seen)
+
+    def _take(self, seen: FilePrint) -> None:
+        before, self._seen = self._seen, seen
+        if seen is not None and seen != self._used and seen == before:
+            self._used = seen
+            self._changed()
 
 
 def _place(path: str, problem: Problem) -> str:

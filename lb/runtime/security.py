@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from lb.domain.backend import AppProtocol, BackendSpec
-from lb.net.tls.client import ClientTlsBook
-from lb.net.tls.contexts import TlsError
+from lb.net.file_thread import FileThread
+from lb.net.tls.client import ClientTls, ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
-from lb.net.tls.watch import FileWatch
+from lb.net.tls.watch import FileWatch, Watched
 from lb.runtime.endpoints import Endpoint, endpoints
 from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
 from lb.settings.model import Settings
-
-_log = logging.getLogger(__name__)
 
 _MODES: Final = {
     ClientCertificateMode.REQUIRED: ClientCertificates.REQUIRED,
     ClientCertificateMode.OPTIONAL: ClientCertificates.OPTIONAL,
 }
+
+
+def look_now(watched: Watched) -> None:
+    """Read changed files at once, before there is a thread for that."""
+    apply = watched.look()
+    if apply is not None:
+        apply()
 
 
 @dataclass(slots=True)
@@ -32,6 +36,15 @@ class Security:
     """By name of the endpoint; plain ones are missing."""
     clients: ClientTlsBook
     watch: FileWatch
+    look_soon: Callable[[Watched], None] = look_now
+    """Has files read that are needed from now on: in a thread, once the process has one."""
+
+    def __post_init__(self) -> None:
+        self.clients.load_soon = self._load_soon
+
+    def use(self, files: FileThread) -> None:
+        """Read files in a thread from now on."""
+        self.look_soon = files.follow
 
     def replace(self, other: Security) -> None:
         """Take over what `make_security` made for other settings; `follow` then forgets what no
@@ -43,16 +56,17 @@ class Security:
     def follow(self, specs: Collection[BackendSpec]) -> None:
         """Load and watch what these backends need, wherever they come from; forget all else.
 
-        What cannot be loaded now is tried again by every connection.
+        Connections wait until it is loaded, and what cannot be loaded now is tried again.
         """
-        for spec in specs:
-            try:
-                _load(self.clients, spec)
-            except TlsError as error:
-                fields = {"backend": spec.name, "error": str(error)}
-                _log.error("TLS of a backend cannot be used", extra=fields)
-        self.clients.replace(self.clients, {spec.tls for spec in specs if spec.tls is not None})
+        used = {spec.tls for spec in specs if spec.tls is not None}
+        self.clients.replace(self.clients, used)
+        for settings in used:
+            for protocol in AppProtocol:
+                self.clients.find(settings, protocol)
         self._watch_all()
+
+    def _load_soon(self, tls: ClientTls) -> None:
+        self.look_soon(self.watch.add(tls))
 
     def _watch_all(self) -> None:
         self.watch.replace([*self.servers.values(), *self.clients])

@@ -28,7 +28,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
@@ -61,7 +61,7 @@ class Upgrader:
         self,
         product: Product,
         doors: Doors,
-        give_way: Callable[[int], None],
+        give_way: Callable[[int], Awaitable[None]],
         stop: Callable[[Peer, bool], None],
         command: tuple[str, ...] | None = None,
     ) -> None:
@@ -164,7 +164,7 @@ class Upgrader:
         _log.info("next process started", extra={"by": why, "pid": process.pid})
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
         peer = Peer("next process", reader, writer, self.news, self._stop)
-        reason = await self._until_ready(peer) or self._hand_over(peer, process)
+        reason = await self._until_ready(peer) or await self._hand_over(peer, process)
         if not reason:
             self._starting = None
             return process.pid
@@ -188,14 +188,16 @@ class Upgrader:
             self._deadline = None
         return self.closed
 
-    def _hand_over(self, peer: Peer, process: subprocess.Popen[bytes]) -> str:
+    async def _hand_over(self, peer: Peer, process: subprocess.Popen[bytes]) -> str:
         """Make the new process the service. Returns why that cannot be."""
         if process.poll() is not None:
             return "the new process ended as soon as it was ready; its log says why"
         try:
-            self._give_way(process.pid)
+            await self._give_way(process.pid)
         except LoadBalancerError as error:
             return str(error)
+        if self.closed:
+            return self.closed  # a stop came while the file was written
         _log.info("next process is ready", extra={"pid": process.pid})
         self.closed = f"process {process.pid} has taken over"
         self.successor = peer

@@ -37,6 +37,7 @@ from lb.domain.schedule import Scheduler
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
+from lb.net.file_thread import FileThread
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
@@ -54,7 +55,7 @@ from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
 from lb.runtime.load import LoadReaders, make_load_readers
 from lb.runtime.logs import Logs
-from lb.runtime.memory import held_ceiling, memory_limit
+from lb.runtime.memory import Memory, find_memory
 from lb.runtime.options import (
     attempt_times,
     fan_out_options,
@@ -129,9 +130,13 @@ class Product:
     loop_lag: LoopLag
     security: Security
     access: Access
+    files: FileThread
+    """Reads all files while the process runs."""
     reloads: Reloads
     scaling: ScalingSignal
     readers: LoadReaders
+    memory: Memory = field(default_factory=find_memory)
+    """What the process may use, as found at its start."""
     collector: LoadBalancerCollector = field(init=False)
     """Reads the other parts."""
 
@@ -153,6 +158,7 @@ class Product:
     async def aclose(self) -> None:
         """Close everything; what still runs is cut."""
         await self.discovery.aclose()
+        await self.files.aclose()
         await self.probes.aclose()
         await self.restorer.aclose()
         await self.warm_up.aclose()
@@ -174,14 +180,12 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         logs: where to tell of it.
         digest: of the text of the settings.
     """
-    security = make_security(settings)
-    access = make_access(settings)
+    security, access, files = _from_files(settings)
     rng = Random()
     directory = _directory(settings, rng)
     membership = Membership(directory)
-    timers = TimerWheel(asyncio.get_running_loop())
-    tasks = TaskOwner()
-    ledger = Ledger(held_ceiling(settings.limits.memory_bytes, memory_limit()))
+    timers, tasks = TimerWheel(asyncio.get_running_loop()), TaskOwner()
+    ledger = Ledger(find_memory().ceiling(settings.limits.memory_bytes))
     meter = Meter(max_models=settings.metrics.model_labels)
     sink = request_sink(settings, logs, meter, rng)
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
@@ -193,7 +197,8 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
-    discovery = make_discovery(directory, membership, (http1, http2), meter, fan_out, security)
+    followers = (http1, http2), meter, fan_out, security
+    discovery = make_discovery(directory, membership, followers, files)
     discovery.configure(settings)
     reloads = Reloads(digest, time.time())  # noqa: TID251  # Prometheus wants Unix time
     product = Product(
@@ -220,12 +225,20 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         loop_lag=LoopLag(),
         security=security,
         access=access,
+        files=files,
         reloads=reloads,
         scaling=_scaling(settings, meter, dispatcher, timers),
         readers=_readers(settings, directory, askers[1], scheduler, models),
     )
     product.collector = LoadBalancerCollector(_metric_sources(product, logs))
     return product
+
+
+def _from_files(settings: Settings) -> tuple[Security, Access, FileThread]:
+    """What is read from files at the start, and the thread that reads them from then on."""
+    security, access, files = make_security(settings), make_access(settings), FileThread()
+    security.use(files)
+    return security, access, files
 
 
 def _patience(
@@ -276,6 +289,7 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         expiries=product.security.watch.expiries,
         reload_failures=lambda: product.security.watch.failures,
         token_requests=lambda: product.access.gate.requests,
+        file_stalls=lambda: (product.files.stalls, product.files.stalled),
         token_failures=lambda: product.access.tokens.failures,
         model_tables=lambda: table_statuses(product.directory, time.monotonic()),
         ready_backends=lambda: ready_backends(product.directory, product.meter.max_models),
@@ -447,8 +461,9 @@ def scrape_targets(product: Product) -> list[Target]:
         if settings is None:
             targets.append(Target(spec.name, address))
         else:
-            tls = book.load(settings, AppProtocol.HTTP)
-            targets.append(Target(spec.name, address, tls.context, tls.server_name(address)))
+            tls = book.find(settings, AppProtocol.HTTP)
+            if tls is not None and tls.is_loaded:
+                targets.append(Target(spec.name, address, tls.context, tls.server_name(address)))
     return targets
 
 

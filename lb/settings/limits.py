@@ -71,7 +71,8 @@ class LimitSettings(Section):
     memory_bytes: Size = 0
     """All bytes held for requests and answers under way. Past it new requests are refused, then
     the largest holder is cut. 0 is a quarter of the memory limit of the container or machine, at
-    most 512 MiB."""
+    most 512 MiB. With `ulimit -v` or `ulimit -d` it is never more than half of what the process may
+    still allocate after its start."""
     concurrent_streams: Annotated[PositiveCount, Field(le=(1 << 31) - 1)] = 1024
     """gRPC calls at once on one connection of a client; the client queues the rest itself."""
     stream_window_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 1 << 20

@@ -112,6 +112,16 @@ TOKENS: Final = (
         _COUNTER,
         "Times that changed files of tokens could not be used; the ones before stay in use.",
     ),
+    MetricSpec(
+        "triton_lb_file_stalls_total",
+        _COUNTER,
+        "Times that a file did not answer for five seconds, as on a network file system whose "
+        "server is gone; what was read before stays in use.",
+        ("file",),
+    ),
+    MetricSpec(
+        "triton_lb_stalled_file_reads", _GAUGE, "Reads of files that do not answer at the moment."
+    ),
 )
 CLIENTS: Final = (
     MetricSpec("triton_lb_connections", _GAUGE, "Open connections of clients.", ("protocol",)),

@@ -138,6 +138,8 @@ class Sources:
     token_requests: Callable[[], Mapping[str, int]]
     """By name of the token."""
     token_failures: Callable[[], int]
+    file_stalls: Callable[[], tuple[Mapping[str, int], int]]
+    """How often each file did not answer, and how many reads hang now."""
     model_tables: Callable[[], Iterable[ModelTableStatus]]
     ready_backends: Callable[[], Iterable[tuple[str, int]]]
     """Models, as many as have labels, and how many backends have each ready."""
@@ -256,6 +258,10 @@ class LoadBalancerCollector:
             **_reload_rows(sources.reloads),
             "triton_lb_token_requests_total": self._token_requests,
             "triton_lb_token_reload_failures_total": lambda: [((), sources.token_failures())],
+            "triton_lb_file_stalls_total": lambda: [
+                ((file,), count) for file, count in sources.file_stalls()[0].items()
+            ],
+            "triton_lb_stalled_file_reads": lambda: [((), sources.file_stalls()[1])],
             "triton_lb_connections": self._traffic("connections"),
             "triton_lb_connections_accepted_total": self._traffic("accepted"),
             "triton_lb_connection_errors_total": self._reasons("connection_errors"),

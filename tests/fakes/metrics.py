@@ -68,6 +68,7 @@ class Counters:
                 reload_failures=lambda: 2,
                 token_requests=lambda: {"team-a": 3, "team-b": 0},
                 token_failures=lambda: 1,
+                file_stalls=lambda: ({"/mnt/tokens": 3}, 1),
                 model_tables=lambda: [
                     ModelTableStatus(
                         backend="b0", ready=3, age_s=1.5, missing=1, differing=2, reconfigured=3

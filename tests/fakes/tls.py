@@ -13,6 +13,7 @@ from typing import NamedTuple
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
+from lb.net.tls.watch import FileWatch
 from tests.fakes.certificates import CLIENT, Authority
 
 Factory = Callable[[], asyncio.Protocol]
@@ -67,6 +68,14 @@ class World:
         if pair is not None:
             context.load_cert_chain(*pair)
         return context
+
+
+def look(watch: FileWatch) -> None:
+    """Have everything that is watched look at its files, and put the news in force."""
+    for watched in watch:
+        apply = watched.look()
+        if apply is not None:
+            apply()
 
 
 class Listening(NamedTuple):

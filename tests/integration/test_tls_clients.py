@@ -24,7 +24,7 @@ from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_server, path
 from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend, soon
 from tests.fakes.http1_relay import running_http1_relay
 from tests.fakes.relay import running_relay
-from tests.fakes.tls import Listening, World, shake, tls_listener
+from tests.fakes.tls import Listening, World, look, shake, tls_listener
 
 BOTH_LOOPS = True
 
@@ -233,7 +233,7 @@ async def test_a_session_does_not_outlive_a_change_of_the_authorities(world: Wor
         context = world.client_context(pair=pair)
         first = await asyncio.to_thread(shake, listening.port, context)
         Authority("Another CA").write(world.folder)
-        listening.tls.load()
+        listening.tls.load()()
         with pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
             await asyncio.to_thread(shake, listening.port, context, session=first.session)
 
@@ -554,7 +554,7 @@ async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
         running_http1_relay() as relay,
         tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
     ):
-        watch.add([listening.tls])
+        watch.add(listening.tls)
         context = world.client_context()
         contexts = set()
         for _ in range(50):
@@ -562,7 +562,7 @@ async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
             running = asyncio.gather(*clients)
             await asyncio.sleep(0)
             world.pair("server", "localhost")
-            watch.look()
+            look(watch)
             contexts.add(listening.tls.context("localhost"))
             answers = await running
             assert all(seen.answer.startswith(b"HTTP/1.1 200 ") for seen in answers)

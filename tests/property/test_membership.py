@@ -175,22 +175,20 @@ class Pool(RuleBasedStateMachine):
         self.running.append(Running(exchange, backend))
 
     def _may_get_new(self, protocol: AppProtocol) -> set[Backend]:
-        """Written anew, plainly: the enabled ones that are up; only while none of these was probed
-        and some may be, those that leave."""
+        """Written anew, plainly: the enabled ones that are up, and where there are none those that
+        leave and stand in for them."""
         enabled, leaving = [], []
         for record in self.directory.records:
             port = record.port(protocol)
             assert port is not None
             if record.admin is AdminState.ENABLED:
                 enabled.append((record.backend, port.health.state))
-            elif record.admin is AdminState.LEAVING and record.word is AdminState.ENABLED:
+            elif protocol in record.stands_in:
                 leaving.append((record.backend, port.health.state))
         good = {backend for backend, state in enabled if state is BackendState.UP}
         suspected = {backend for backend, state in enabled if state is BackendState.SUSPECTED}
         if good or suspected:
             return good or suspected
-        if not any(state is BackendState.STARTING for _, state in enabled):
-            return set()
         up = {backend for backend, state in leaving if state is BackendState.UP}
         return up or {backend for backend, state in leaving if state is BackendState.SUSPECTED}
 
@@ -249,6 +247,25 @@ class Pool(RuleBasedStateMachine):
             assert backend.in_flight == counts.pop(id(backend), 0)
             assert backend.in_flight == sum(port.port.in_flight for port in record.ports)
         assert not counts, "a backend with requests is not forgotten"
+
+    @invariant()
+    def who_stands_in_leaves_and_nobody_else_is_up(self) -> None:
+        for record in self.directory.records:
+            assert not record.stands_in or record.admin is AdminState.LEAVING
+            assert not record.stands_in or record.word is AdminState.ENABLED
+            assert not (record.stands_in and record.is_dismissed)
+            for protocol in record.stands_in:
+                wanted = [
+                    (other, other.port(protocol))
+                    for other in self.directory.records
+                    if other.admin is not AdminState.LEAVING
+                ]
+                assert wanted, "there is somebody to stand in for"
+                assert not any(
+                    port is not None and port.health.state is BackendState.UP
+                    for other, port in wanted
+                    if other.admin is AdminState.ENABLED
+                )
 
     @invariant()
     def who_leaves_has_a_reason_to_be_there(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
-from lb.domain.errors import UpstreamError
-from lb.domain.outcome import Outcome
+from lb.net.files import FilePrint, print_of
 from lb.net.tls.contexts import (
     TlsError,
     load_pair,
@@ -17,11 +18,24 @@ from lb.net.tls.contexts import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One state of the files, replaced as a whole."""
+
+    context: ssl.SSLContext
+    expiries: tuple[tuple[str, int], ...]
+    prints: tuple[FilePrint, ...]
+
+
 class ClientTls:
     """One backend's TLS for one protocol. Backends with equal settings share it."""
 
-    def __init__(self, settings: BackendTls, protocol: AppProtocol) -> None:
-        """Load everything.
+    def __init__(self, settings: BackendTls, protocol: AppProtocol, *, later: bool = False) -> None:
+        """
+        Args:
+            settings: of the backend.
+            protocol: spoken over it.
+            later: read no file now; `load` follows, and connections wait for that.
 
         Raises:
             TlsError: a file cannot be used.
@@ -32,7 +46,39 @@ class ClientTls:
         self.sessions: dict[tuple[Address, str], ssl.SSLSession] = {}
         """The newest session by address and the name that was verified: a resumed connection
         is not verified again, so a session must never serve for another name."""
-        self.context, self.expiries = self._read()
+        self.settled = asyncio.Event()
+        """It is loaded, or cannot be."""
+        self.problem: TlsError | None = None
+        """Why it cannot be loaded."""
+        self._loaded: _Loaded | None = None
+        if not later:
+            self.load()()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is a context to connect with."""
+        return self._loaded is not None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """How to connect.
+
+        Raises:
+            TlsError: it is not loaded.
+        """
+        if self._loaded is None:
+            raise self.problem or TlsError("certificates have not been read yet")
+        return self._loaded.context
+
+    @property
+    def expiries(self) -> tuple[tuple[str, int], ...]:
+        """Files of certificates in use, and the Unix times at which they end."""
+        return () if self._loaded is None else self._loaded.expiries
+
+    @property
+    def prints(self) -> tuple[FilePrint, ...]:
+        """State of the files when they were last loaded; empty before that."""
+        return () if self._loaded is None else self._loaded.prints
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -41,14 +87,25 @@ class ClientTls:
         named = (settings.ca, settings.certificate, settings.key)
         return tuple(dict.fromkeys(file for file in named if file))
 
-    def load(self) -> None:
-        """Read the files again; connections that stand are left alone.
+    def load(self) -> Callable[[], None]:
+        """Read the files, and return what puts them in force. Open connections are left alone.
 
         Raises:
-            TlsError: a file cannot be used; everything stays as it was.
+            TlsError: a file cannot be used.
         """
-        self.context, self.expiries = self._read()
-        self.sessions = {}
+        loaded = self._read()
+
+        def apply() -> None:
+            self._loaded, self.problem = loaded, None
+            self.sessions = {}
+            self.settled.set()
+
+        return apply
+
+    def failed(self, error: TlsError) -> None:
+        """A file cannot be used, and there is no context from before."""
+        self.problem = error
+        self.settled.set()
 
     def server_name(self, address: Address) -> str:
         """The name that the backend's certificate must have."""
@@ -60,17 +117,26 @@ class ClientTls:
         wanted = self.protocol.alpn
         return protocol == wanted or (protocol is None and self.protocol is AppProtocol.HTTP)
 
-    def _read(self) -> tuple[ssl.SSLContext, tuple[tuple[str, int], ...]]:
+    def _read(self) -> _Loaded:
         settings = self.settings
+        prints = tuple(map(print_of, self.files))
         context = make_client_context([self.protocol.alpn])
         if settings.ca:
             trust(context, settings.ca)
         else:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         if not settings.certificate:
-            return context, ()
+            return _Loaded(context, (), prints)
         load_pair(context, settings.certificate, settings.key)
-        return context, ((settings.certificate, read_leaf(settings.certificate).not_after),)
+        expiry = (settings.certificate, read_leaf(settings.certificate).not_after)
+        return _Loaded(context, (expiry,), prints)
+
+
+def _load_now(tls: ClientTls) -> None:
+    try:
+        tls.load()()
+    except TlsError as error:
+        tls.failed(error)
 
 
 class ClientTlsBook:
@@ -78,6 +144,9 @@ class ClientTlsBook:
 
     def __init__(self) -> None:
         self._known: dict[tuple[BackendTls, AppProtocol], ClientTls] = {}
+        self.load_soon: Callable[[ClientTls], None] = _load_now
+        """Has a `ClientTls` loaded that was not needed before. The process does that in a thread,
+        since the event loop must not wait for files."""
 
     def __iter__(self) -> Iterator[ClientTls]:
         return iter(tuple(self._known.values()))
@@ -93,25 +162,22 @@ class ClientTlsBook:
         self._known = {key: tls for key, tls in other._known.items() if key[0] in used}
 
     def load(self, settings: BackendTls, protocol: AppProtocol) -> ClientTls:
-        """The TLS of a port, loaded unless it is known.
+        """The TLS of a port, loaded at once unless it is. May wait for files.
 
         Raises:
             TlsError: a file cannot be used.
         """
         found = self._known.get((settings, protocol))
-        if found is None:
+        if found is None or not found.is_loaded:
             found = self._known[settings, protocol] = ClientTls(settings, protocol)
         return found
 
     def find(self, settings: BackendTls | None, protocol: AppProtocol) -> ClientTls | None:
-        """The TLS to dial a port with; None where it has none.
-
-        Raises:
-            UpstreamError: CONNECT_FAILED, when it was not loaded before and cannot be.
-        """
+        """The TLS to dial a port with, loaded or soon to be; None where it has none."""
         if settings is None:
             return None
-        try:
-            return self.load(settings, protocol)
-        except TlsError as error:
-            raise UpstreamError(Outcome.CONNECT_FAILED, str(error)) from error
+        found = self._known.get((settings, protocol))
+        if found is None:
+            found = self._known[settings, protocol] = ClientTls(settings, protocol, later=True)
+            self.load_soon(found)
+        return found

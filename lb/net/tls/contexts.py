@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.domain.errors import LoadBalancerError
+from lb.net import files
 from lb.wire.tls.certificate import Certificate, CertificateError, read_certificate
 
 _CIPHERS: Final = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -54,10 +55,12 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     Raises:
         TlsError: a file cannot be read, the key is another one's, or both are no good.
     """
-    read_text(certificate)  # the library does not say which of the two is missing
+    # The library does not say which of the two is missing, and would wait for a FIFO.
+    read_text(certificate)
     read_text(key)
     try:
-        context.load_cert_chain(certificate, key, _refuse_password)
+        with files.touching(certificate):
+            context.load_cert_chain(certificate, key, _refuse_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(f"{key} is not the key of {certificate}") from error
@@ -103,8 +106,7 @@ def read_text(path: str) -> str:
         TlsError: it cannot be read.
     """
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(_MAX_FILE)
+        return files.read_text(path, _MAX_FILE, encoding="ascii", errors="replace")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TlsError(f"cannot read {path}: {reason}") from error

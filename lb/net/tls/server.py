@@ -8,11 +8,12 @@ others, so resuming it can never get round what they ask for.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from lb.net.tls.contexts import load_pair, make_server_context, read_leaf, trust
+from lb.net.files import FilePrint, print_of
+from lb.net.tls.contexts import TlsError, load_pair, make_server_context, read_leaf, trust
 
 
 class ClientCertificates(Enum):
@@ -45,6 +46,7 @@ class _Loaded:
     wildcard: dict[str, ssl.SSLContext]
     """By what follows the star's label."""
     expiries: tuple[tuple[str, int], ...]
+    prints: tuple[FilePrint, ...]
 
 
 class ServerTls:
@@ -78,13 +80,32 @@ class ServerTls:
         """Files of certificates in use, and the Unix times at which they end."""
         return self._loaded.expiries
 
-    def load(self) -> None:
-        """Read the files again; connections that stand are left alone.
+    @property
+    def prints(self) -> tuple[FilePrint, ...]:
+        """State of the files when they were last loaded."""
+        return self._loaded.prints
+
+    @property
+    def is_loaded(self) -> bool:
+        """Always: a listener does not begin without its certificates."""
+        return True
+
+    def failed(self, error: TlsError) -> None:
+        """Never called: it was loaded before."""
+
+    def load(self) -> Callable[[], None]:
+        """Read the files again, and return what puts them in force. Open connections are left
+        alone.
 
         Raises:
-            TlsError: a file cannot be used; everything stays as it was.
+            TlsError: a file cannot be used.
         """
-        self._loaded = self._read()
+        loaded = self._read()
+
+        def apply() -> None:
+            self._loaded = loaded
+
+        return apply
 
     def context(self, server_name: str) -> ssl.SSLContext:
         """The context for a server name in lower case: of the certificate with that very name,
@@ -96,6 +117,7 @@ class ServerTls:
         return found or loaded.default
 
     def _read(self) -> _Loaded:
+        prints = tuple(map(print_of, self.files))
         contexts = []
         exact: dict[str, ssl.SSLContext] = {}
         wildcard: dict[str, ssl.SSLContext] = {}
@@ -110,7 +132,7 @@ class ServerTls:
                     wildcard.setdefault(name[2:], context)
                 else:
                     exact.setdefault(name, context)
-        return _Loaded(contexts[0], exact, wildcard, tuple(expiries))
+        return _Loaded(contexts[0], exact, wildcard, tuple(expiries), prints)
 
     def _make(self, certificate: str, key: str) -> ssl.SSLContext:
         context = make_server_context(self.alpn)

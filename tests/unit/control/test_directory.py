@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import pytest
 
 from lb.balancing.policies import make_policy
-from lb.control.directory import BackendDirectory, StillLeavingError
+from lb.control.directory import LEAVING_S, BackendDirectory, StillLeavingError
 from lb.control.record import Member, PortRecord
 from lb.domain.backend import (
     Address,
@@ -25,7 +25,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.health.models import ModelList
 from lb.health.outliers import OutlierRules
 from lb.health.port import Finding
-from lb.health.ramp import RampRules
+from lb.health.ramp import RampRules, Ramps
 from lb.probes.probe import ProbeResult
 from tests.fakes.backends import make_spec
 
@@ -692,12 +692,71 @@ def test_those_that_leave_serve_until_the_first_newcomer_is_probed() -> None:
     assert eligible(directory, GRPC) == ["c"]
 
 
-def test_those_that_leave_do_not_stand_in_for_newcomers_that_are_down() -> None:
+def test_those_that_leave_stand_in_until_one_newcomer_has_been_up() -> None:
     directory = make_directory("a")
+    cut: list[Backend] = []
+    directory.cut = cut.append
     directory.replace([Member(make_spec("c"))], 105.0)
     for protocol in (HTTP, GRPC):
         found(directory, port_of(directory, "c", protocol), REFUSED, 105.2)
+    for now in (110.0, 110.1, 105.0 + 2 * LEAVING_S, 105.1 + 2 * LEAVING_S):
+        directory.look(now)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
+    now = 106.0 + 2 * LEAVING_S
+    backend_of(directory, "a").in_flight = 1
+    for protocol in (HTTP, GRPC):
+        for _ in range(3):
+            found(directory, port_of(directory, "c", protocol), READY, now)
+        assert eligible(directory, protocol) == ["c"]
+    directory.look(now + 0.1)
+    assert cut == [], "what runs there has its time from now on"
+    for protocol in (HTTP, GRPC):
+        found(directory, port_of(directory, "c", protocol), REFUSED, now + 0.2)
     assert eligible(directory, HTTP) == eligible(directory, GRPC) == []
+
+
+def test_nobody_stands_in_for_none_or_for_those_that_were_up() -> None:
+    directory = make_directory("a", "b")
+    directory.replace([Member(make_spec("b"))], 105.0)
+    found(directory, port_of(directory, "b", HTTP), REFUSED, 105.2)
+    assert eligible(directory, HTTP) == []
+    directory = make_directory("a")
+    directory.replace([Member(make_spec("c"))], 105.0)
+    assert eligible(directory, HTTP) == ["a"]
+    directory.replace([], 106.0)
+    assert eligible(directory, HTTP) == []
+
+
+def test_a_newcomer_that_is_up_before_it_is_enabled_relieves_them_then() -> None:
+    directory = make_directory("a")
+    directory.replace([Member(make_spec("c"))], 105.0)
+    directory.set_admin("c", AdminState.DRAINING, 105.1)
+    found(directory, port_of(directory, "c", HTTP), READY, 105.2)
+    assert eligible(directory, HTTP) == ["a"]
+    directory.set_admin("c", AdminState.ENABLED, 105.3)
+    assert eligible(directory, HTTP) == ["c"]
+
+
+def test_hundreds_that_begin_at_once_have_their_shares_set_once() -> None:
+    directory = make_directory(*(f"b{number}" for number in range(200)), ready=False)
+    directory.ramps.rules = RampRules()
+    looks: list[int] = []
+    put_off: list[Callable[[], None]] = []
+    directory.put_off = put_off.append
+
+    class Counted(Ramps):
+        def look(self, serving: Iterable[Backend], now: float) -> bool:
+            looks.append(len(list(serving)))
+            return super().look(serving, now)
+
+    directory.ramps = Counted(directory.ramps.rules)
+    for port in tuple(directory.ports()):
+        found(directory, port, READY, 102.0)
+    assert looks == []
+    for publish in put_off:
+        publish()
+    assert looks == [200]
+    assert len(eligible(directory, HTTP)) == 200
 
 
 def test_nothing_can_be_said_of_a_backend_that_leaves() -> None:

@@ -13,7 +13,7 @@ from lb.kserve.facts import Configured
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
 from tests.fakes.backends import make_spec
-from tests.fakes.http1_backend import soon
+from tests.fakes.http1_backend import eventually, soon
 
 STATELESS, STATEFUL = ModelFacts(is_stateful=False), ModelFacts(is_stateful=True, idle_s=5.0)
 
@@ -159,6 +159,34 @@ async def test_versions_that_others_have_replaced_do_not_count_any_more() -> Non
 async def test_what_is_known_of_many_models_is_published_a_few_times() -> None:
     names = [f"m{at}" for at in range(3000)]
     async with keeping(**dict.fromkeys(names, Configured(STATELESS))) as bench:
-        bench.keeper.read_missing(bench.record(*(name.encode() for name in names)))
+        record = bench.record(*(name.encode() for name in names))
+        bench.keeper.retain(record.models.names, record.models.ready)
+        bench.keeper.read_missing(record)
         assert len(await bench.idle()) == 3000
         assert len(bench.published) < 25
+
+
+async def test_names_that_are_replaced_again_and_again_are_read_a_few_each_second() -> None:
+    async with keeping() as bench:
+        keeper = bench.keeper
+
+        def refresh(generation: int) -> None:
+            """All models of the only backend have other names than before."""
+            names = (f"m{generation}-{at}".encode() for at in range(2000))
+            record = bench.record(*names)
+            keeper.retain(record.models.names, record.models.ready)
+            keeper.read_missing(record)
+
+        async def asked(count: int) -> None:
+            await eventually(lambda: len(bench.questions.asked) >= count)
+
+        refresh(0)
+        await asked(2000)
+        for generation in range(1, 6):
+            bench.now += 2.0
+            refresh(generation)
+            # What was saved, then 20 for each second, and no names that nobody lists any more.
+            await asked(2200 + 40 * (generation - 1))
+        assert len(bench.questions.asked) <= 2200 + 40 * 5
+        assert all(version[0].startswith(b"m5-") for version in keeper._wanted)
+        assert len(keeper._wanted) <= 2000

@@ -14,9 +14,12 @@ from lb.control.membership import (
     RuntimeChanges,
     member_of,
 )
-from lb.domain.backend import AdminState
+from lb.control.record import Member
+from lb.domain.backend import AdminState, AppProtocol, Backend
+from lb.health.port import Finding
 from lb.health.thresholds import Thresholds
 from lb.probes.plan import ProbeKind
+from lb.probes.probe import ProbeResult
 from lb.settings.backends import BackendSettings, HealthSettings
 
 
@@ -39,6 +42,9 @@ class Bench:
     @property
     def names(self) -> list[str]:
         return [record.backend.name for record in self.directory.records]
+
+    def eligible(self) -> tuple[Backend, ...]:
+        return self.directory.ref.current.placement(AppProtocol.HTTP).eligible
 
     def origin(self, name: str) -> str:
         return self.directory.find(name).member.origin
@@ -169,7 +175,7 @@ def test_there_are_only_so_many(caplog: pytest.LogCaptureFixture) -> None:
         bench.found("dns", *found)
         assert bench.names == ["a", "d"]
     told = [each for each in caplog.records if each.message == "too many backends"]
-    assert [vars(each)["backend"] for each in told] == ["e", "f"]
+    assert [vars(each)["left_out"] for each in told] == ["e"], "once as long as there are"
     with pytest.raises(MembershipError, match="there are 2 backends already"):
         bench.membership.add(entry("x"))
     bench.membership.remove("a")
@@ -216,3 +222,33 @@ def test_backends_at_one_address_are_told_once(caplog: pytest.LogCaptureFixture)
         ("b", "a"),
         ("c", "a"),
     ]
+
+
+def test_of_very_many_entries_no_more_are_looked_at_than_there_may_be() -> None:
+    bench = Bench(sources=("file",), most=10)
+    entries = [entry(f"b{number}") for number in range(5000)]
+    seen: list[str] = []
+    original = bench.membership._member
+
+    def member(origin: str, one: BackendSettings) -> Member:
+        seen.append(one.known_as)
+        return original(origin, one)
+
+    bench.membership._member = member  # type: ignore[method-assign]
+    bench.membership.found("file", entries)
+    assert seen == bench.names == [f"b{number}" for number in range(10)]
+    bench.membership.remove("b3")
+    assert bench.names == [f"b{number}" for number in range(11) if number != 3]
+
+
+def test_what_the_operator_removes_does_not_stand_in_for_others() -> None:
+    bench = Bench("a")
+    for port in bench.directory.find("a").ports:
+        for _ in range(3):
+            bench.directory.probed(port, ProbeResult(Finding.READY), 100.0)
+    bench.configure("c")
+    assert [each.name for each in bench.eligible()] == ["a"]
+    bench.membership.remove("a")
+    assert bench.eligible() == ()
+    bench.directory.look(100.1)
+    assert bench.names == ["c"]

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -396,3 +397,38 @@ async def test_what_could_not_be_compared_is_withheld_until_it_is(
         assert ready_meanwhile[:3] == [False] * 3
         assert bench.restored()["configuration", "failed"] == 1
         assert bench.restored()["configuration", "restored"] == 1
+
+
+async def test_many_that_come_back_at_once_share_rounds_and_go_on_one_by_one() -> None:
+    count = 40
+    async with restoring(**{f"t{number}": full() for number in range(count)}) as bench:
+        loop = asyncio.get_running_loop()
+        rounds: list[int] = []
+        compared: list[int] = []
+        iteration = 0
+        refreshed, others = bench.watch.refreshed, bench.restorer._others
+
+        def count_iteration() -> None:
+            nonlocal iteration
+            iteration += 1
+            loop.call_soon(count_iteration)
+
+        async def count_round(records: Iterable[BackendRecord]) -> None:
+            rounds.append(iteration)
+            await refreshed(records)
+
+        async def count_settings(_record: BackendRecord, _lacking: Missing) -> bool:
+            compared.append(iteration)
+            return True
+
+        bench.watch.refreshed = count_round  # type: ignore[method-assign]
+        bench.restorer._restore_settings = count_settings  # type: ignore[method-assign]
+        assert len(others()) == count
+        for number in range(1, count):
+            bench.find(f"t{number}", Finding.REFUSED)
+        for number in range(1, count):
+            bench.find(f"t{number}", Finding.READY)
+        count_iteration()
+        await eventually(lambda: len(compared) == count - 1)
+        assert len(rounds) <= 3, "each needs one that begins from when it joins"
+        assert max(Counter(compared).values()) <= 2

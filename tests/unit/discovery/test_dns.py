@@ -10,6 +10,7 @@ from dns.rcode import Rcode
 
 from lb.discovery.dns import DnsSource
 from lb.discovery.source import Entries, SourceError
+from lb.net.file_thread import FileThread
 from lb.settings.discovery import DnsSettings
 from tests.fakes.dns_server import DnsServer, dns_server
 
@@ -29,7 +30,9 @@ class Bench:
     def __init__(self, server: DnsServer, **settings: Any) -> None:
         self.now = 100.0
         config = {"servers": [server.address], "timeout": "1s", **settings}
-        self.source = DnsSource(DnsSettings.model_validate(config), clock=lambda: self.now)
+        self.source = DnsSource(
+            DnsSettings.model_validate(config), FileThread(), clock=lambda: self.now
+        )
 
     async def next(self) -> Entries:
         self.now += 1000.0

@@ -8,6 +8,7 @@ import pytest
 
 from lb.discovery.file import FileSource
 from lb.discovery.source import Entries, SourceError
+from lb.net.file_thread import FileThread
 from lb.settings.listed import read_backends
 
 
@@ -23,7 +24,7 @@ class Bench:
         if text is not None:
             self.put(text)
         self.reads = 0
-        self.source = FileSource(str(self.path), self._read, interval_s=0.005)
+        self.source = FileSource(str(self.path), self._read, FileThread(), interval_s=0.005)
 
     def _read(self, path: str) -> Entries:
         self.reads += 1
@@ -90,7 +91,10 @@ async def test_a_file_that_is_whole_at_the_second_look_was_never_bad(tmp_path: P
     bench = Bench(tmp_path, "- http: a:1\n")
     texts = iter(["- http: a:1\n", "- http: [", "- http: b:1\n"])
     source = FileSource(
-        str(bench.path), lambda _path: read_backends(next(texts), str, {}), interval_s=0.005
+        str(bench.path),
+        lambda _path: read_backends(next(texts), str, {}),
+        FileThread(),
+        interval_s=0.005,
     )
     await source.next()
     bench.put("whatever it is")
@@ -122,7 +126,8 @@ async def test_of_very_many_problems_the_first_are_told(tmp_path: Path) -> None:
 
 
 async def test_a_source_is_the_same_while_what_it_goes_by_is() -> None:
-    source = FileSource("/a/b.yaml", read)
+    files = FileThread()
+    source = FileSource("/a/b.yaml", read, files)
     assert source.name == "file:/a/b.yaml"
-    assert source.config == FileSource("/a/b.yaml", read).config
-    assert source.config != FileSource("/a/b.yaml", read, goes_by="more").config
+    assert source.config == FileSource("/a/b.yaml", read, files).config
+    assert source.config != FileSource("/a/b.yaml", read, files, goes_by="more").config

@@ -12,6 +12,7 @@ import pytest
 from lb.discovery.kubernetes import KubernetesSource
 from lb.discovery.kubernetes_login import Login
 from lb.discovery.source import Entries, SourceError
+from lb.net.file_thread import FileThread
 from lb.settings.kubernetes import KubernetesSettings
 from tests.fakes.kubernetes import KubernetesApi, endpoint, kubernetes_api, leaving, until
 
@@ -34,7 +35,7 @@ class Bench:
         self.settings = KubernetesSettings.model_validate(config)
         self.login = api.login
         self.source = KubernetesSource(
-            self.settings, Random(1), log_in=self._log_in, first_pause_s=0.01
+            self.settings, Random(1), FileThread(), log_in=self._log_in, first_pause_s=0.01
         )
 
     def _log_in(self) -> Login:
@@ -363,7 +364,7 @@ async def test_a_page_that_comes_too_late_lets_the_list_begin_again(api: Kuberne
 
 async def test_pauses_grow_and_differ_from_one_another(api: KubernetesApi) -> None:
     settings = Bench(api).settings
-    sources = [KubernetesSource(settings, Random(seed)) for seed in range(50)]
+    sources = [KubernetesSource(settings, Random(seed), FileThread()) for seed in range(50)]
     assert {source.pause_s() for source in sources} == {0.0}
     for failures, longest in ((1, 0.25), (4, 2.0), (8, 30.0), (20, 30.0)):
         for source in sources:

@@ -13,6 +13,7 @@ import yaml
 from lb.discovery.kubernetes import KubernetesSource
 from lb.discovery.kubernetes_login import Login, log_in_as_pod, log_in_by_file
 from lb.discovery.source import Entries, SourceError
+from lb.net.file_thread import FileThread
 from lb.settings.kubernetes import KubernetesSettings
 from tests.fakes.certificates import CLIENT, Authority
 from tests.fakes.kubernetes import KubernetesApi, endpoint, server_context
@@ -73,7 +74,7 @@ class Cluster:
     async def found(self, login: Login) -> Entries:
         """What a source finds that logs in so; it is found before anything is watched."""
         settings = KubernetesSettings(service="triton", http_port="http", timeout=5.0)
-        source = KubernetesSource(settings, Random(1), log_in=lambda: login)
+        source = KubernetesSource(settings, Random(1), FileThread(), log_in=lambda: login)
         try:
             return await source.next()
         finally:

@@ -1,10 +1,15 @@
-"""States of files."""
+"""Regular files, what is none, and states of files."""
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from pathlib import Path
 
-from lb.net.files import print_of
+import pytest
+
+from lb.net.files import TOUCHED, print_of, read_text, touching
 
 
 def test_a_file_that_is_left_alone_keeps_its_print(tmp_path: Path) -> None:
@@ -23,3 +28,52 @@ def test_a_file_that_was_replaced_has_another_print_also_through_a_link(tmp_path
     assert before == print_of(str(file))
     other.replace(file)
     assert print_of(str(link)) != before
+
+
+def test_text_is_read_through_links_and_up_to_a_limit(tmp_path: Path) -> None:
+    file, link = tmp_path / "a", tmp_path / "link"
+    file.write_text("text é")
+    link.symlink_to(file)
+    assert read_text(str(link)) == "text é"
+    assert read_text(str(file), 2) == "te"
+    assert read_text(str(file), encoding="ascii", errors="replace").startswith("text ")
+    with pytest.raises(UnicodeDecodeError):
+        read_text(str(file), encoding="ascii")
+    with pytest.raises(FileNotFoundError):
+        read_text(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("fifo", "it is a FIFO or pipe, not a regular file"),
+        ("folder", "it is a directory, not a regular file"),
+        ("device", "it is a device, not a regular file"),
+        ("socket", "No such device or address"),
+    ],
+)
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(
+    tmp_path: Path, kind: str, shown: str
+) -> None:
+    path = tmp_path / kind
+    with socket.socket(socket.AF_UNIX) as listener:
+        match kind:
+            case "fifo":
+                os.mkfifo(path)
+            case "folder":
+                path.mkdir()
+            case "device":
+                path.symlink_to("/dev/zero")
+            case _:
+                listener.bind(str(path))
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(OSError, match=shown) as caught:
+            read_text(str(path))
+        assert caught.value.strerror == shown
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_thread_says_which_file_it_waits_for() -> None:
+    with touching("/mnt/a"):
+        assert TOUCHED[threading.get_ident()][0] == "/mnt/a"
+    assert threading.get_ident() not in TOUCHED

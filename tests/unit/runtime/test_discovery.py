@@ -15,6 +15,7 @@ from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.domain.backend import Backend
+from lb.net.file_thread import FileThread
 from lb.runtime.discovery import Discovery, make_sources
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import Product, build
@@ -31,7 +32,9 @@ class Bench:
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.membership = Membership(self.directory)
         self.renewed: list[Backend] = []
-        self.discovery = Discovery(self.directory, self.membership, self.renewed.append)
+        self.discovery = Discovery(
+            self.directory, self.membership, self.renewed.append, FileThread()
+        )
 
     @property
     def names(self) -> list[str]:
@@ -99,7 +102,7 @@ async def test_files_are_read_as_the_configuration_is(
     monkeypatch.setenv("WEIGHT_HEADER", "secret")
     path = tmp_path / "backends.yaml"
     path.write_text("- http: a:1\n  headers: {x: '${WEIGHT_HEADER}'}\n")
-    (source,) = make_sources(settings(discovery={"files": [str(path)]}))
+    (source,) = make_sources(settings(discovery={"files": [str(path)]}), FileThread())
     (entry,) = await source.next()
     assert entry.headers == {"x": "secret"}
 
@@ -108,7 +111,8 @@ def test_sources_of_every_kind_are_made_in_the_order_of_their_rank() -> None:
     cluster = {"service": "t", "http_port": "http"}
     lookup = {"host": "t.test.", "http_port": 1}
     made = make_sources(
-        settings(discovery={"files": ["f"], "kubernetes": [cluster], "dns": [lookup]})
+        settings(discovery={"files": ["f"], "kubernetes": [cluster], "dns": [lookup]}),
+        FileThread(),
     )
     names = [source.name for source in made]
     assert names == ["dns:t.test.", "kubernetes:t:http", "file:f"]
@@ -191,7 +195,9 @@ async def test_connections_are_renewed_of_backends_whose_name_leads_elsewhere() 
 
     directory = BackendDirectory(make_policy("least_loaded", Random(1)))
     renewed: list[Backend] = []
-    discovery = Discovery(directory, Membership(directory), renewed.append, resolve=resolve)
+    discovery = Discovery(
+        directory, Membership(directory), renewed.append, FileThread(), resolve=resolve
+    )
     backends = [
         {"name": "a", "http": "moves:1", "grpc": "moves:2"},
         {"name": "b", "grpc": "stays:2"},

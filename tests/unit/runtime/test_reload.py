@@ -167,11 +167,18 @@ async def test_listeners_come_and_go_and_others_stay(running: Running, tmp_path:
 def test_the_watch_waits_until_the_file_holds_still(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("one")
-    watch = ConfigurationWatch(str(path))
-    assert not watch.look()
+    told: list[None] = []
+    watch = ConfigurationWatch(str(path), lambda: told.append(None))
+
+    def is_told() -> bool:
+        told.clear()
+        watch.look()()
+        return bool(told)
+
+    assert not is_told()
     path.write_text("another")
-    assert [watch.look() for _ in range(3)] == [False, True, False]
+    assert [is_told() for _ in range(3)] == [False, True, False]
     path.unlink()
-    assert [watch.look() for _ in range(2)] == [False, False]
+    assert [is_told() for _ in range(2)] == [False, False]
     path.write_text("a third")
-    assert [watch.look() for _ in range(3)] == [False, True, False]
+    assert [is_told() for _ in range(3)] == [False, True, False]

@@ -12,7 +12,7 @@ from lb.domain.backend import AppProtocol
 from lb.net.tls.contexts import TlsError
 from lb.runtime.security import make_security, private_fields
 from lb.settings.model import Settings
-from tests.fakes.tls import World
+from tests.fakes.tls import World, look
 
 
 @pytest.fixture
@@ -91,5 +91,19 @@ def test_what_backends_need_that_come_later_is_loaded_and_watched_as_long_as_the
     assert len(known) == len(AppProtocol)
     security.follow(settings({"http": "a:1"}, tls={"ca": "/none"}).specs())
     assert "TLS of a backend cannot be used" in caplog.text
-    assert not list(security.clients)
+    assert not any(tls.is_loaded for tls in security.clients)
     assert list(security.watch.expiries()) == []
+
+
+def test_what_cannot_be_loaded_is_tried_again_and_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    security = make_security(settings({"http": "a:1"}))
+    late = world.folder / "late.pem"
+    security.follow(settings({"http": "a:1"}, tls={"ca": str(late)}).specs())
+    look(security.watch)
+    assert len(caplog.records) == len(AppProtocol)
+    assert all(f"cannot read {late}" in str(tls.problem) for tls in security.clients)
+    late.write_bytes(Path(world.ca).read_bytes())
+    look(security.watch)
+    assert all(tls.is_loaded and tls.problem is None for tls in security.clients)

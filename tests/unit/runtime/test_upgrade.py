@@ -175,7 +175,7 @@ async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) ->
 
 
 async def test_a_file_that_cannot_be_written_fails_the_upgrade(old: Old) -> None:
-    def refuse(_pid: int) -> None:
+    async def refuse(_pid: int) -> None:
         raise PidFileError("cannot write the PID file")
 
     upgrader = old.upgrader(STARTS + "tell(ready=1); hear(b'stop')")

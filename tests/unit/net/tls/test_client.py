@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,14 @@ import pytest
 from lb.domain.backend import Address, AppProtocol, BackendTls
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
+from lb.net.dial import dial
 from lb.net.tls.client import ClientTls, ClientTlsBook
 from lb.net.tls.contexts import TlsError
 from tests.fakes.certificates import Authority
 from tests.fakes.tls import World
+
+ADDRESS = Address("127.0.0.1", 1)
+"""Nobody listens there."""
 
 
 @pytest.fixture
@@ -47,12 +52,12 @@ def test_a_reload_forgets_sessions_and_a_bad_one_changes_nothing(world: World) -
     before, sessions = tls.context, tls.sessions
     Path(key).write_bytes(b"half")
     with pytest.raises(TlsError):
-        tls.load()
+        tls.load()()
     assert tls.context is before
     assert tls.sessions is sessions
     world.client_pair()
     Authority("New CA").write(world.folder)
-    tls.load()
+    tls.load()()
     assert tls.context is not before
     assert tls.sessions is not sessions
 
@@ -67,7 +72,26 @@ def test_equal_settings_share_one(world: World) -> None:
     assert len(list(book)) == 2
 
 
-def test_what_cannot_be_loaded_is_a_failure_to_connect() -> None:
+async def test_what_cannot_be_loaded_is_a_failure_to_connect() -> None:
+    tls = ClientTlsBook().find(BackendTls(ca="/nowhere"), AppProtocol.HTTP)
     with pytest.raises(UpstreamError, match="cannot read /nowhere") as caught:
-        ClientTlsBook().find(BackendTls(ca="/nowhere"), AppProtocol.HTTP)
+        await dial(asyncio.get_running_loop(), ADDRESS, asyncio.Protocol, 1.0, tls=tls)
     assert caught.value.outcome is Outcome.CONNECT_FAILED
+
+
+async def test_what_is_not_loaded_yet_is_waited_for_as_long_as_connecting_may_take() -> None:
+    asked: list[ClientTls] = []
+    book = ClientTlsBook()
+    book.load_soon = asked.append
+    tls = book.find(BackendTls(), AppProtocol.HTTP)
+    assert book.find(BackendTls(), AppProtocol.HTTP) is tls
+    assert asked == [tls]
+    loop = asyncio.get_running_loop()
+    with pytest.raises(UpstreamError, match="certificates have not been read yet") as caught:
+        await dial(loop, ADDRESS, asyncio.Protocol, 0.01, tls=tls)
+    assert caught.value.outcome is Outcome.CONNECT_FAILED
+    dialling = asyncio.gather(dial(loop, ADDRESS, asyncio.Protocol, 10.0, tls=tls))
+    asked[0].load()()
+    with pytest.raises(UpstreamError) as caught:
+        await dialling
+    assert caught.value.outcome is Outcome.CONNECT_REFUSED, "it went on to connect"

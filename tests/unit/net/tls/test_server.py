@@ -45,7 +45,7 @@ def test_loading_replaces_all_contexts_or_none(world: World) -> None:
         tls.load()
     assert [tls.context(name) for name in ("localhost", "more.example")] == before
     world.pair("more", "other.example")
-    tls.load()
+    tls.load()()
     assert tls.context("localhost") not in before
     assert tls.context("more.example") is tls.context("localhost")
     assert tls.context("other.example") is not tls.context("localhost")

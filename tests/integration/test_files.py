@@ -1,0 +1,211 @@
+"""Files that never answer: FIFOs in their place, and file systems that hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lb.simulator.process import Ports
+from tests.fakes.process import ENVIRONMENT, ChildProcess, wait_until
+from tests.fakes.tls import World
+from tests.integration.test_process import Serving, get
+
+END_S = 20.0
+"""Within this time a process ends that has nothing to wait for, however busy the machine is."""
+OLD, NEW = "an-old-secret-0123456789", "a-new-secret-0123456789"
+
+
+class Files:
+    """A configuration that uses a file of each kind, and a process that reads them."""
+
+    def __init__(self, folder: Path, triton: Ports) -> None:
+        self.folder = folder
+        self.world = World(folder)
+        self.triton = triton
+        self.config = folder / "config.yaml"
+        self.token = folder / "team.token"
+        self.listed = folder / "backends.yaml"
+        self.certificate, self.key = map(Path, self.world.server)
+        self.ca = folder / "backends.pem"
+        self.marker = folder / "hanging"
+        self.token.write_text(OLD + "\n")
+        self.ca.write_bytes(Path(self.world.ca).read_bytes())
+        self.marker.write_text("")
+        self.list("first")
+        self.configure()
+
+    @property
+    def watched(self) -> dict[str, Path]:
+        return {
+            "config": self.config,
+            "token": self.token,
+            "key": self.key,
+            "listed": self.listed,
+            "ca": self.ca,
+        }
+
+    def list(self, name: str) -> None:
+        ports = self.triton
+        http, grpc = (f"127.0.0.1:{port}" for port in (ports.http_port, ports.grpc_port))
+        self.replace(self.listed, yaml.safe_dump([{"name": name, "http": http, "grpc": grpc}]))
+
+    def configure(self, **more: Any) -> None:
+        pair = {"certificate": str(self.certificate), "key": str(self.key)}
+        listen: dict[str, Any] = dict.fromkeys(("http", "metrics", "admin"), "127.0.0.1:0")
+        listen["https"] = {"address": "127.0.0.1:0", "tls": {"certificates": [pair]}}
+        config = {
+            "listen": listen,
+            "discovery": {"files": [str(self.listed)]},
+            "reload": {"watch": True},
+            # Nothing answers there; its authority is read all the same.
+            "backends": [{"name": "secure", "http": "127.0.0.1:1", "tls": {"ca": str(self.ca)}}],
+            "access": {
+                "open_health": True,
+                "tokens": [{"name": "team", "file": str(self.token), "roles": ["infer"]}],
+            },
+            **more,
+        }
+        self.replace(self.config, yaml.safe_dump(config))
+
+    def replace(self, path: Path, text: str) -> None:
+        fresh = self.folder / "fresh"
+        fresh.write_text(text)
+        os.replace(fresh, path)
+
+    def replace_by_fifo(self, path: Path) -> None:
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        os.replace(fifo, path)
+
+    def hang(self, *paths: Path) -> None:
+        """Have these files, and no others, not answer from now on."""
+        self.replace(self.marker, "\n".join(map(str, paths)))
+
+    def command(self) -> tuple[str, ...]:
+        serve = ("serve", "--config", str(self.config), "--pid-file", str(self.folder / "lb.pid"))
+        return (sys.executable, "-m", "tests.fakes.hanging", str(self.marker), *serve)
+
+
+class Running(Serving):
+    """A process that was started on such files."""
+
+    def __init__(self, files: Files) -> None:
+        self.process = ChildProcess(
+            files.command(), log=files.folder / "serve.log", env=ENVIRONMENT
+        )
+
+    def until_logged(self, text: str, count: int = 1) -> None:
+        wait_until(lambda: self.log.count(text) >= count, timeout_s=30, what=f"{text} in the log")
+
+    def end(self) -> int:
+        self.process.signal(signal.SIGTERM)
+        return self.process.wait(END_S)
+
+
+@pytest.fixture
+def files(tmp_path: Path, triton: Ports) -> Files:
+    return Files(tmp_path, triton)
+
+
+@pytest.fixture
+def running(files: Files) -> Iterator[Running]:
+    made = Running(files)
+    try:
+        yield made
+    finally:
+        made.process.close()
+
+
+@pytest.mark.parametrize("kind", ["config", "token", "key", "ca"])
+def test_a_start_with_a_fifo_is_refused_with_a_reason(files: Files, kind: str) -> None:
+    path = files.watched[kind]
+    files.replace_by_fifo(path)
+    done = subprocess.run(
+        files.command(), env=ENVIRONMENT, capture_output=True, text=True, timeout=END_S, check=False
+    )
+    assert done.returncode == 1
+    assert "it is a FIFO or pipe, not a regular file" in done.stderr
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fifo_in_the_place_of_any_file_stops_nothing(files: Files, running: Running) -> None:
+    addresses = running.until_serving()
+    running.until_logged("backend added", 2)
+    for path in files.watched.values():
+        files.replace_by_fifo(path)
+    running.until_logged("it is a FIFO or pipe, not a regular file", 5)
+    running.process.signal(signal.SIGHUP)
+    running.until_logged("configuration refused", 2)
+    assert get(addresses["http"], "/v2/health/live")[0] == 200
+    assert running.end() == 0
+
+
+def test_files_that_hang_stop_neither_requests_nor_other_files_nor_the_end(
+    files: Files, running: Running
+) -> None:
+    addresses = running.until_serving()
+    # Not the token, which shows that the others are still followed.
+    hanging = [files.config, files.key, files.listed, files.ca, files.folder / "lb.pid"]
+    files.hang(*hanging)
+    running.until_logged("file does not answer", 5)
+    running.process.signal(signal.SIGHUP)
+    running.until_logged("configuration refused")
+    files.replace(files.token, NEW + "\n")
+    running.until_logged("tokens reloaded")
+    assert get(addresses["http"], "/v2/health/live")[0] == 200
+    page = get(addresses["metrics"], "/metrics")[1].decode()
+    for path in (files.key, files.listed, files.ca):
+        assert f'triton_lb_file_stalls_total{{file="{path}"}}' in page
+    assert running.end() == 0
+
+
+def test_a_file_that_answers_again_is_followed_again(files: Files, running: Running) -> None:
+    running.until_serving()
+    running.until_logged("source has found backends")
+    files.hang(files.listed)
+    running.until_logged("file does not answer")
+    files.list("second")
+    files.hang()
+    running.until_logged("file answers again")
+    running.until_logged("backend=second")
+    assert running.end() == 0
+
+
+@pytest.mark.parametrize("kind", ["token", "key", "config"])
+def test_a_start_with_a_file_that_hangs_can_be_ended(files: Files, kind: str) -> None:
+    files.hang(files.watched[kind])
+    made = Running(files)
+    try:
+        hangs = files.folder / "hanging.hangs"
+        wait_until(hangs.exists, timeout_s=END_S, what="a file that hangs")
+        made.process.signal(signal.SIGTERM)
+        assert made.process.wait(END_S) == -signal.SIGTERM
+    finally:
+        made.process.close()
+
+
+def test_a_backends_certificates_are_read_beside_the_traffic(
+    files: Files, running: Running
+) -> None:
+    addresses = running.until_serving()
+    late = files.folder / "late.pem"
+    late.write_bytes(files.ca.read_bytes())
+    files.hang(late)
+    more = [{"name": "late", "http": "127.0.0.1:1", "tls": {"ca": str(late)}}]
+    files.replace(files.listed, yaml.safe_dump(more))
+    running.until_logged("file does not answer")
+    assert get(addresses["http"], "/v2/health/live")[0] == 200
+    files.hang()
+    running.until_logged("certificates loaded")
+    assert ssl.create_default_context(cafile=str(late))
+    assert running.end() == 0
