@@ -54,9 +54,12 @@ class Old:
     def _stopped(self, _peer: Peer, force: bool) -> None:
         self.stops.append(force)
 
+    async def _give_way(self, pid: int) -> None:
+        self.gave_way_to.append(pid)
+
     def upgrader(self, program: str) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
-        made = Upgrader(self.product, self.doors, self.gave_way_to.append, self._stopped, command)
+        made = Upgrader(self.product, self.doors, self._give_way, self._stopped, command)
         made.begun.set()
         self.upgraders.append(made)
         return made
