@@ -115,16 +115,18 @@ def first_rows(rows: Iterable[RowT], size_of: Callable[[RowT], int]) -> list[Row
 def _collect_json(values: Json, path: Path, found: Counters, most: int) -> None:
     if len(path) > _DEPTH:
         raise ValueError("the statistics are nested too deeply")
+    if len(found) + len(values) > most:
+        raise ValueError("the statistics of a model have too many numbers")
     for name, value in values.items():
         if len(name) > _WORD_LENGTH:
             raise ValueError("a name in the statistics is too long")
-        if isinstance(value, dict):
+        # Not isinstance: what was read from JSON has no other types, and a bool is no number.
+        kind = type(value)
+        if kind is dict:
             _collect_json(value, (*path, name), found, most)
-        elif isinstance(value, int) and not isinstance(value, bool) and name != BATCH_SIZE:
-            if abs(value) > _U64:
+        elif kind is int and name != BATCH_SIZE:
+            if not -_U64 <= value <= _U64:
                 raise ValueError("a number in the statistics is too large")
-            if len(found) >= most:
-                raise ValueError("the statistics of a model have too many numbers")
             found[_path(*path, name)] = value
 
 
@@ -141,12 +143,15 @@ def set_json(entry: Json, counters: Counters) -> None:
 
 
 def _set_json_number(at: Json, names: Path, value: int) -> None:
-    for name in names[:-1]:
-        below = at.setdefault(str(name), {})
-        if not isinstance(below, dict):
+    *above, last = names
+    for name in above:
+        below = at.get(str(name))
+        if below is None:
+            below = at[str(name)] = {}
+        elif type(below) is not dict:
             return  # another server of the pool has something else of this name
         at = below
-    at[str(names[-1])] = value
+    at[str(last)] = value
 
 
 def message_key(entry: pb.ModelStatistics) -> ModelKey:

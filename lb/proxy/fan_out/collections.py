@@ -151,6 +151,8 @@ class Collections:
     def _end(self, collection: _Collection) -> None:
         """A collection is over: it is the next one's turn."""
         self._count -= 1
+        # A cancelled task holds its frames, and they the answers: no ring may keep them.
+        collection.task = None
         for answer in collection.waiting:
             answer.cancel()  # it was stopped with the process
         del self._first[collection.key]
