@@ -42,7 +42,7 @@ from lb.kserve.merge.steps import Pace, Steps
 _ENTRIES: Final = "model_stats"
 _ENTRIES_FIELD: Final = 1
 _BYTES: Final = "byte_size"
-_MAX_ENTRIES: Final = 2**17
+_MAX_ENTRIES: Final = 2**15
 """Models and versions of one answer: ten thousand have 10 MiB."""
 _MAX_DEVICES: Final = 1024
 """Rows of the memory usage of one entry: one for each kind of memory and GPU."""
@@ -51,6 +51,11 @@ _MAX_MESSAGE: Final = 4 * 2**20
 _MAX_MESSAGE_ROWS: Final = 16_384
 """Most rows of such an entry: those that count have to be picked from them in one step."""
 
+_ENTRY_WORK: Final = 1024
+"""What it costs to sum an entry beside its length, in bytes that a step may read."""
+_KEY_WORK: Final = 16
+_MANY: Final = 1000
+"""Numbers of an entry from which on reading, summing and writing it is a step each."""
 _ROW_PARTS: Final = 64
 """Brackets and commas of a row. One of a Triton has 18."""
 _MEMBER_PARTS: Final = 4096
@@ -125,7 +130,7 @@ class HttpStatistics:
         pieces: list[bytes] = []
         pace = Pace()
         self._memory.asked = len(answers)
-        for key in _keys(answers):
+        for key in (yield from _keys(answers)):
             whole: Json | None = None
             for at, (name, answer) in enumerate(answers):
                 span = answer.spans.get(key)
@@ -136,6 +141,8 @@ class HttpStatistics:
                     counters = json_counters(entry)
                 except ValueError as error:
                     raise Unreadable(at, str(error)) from error
+                if len(counters) > _MANY:
+                    yield
                 self._memory.take(
                     name, key, counters, answer.asked_at, answer.answered_at, is_whole=is_whole
                 )
@@ -143,12 +150,17 @@ class HttpStatistics:
                     whole = entry
                 else:
                     _add_usage(whole, entry)
-                if pace.is_due(span[1] - span[0]):
+                if pace.is_due(span[1] - span[0] + _ENTRY_WORK):
                     yield
-            if whole is not None:
-                set_json(whole, self._memory.total(key))
-                pieces.append(write_json(whole))
+            total = self._memory.total(key)
             self._memory.trim()
+            if whole is not None:
+                if len(total) > _MANY:
+                    yield
+                set_json(whole, total)
+                if len(total) > _MANY:
+                    yield
+                pieces.append(write_json(whole))
             if pace.is_due(len(pieces[-1])):
                 yield
         return _object_of(answers[0][1].others, pieces)
@@ -178,7 +190,7 @@ class GrpcStatistics:
         pace = Pace()
         for begin, end in found.spans:
             answer.add(message_key(_read_message(body, begin, end)), begin, end)
-            if pace.is_due(end - begin):
+            if pace.is_due(end - begin + _ENTRY_WORK // 8):
                 yield
         return answer
 
@@ -187,7 +199,7 @@ class GrpcStatistics:
         writer = ListWriter(_ENTRIES_FIELD)
         pace = Pace()
         self._memory.asked = len(answers)
-        for key in _keys(answers):
+        for key in (yield from _keys(answers)):
             whole: pb.ModelStatistics | None = None
             for at, (name, answer) in enumerate(answers):
                 span = answer.spans.get(key)
@@ -199,6 +211,8 @@ class GrpcStatistics:
                     counters = message_counters(entry)
                 except ValueError as error:
                     raise Unreadable(at, str(error)) from error
+                if len(counters) > _MANY:
+                    yield
                 self._memory.take(
                     name, key, counters, answer.asked_at, answer.answered_at, is_whole=is_whole
                 )
@@ -206,26 +220,35 @@ class GrpcStatistics:
                     whole = entry
                 else:
                     _add_message_usage(whole, entry)
-                if pace.is_due(2 * (span[1] - span[0])):
+                if pace.is_due(span[1] - span[0] + _ENTRY_WORK):
                     yield
-            is_due = False
-            if whole is not None:
-                set_message(whole, self._memory.total(key))
-                is_due = writer.add(whole)
+            total = self._memory.total(key)
             self._memory.trim()
-            if is_due:
-                yield
+            if whole is not None:
+                if len(total) > _MANY:
+                    yield
+                set_message(whole, total)
+                if writer.add(whole):
+                    yield
         return writer.finish(answers[0][1].others)
 
 
-def _keys(answers: Sequence[tuple[str, StatisticsAnswer]]) -> list[ModelKey]:
-    """All models that somebody has, in the order in which Triton lists them."""
-    return sorted(set().union(*(answer.spans for _, answer in answers)), key=_by_name)
-
-
-def _by_name(key: ModelKey) -> tuple[str, int, str]:
-    name, version = key
-    return name, len(version), version
+def _keys(answers: Sequence[tuple[str, StatisticsAnswer]]) -> Steps[list[ModelKey]]:
+    """All models that somebody has, in the order in which Triton lists them: by name, and by the
+    number of the version."""
+    found: set[ModelKey] = set()
+    ordered: list[tuple[str, int, str]] = []
+    pace = Pace()
+    for _, answer in answers:
+        for key in answer.spans:
+            if key not in found:
+                found.add(key)
+                name, version = key
+                ordered.append((name, len(version), version))
+            if pace.is_due(_KEY_WORK):
+                yield
+    ordered.sort()  # little work: what a Triton lists is in order
+    return [(name, version) for name, _, version in ordered]
 
 
 # JSON
