@@ -3,8 +3,9 @@
     python -m benchmarks.bench_views [CASE ...]
 
 A real balancer stands before two backends whose answers are large. A good client asks for
-`/v2/health/live`, again 5 ms after each answer. Beside it one case after the other runs. Printed are the good client's latency, and the processor time and the
-growth of the resident memory of the balancer.
+`/v2/health/live`, again 5 ms after each answer. Beside it one case after the other runs. Printed
+are the good client's latency, and the processor time and the growth of the resident memory of the
+balancer.
 """
 
 from __future__ import annotations

@@ -171,7 +171,13 @@ def _object_of(members: Json, entries: list[bytes]) -> bytes:
     parts: list[bytes] = []
     for name, value in members.items():
         parts += (b"," if parts else b"{", write_json(name), b":")
-        parts += (b"[", b",".join(entries), b"]") if name == _ENTRIES else (write_json(value),)
+        if name != _ENTRIES:
+            parts.append(write_json(value))
+            continue
+        parts.append(b"[")
+        for entry in entries:  # joined once, with the rest: there may be ten megabytes
+            parts += (entry, b",")
+        parts[-1] = b"]" if entries else b"[]"
     return b"".join((*parts, b"}"))
 
 
