@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from codecs import getincrementaldecoder
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from ssl import SSLContext
 from typing import Final
+from weakref import WeakSet, ref
 
 import aiohttp
 from aiohttp import web
@@ -22,9 +25,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Sample
 
 from lb.domain.backend import Address
-from lb.telemetry.catalogue import SCRAPE_FAILURES
+from lb.telemetry.catalogue import SCRAPE_CUTS, SCRAPE_FAILURES
 from lb.telemetry.collector import Row, make_family
-from lb.telemetry.exposition import MergedPages
+from lb.telemetry.exposition import STEP_BYTES, BackendPage, MergedPages
+from lb.wire.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -53,14 +57,82 @@ CONCURRENT_SCRAPES: Final = 16
 the same time is handled in one turn of the loop: about half a millisecond for each."""
 CACHE_S: Final = 1.0
 MAX_PAGE_BYTES: Final = 8 * 1024 * 1024
-"""A Triton with a thousand models writes 2 MB."""
+"""Of one page. A Triton with a thousand models writes 2 MB."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of all pages together: those of 30 Tritons with a thousand models each."""
 _SAMPLES_PER_PIECE: Final = 250
 """About 1.5 ms of encoding."""
-_LINES_PER_PIECE: Final = 1000
-"""About 1.5 ms of adding labels."""
+_FAMILIES_PER_PIECE: Final = 1000
+_BLOCK_BYTES: Final = 64 * 1024
+"""What is written of an answer in one loop iteration."""
+_SEND_S: Final = 10.0
+"""Prometheus gives up after this time by default. A slower reader is cut off, since it holds the
+pages that it reads."""
+_MAX_ROUNDS: Final = 2
+"""Rounds of pages in memory: one that slow readers still read, and the last one. While both are
+read, no newer one is made."""
 _PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
 _TYPE_LINE: Final = re.compile(rb"^# TYPE (\S+) ", re.MULTILINE)
+
+
+class _Page:
+    """What came of one page, and what was made of it. A holder on the account of its round."""
+
+    def __init__(self, target: Target, ledger: Ledger) -> None:
+        self.target = target
+        self.held = 0
+        self.labelled = BackendPage(target.name)
+        self.why_cut = ""
+        """Why some of it is not shown; empty where all is."""
+        self._ledger = ledger
+        self._parts: deque[bytes] = deque()
+
+    def evict(self) -> None:
+        """See `lb.wire.ledger.Holder`."""
+        self.clear()
+        self.why_cut = f"all pages together are longer than {MAX_BYTES} bytes"
+
+    def clear(self) -> None:
+        """Show nothing of it."""
+        self._parts.clear()
+        self.labelled = BackendPage(self.target.name)
+        self._ledger.release(self, self.held)
+
+    def keep(self, part: bytes) -> bool:
+        """Take a part of the page. False when no more is wanted."""
+        if self.why_cut or not self._ledger.take(self, len(part)):
+            return False
+        self._parts.append(part)
+        if self.held > MAX_PAGE_BYTES:
+            self.why_cut = f"the page is longer than {MAX_PAGE_BYTES} bytes"
+        return not self.why_cut
+
+    async def read(self) -> None:
+        """Put the label into its samples, a step in each loop iteration.
+
+        Raises:
+            UnicodeDecodeError: it is no text. A scraper refuses a page that is not.
+        """
+        decoder = getincrementaldecoder("utf-8")()
+        while self._parts and not self.labelled.is_full:
+            part = self._parts.popleft()
+            for begin in range(0, len(part), STEP_BYTES):
+                text = part[begin : begin + STEP_BYTES]
+                decoder.decode(text)
+                size = self.labelled.size
+                for _ in self.labelled.read(text):
+                    await asyncio.sleep(0)
+                if not self._ledger.take(self, self.labelled.size - size):
+                    return
+            self._ledger.release(self, len(part))
+        if not self.why_cut:
+            self.labelled.finish()  # else the last line may be a part of one
+            decoder.decode(b"", final=True)
+        if self.labelled.left_out:
+            self.why_cut = "the page has too many lines or families, or too long lines"
+        self._ledger.release(self, sum(map(len, self._parts)))
+        self._parts.clear()
 
 
 class BackendPages:
@@ -75,77 +147,121 @@ class BackendPages:
         self._lock = asyncio.Lock()
         self._slots = asyncio.Semaphore(CONCURRENT_SCRAPES)
         self._pages = MergedPages()
+        self._rounds: WeakSet[MergedPages] = WeakSet()
+        """Those that somebody reads still."""
         self._read_at = float("-inf")
-        self._failures: dict[str, int] = {}
+        self._failures: Counter[str] = Counter()
         self._failing: set[str] = set()
+        self._cuts: Counter[str] = Counter()
+        self._cut: set[str] = set()
 
     def collect(self) -> Iterator[Metric]:
         """Failures as a `prometheus-client` collector; those of backends that left are gone."""
-        yield make_family(SCRAPE_FAILURES, self._rows)
+        yield make_family(SCRAPE_FAILURES, lambda: self._rows(self._failures))
+        yield make_family(SCRAPE_CUTS, lambda: self._rows(self._cuts))
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self, counts: Counter[str]) -> Iterator[Row]:
         for target in self._targets():
-            yield (target.name,), self._failures.get(target.name, 0)
+            yield (target.name,), counts[target.name]
 
     async def read(self) -> MergedPages:
         """All pages merged, at most `cache_s` seconds old. Concurrent callers share one round."""
         async with self._lock:
             now = asyncio.get_running_loop().time
-            if now() - self._read_at >= self._cache_s:
+            if now() - self._read_at >= self._cache_s and self._let_go():
                 self._pages = await self._read_all()
+                self._rounds.add(self._pages)
                 self._read_at = now()
             return self._pages
+
+    def _let_go(self) -> bool:
+        """Make room for another round. False when there is none, because of slow readers."""
+        last = ref(self._pages)
+        self._pages = MergedPages()
+        kept = last()
+        if kept is not None and len(self._rounds) >= _MAX_ROUNDS:
+            self._pages = kept
+            return False
+        return True
 
     async def _read_all(self) -> MergedPages:
         targets = self._targets()
         self._forget_others({target.name for target in targets})
+        ledger = Ledger(MAX_BYTES)
         reads = []
         async with asyncio.TaskGroup() as group:
             for target in targets:
-                reads.append(group.create_task(self._read_one(target)))
+                reads.append(group.create_task(self._read_one(_Page(target, ledger))))
                 await asyncio.sleep(0)  # to begin one takes half a millisecond
-        pages = [read.result() for read in reads]
+        pages = [page for read in reads if (page := read.result()) is not None]
+        for page in pages:
+            try:
+                await page.read()
+            except UnicodeDecodeError as error:
+                page.clear()
+                self._failed(page.target, error)
         merged = MergedPages()
-        for target, page in zip(targets, pages, strict=True):
-            lines = iter(page.split(b"\n"))
-            while piece := list(islice(lines, _LINES_PER_PIECE)):
-                merged.add(piece, target.name)
-                await asyncio.sleep(0)
+        for page in pages:
+            self._note_cut(page)
+            merged.add(page.labelled)
+            await asyncio.sleep(0)
         return merged
 
     def _forget_others(self, names: set[str]) -> None:
         self._failing &= names
-        for name in self._failures.keys() - names:
-            del self._failures[name]
+        self._cut &= names
+        for counts in (self._failures, self._cuts):
+            for name in counts.keys() - names:
+                del counts[name]
 
-    async def _read_one(self, target: Target) -> bytes:
-        """The page of one backend; empty, and counted, when there is none."""
-        name = target.name
+    async def _read_one(self, page: _Page) -> _Page | None:
+        """Fill the page of one backend; None, and counted, when there is none."""
+        name = page.target.name
         try:
             async with self._slots:
-                page = await self._get(target)
+                await self._get(page)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            self._failures[name] = self._failures.get(name, 0) + 1
-            if name not in self._failing:
-                self._failing.add(name)
-                _log.warning(
-                    "metrics of a backend cannot be read",
-                    extra={"backend": name, "address": target.address, "error": _describe(error)},
-                )
-            return b""
+            page.clear()
+            self._failed(page.target, error)
+            return None
         if name in self._failing:
             self._failing.discard(name)
             _log.info("metrics of a backend can be read again", extra={"backend": name})
         return page
 
-    async def _get(self, target: Target) -> bytes:
-        """One page.
+    def _failed(self, target: Target, error: Exception) -> None:
+        self._failures[target.name] += 1
+        if target.name not in self._failing:
+            self._failing.add(target.name)
+            _log.warning(
+                "metrics of a backend cannot be read",
+                extra={
+                    "backend": target.name,
+                    "address": target.address,
+                    "error": _describe(error),
+                },
+            )
+
+    def _note_cut(self, page: _Page) -> None:
+        """Count and log a page that is not shown whole."""
+        name = page.target.name
+        if not page.why_cut:
+            self._cut.discard(name)
+            return
+        self._cuts[name] += 1
+        if name not in self._cut:
+            self._cut.add(name)
+            fields = {"backend": name, "address": page.target.address, "why": page.why_cut}
+            _log.warning("metrics of a backend are not shown whole", extra=fields)
+
+    async def _get(self, page: _Page) -> None:
+        """Read one page.
 
         Raises:
             aiohttp.ClientError, TimeoutError, OSError: no answer, or not one with status 200.
-            ValueError: the answer is no text, or too long.
+            ValueError: another status.
         """
-        page = bytearray()
+        target = page.target
         context = target.context
         async with self._session.get(
             f"{'http' if context is None else 'https'}://{target.address}/metrics",
@@ -156,11 +272,8 @@ class BackendPages:
             if response.status != 200:
                 raise ValueError(f"HTTP status {response.status}")
             async for chunk in response.content.iter_any():
-                page += chunk
-                if len(page) > MAX_PAGE_BYTES:
-                    raise ValueError(f"page is longer than {MAX_PAGE_BYTES} bytes")
-        page.decode()  # a scraper refuses a page that is not UTF-8
-        return bytes(page)
+                if not page.keep(chunk):
+                    return
 
 
 def _describe(error: Exception) -> str:
@@ -202,13 +315,13 @@ class _Pages:
         self._registry = registry
         self.backends: BackendPages | None = None
 
-    async def show_all(self, request: web.Request) -> web.Response:
+    async def show_all(self, request: web.Request) -> web.StreamResponse:
         """Ours and theirs; in the plain text format, because theirs is in no other."""
         if self.backends is None:
             return await self.show_own(request)
         theirs = (await self.backends.read()).families
         ours: set[bytes] = set()
-        page: list[bytes] = []
+        page: list[bytes | bytearray] = []
         for family in self._registry.collect():
             pieces = await _encode(family, generate_latest)
             page += pieces
@@ -216,10 +329,12 @@ class _Pages:
             if match is not None and match[1] in theirs:
                 ours.add(match[1])
                 page += theirs[match[1]].samples
-        for name, lines in theirs.items():
+        for at, (name, lines) in enumerate(theirs.items()):
             if name not in ours:
                 page += lines.lines()
-        return _page(page, _PLAIN_TEXT)
+            if at % _FAMILIES_PER_PIECE == 0:
+                await asyncio.sleep(0)
+        return await _send(request, page)
 
     async def show_own(self, request: web.Request) -> web.Response:
         """Ours alone, in the format that the client asks for."""
@@ -234,6 +349,41 @@ class _Pages:
 
 def _page(pieces: list[bytes], content_type: str) -> web.Response:
     return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type})
+
+
+async def _send(request: web.Request, page: list[bytes | bytearray]) -> web.StreamResponse:
+    """Send a page in plain text, as fast as its reader takes it."""
+    response = web.StreamResponse(headers={"Content-Type": _PLAIN_TEXT})
+    response.content_length = sum(map(len, page))
+    await response.prepare(request)
+    if request.method == "HEAD":
+        return response
+    try:
+        async with asyncio.timeout(_SEND_S):
+            for block in _blocks(page):
+                await response.write(block)
+                await asyncio.sleep(0)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def _blocks(page: list[bytes | bytearray]) -> Iterator[bytes]:
+    """The page in blocks of about the same length."""
+    block = bytearray()
+    for piece in page:
+        begin = 0
+        while len(piece) - begin > _BLOCK_BYTES - len(block):
+            end = begin + _BLOCK_BYTES - len(block)
+            block += memoryview(piece)[begin:end]
+            begin = end
+            yield bytes(block)
+            block.clear()
+        block += memoryview(piece)[begin:]
+    if block:
+        yield bytes(block)
 
 
 def _life_sign(is_good: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.Response]]:

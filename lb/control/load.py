@@ -16,11 +16,12 @@ from typing import Final
 from lb.control.record import BackendRecord
 from lb.domain.backend import AdminState, Backend, BackendKind, BackendPort, BackendSpec
 from lb.domain.errors import UpstreamError
-from lb.domain.load import LoadReport
+from lb.domain.load import LoadReport, ModelLoad
 from lb.health.devices import DeviceBook
-from lb.kserve.load import LoadPage
+from lb.kserve.load import STEP_BYTES, LoadPage
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
+from lb.wire.ledger import Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +29,45 @@ _TIMEOUT_S: Final = 0.5
 _PER_SECOND: Final = 25
 """Backends that are asked: each costs 0.3 ms of CPU, and 1 ms more for every hundred models."""
 _OK: Final = 200
-_PIECE_BYTES: Final = 1 << 16
-"""About half a millisecond of reading; the page of a Triton with a thousand models has 2 MB."""
+_MAX_PAGES: Final = 32 * 2**20
+"""Bytes of all pages that are read at the same time: 16 Tritons with a thousand models each."""
+_MODELS_PER_STEP: Final = 500
+"""About a millisecond."""
+_MAX_REPORTS: Final = 32 * 2**20
+"""Bytes of all reports that are kept: 60,000 models of all backends together."""
+
+
+class _Share:
+    """What one backend takes of a budget of memory. See `lb.wire.ledger.Holder`."""
+
+    def __init__(self, ledger: Ledger, record: BackendRecord) -> None:
+        self.held = 0
+        self.record = record
+        self.is_over = False
+        """It had to give way."""
+        self._ledger = ledger
+
+    def take(self, size: int) -> bool:
+        """Account for more bytes. False when there is no room for them."""
+        return not self.is_over and self._ledger.take(self, size)
+
+    def evict(self) -> None:
+        """Give way to others, since it is the largest."""
+        self.is_over = True
+        self.close()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._ledger.release(self, self.held)
+
+
+class _Report(_Share):
+    """A report that is kept."""
+
+    def evict(self) -> None:
+        """Forget the report."""
+        super().evict()
+        self.record.load = None
 
 
 class LoadReader:
@@ -61,6 +99,12 @@ class LoadReader:
         self._devices = DeviceBook()
         self._asking: set[BackendRecord] = set()
         self._failing: set[BackendRecord] = set()
+        self._cut: set[BackendRecord] = set()
+        self._reading = asyncio.Lock()
+        """Held by the page that is read: one step of one page in a loop iteration."""
+        self._pages = Ledger(_MAX_PAGES)
+        self._kept = Ledger(_MAX_REPORTS)
+        self._reports: dict[BackendRecord, _Report] = {}
         self._loop = TaskOwner()
         self._asks = TaskOwner()
 
@@ -106,6 +150,9 @@ class LoadReader:
     def _asked(self) -> list[BackendRecord]:
         records = list(self._records())
         self._failing.intersection_update(records)
+        self._cut.intersection_update(records)
+        for gone in self._reports.keys() - set(records):
+            self._reports.pop(gone).close()
         self._devices.follow([record.backend for record in records], self._clock())
         return [record for record in records if _is_asked(record)]
 
@@ -117,10 +164,16 @@ class LoadReader:
         backend = record.backend
         self._asking.add(record)
         under_way = self._under_way(backend)
+        share = _Share(self._pages, record)
         try:
-            answer = await self._asker.http(spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S)
+            answer = await self._asker.http(
+                spec, b"GET", b"/metrics", timeout_s=_TIMEOUT_S, keep=share.take
+            )
             if answer.status != _OK:
                 raise ValueError(f"status {answer.status}")
+            page, models = await self._read(answer.body)
+            if not self._keep(record, page.size):
+                raise ValueError("it has more models than there is memory for")
         except (UpstreamError, ValueError) as error:
             if record not in self._failing:
                 self._failing.add(record)
@@ -128,34 +181,51 @@ class LoadReader:
                 _log.info("backend does not say how much it has to do", extra=fields)
             return
         finally:
+            share.close()
             self._asking.discard(record)
         self._failing.discard(record)
-        page = await _read(answer.body)
+        self._note_cut(record, page)
         now = self._clock()
         devices = page.devices
         record.load = LoadReport(
             at=now,
-            models=page.models,
+            models=models,
             devices=devices,
             others=self._devices.others(backend, devices, now),
             under_way=under_way,
         )
         self._told(backend, record.load)
 
+    async def _read(self, body: bytes) -> tuple[LoadPage, dict[bytes, ModelLoad]]:
+        """Read a page and the load of its models, one step in each loop iteration."""
+        page = LoadPage()
+        async with self._reading:
+            for begin in range(0, len(body), STEP_BYTES):
+                page.add(body[begin : begin + STEP_BYTES])
+                await asyncio.sleep(0)
+            page.finish()
+            models: dict[bytes, ModelLoad] = {}
+            for name, load in page.loads():
+                models[name] = load
+                if len(models) % _MODELS_PER_STEP == 0:
+                    await asyncio.sleep(0)
+        return page, models
 
-async def _read(body: bytes) -> LoadPage:
-    """Read a page, with turns of the loop between pieces."""
-    page = LoadPage()
-    begin = 0
-    while len(body) - begin > _PIECE_BYTES:
-        end = body.find(b"\n", begin + _PIECE_BYTES) + 1
-        if not end:
-            break
-        page.add(body[begin:end])
-        begin = end
-        await asyncio.sleep(0)
-    page.add(body[begin:])
-    return page
+    def _keep(self, record: BackendRecord, size: int) -> bool:
+        """Account for a report instead of the last one of its backend."""
+        last = self._reports.pop(record, None)
+        if last is not None:
+            last.close()
+        report = self._reports[record] = _Report(self._kept, record)
+        return report.take(size)
+
+    def _note_cut(self, record: BackendRecord, page: LoadPage) -> None:
+        if not page.is_cut:
+            self._cut.discard(record)
+        elif record not in self._cut:
+            self._cut.add(record)
+            fields = {"backend": record.backend.name}
+            _log.warning("backend names too many models in its metrics, or too long", extra=fields)
 
 
 def _is_asked(record: BackendRecord) -> bool:

@@ -6,6 +6,7 @@ Triton without a GPU no `nv_gpu_*` at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from typing import Final
 
@@ -26,21 +27,47 @@ _OF_DEVICE: Final = {
     b"nv_gpu_memory_used_bytes": 1,
     b"nv_gpu_memory_total_bytes": 2,
 }
-_MOST: Final = 10_000
+STEP_BYTES: Final = 16 * 1024
+"""Bytes of a page that one step reads, in a millisecond where its lines are the shortest."""
+_MAX_NAMES: Final = 10_000
 """Models, and devices, that are kept."""
+_NAME_BYTES: Final = 400
+"""What a model takes beside its name."""
+_MAX_LINE: Final = 4096
+"""Longest line: a name of a model may have a thousand bytes."""
 
 
 class LoadPage:
-    """One page, which may be read in pieces of whole lines."""
+    """One page, which may be read in parts."""
 
     def __init__(self) -> None:
+        self.is_cut = False
+        """Lines were left out, because they are too long or name too many models."""
         self._models: dict[bytes, dict[int, float]] = {}
         self._devices: dict[bytes, dict[int, float]] = {}
+        self._rest = b""
+        """A line whose end has not come yet; of one that is too long the beginning."""
 
-    def add(self, lines: bytes) -> None:
-        """Read some lines."""
-        for line in lines.split(b"\n"):
+    @property
+    def size(self) -> int:
+        """Bytes that what was read takes, roughly."""
+        names = (*self._models, *self._devices)
+        return sum(map(len, names)) + _NAME_BYTES * len(names)
+
+    def finish(self) -> None:
+        """Read the last line, which needs no end."""
+        self.add(b"\n")
+
+    def add(self, text: bytes) -> None:
+        """Read a part of the page, which may end within a line."""
+        lines = text.split(b"\n")
+        lines[0] = self._rest + lines[0]
+        self._rest = lines.pop()[: _MAX_LINE + 1]
+        for line in lines:
             if not line.startswith(_BEGIN):
+                continue
+            if len(line) > _MAX_LINE:
+                self.is_cut = True
                 continue
             name, _, rest = line.partition(b"{")
             if name in _OF_MODEL:
@@ -48,8 +75,9 @@ class LoadPage:
             elif name in _OF_DEVICE:
                 self._add(self._devices, _OF_DEVICE[name], _DEVICE, rest)
 
-    @staticmethod
-    def _add(found: dict[bytes, dict[int, float]], place: int, label: bytes, rest: bytes) -> None:
+    def _add(
+        self, found: dict[bytes, dict[int, float]], place: int, label: bytes, rest: bytes
+    ) -> None:
         """Add a number to what is known of a model or device."""
         begin = rest.find(label)
         if begin > 0 and rest[begin - 1] != _COMMA:
@@ -63,7 +91,8 @@ class LoadPage:
         if begin >= len(label) and 0 <= value < inf:
             values = found.get(name)
             if values is None:
-                if len(found) >= _MOST:
+                if len(found) >= _MAX_NAMES:
+                    self.is_cut = True
                     return
                 values = found[name] = {}
             # Versions of a model are added up.
@@ -72,15 +101,20 @@ class LoadPage:
     @property
     def models(self) -> dict[bytes, ModelLoad]:
         """By name."""
-        return {
-            name: ModelLoad(
-                pending=values.get(0, 0.0),
-                requests=values.get(1, 0.0),
-                executions=values.get(2, 0.0),
-                execution_s=values.get(3, 0.0) / 1e6,
+        return dict(self.loads())
+
+    def loads(self) -> Iterator[tuple[bytes, ModelLoad]]:
+        """Each model and its load: there may be thousands."""
+        for name, values in self._models.items():
+            yield (
+                name,
+                ModelLoad(
+                    pending=values.get(0, 0.0),
+                    requests=values.get(1, 0.0),
+                    executions=values.get(2, 0.0),
+                    execution_s=values.get(3, 0.0) / 1e6,
+                ),
             )
-            for name, values in self._models.items()
-        }
 
     @property
     def devices(self) -> tuple[DeviceLoad, ...]:

@@ -21,5 +21,5 @@ class ControlSettings(Section):
     """How long one backend may take for a view; the others are shown without one that takes
     longer."""
     concurrent: PositiveCount = 64
-    """Such calls of clients at once, those that change servers and those that do not each; more get
-    503 or RESOURCE_EXHAUSTED."""
+    """Such calls of clients at once, those that change servers and those that do not each; equal
+    views count once. More get 503 or RESOURCE_EXHAUSTED."""

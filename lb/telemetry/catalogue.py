@@ -518,6 +518,13 @@ SCRAPE_FAILURES: Final = MetricSpec(
     "Times that a backend's own metrics could not be read for this page.",
     ("backend",),
 )
+SCRAPE_CUTS: Final = MetricSpec(
+    "triton_lb_backend_scrape_cuts_total",
+    _COUNTER,
+    "Times that a backend's own metrics were shown in part, or not at all, because they are too "
+    "long.",
+    ("backend",),
+)
 COLLECTED: Final = (
     *PROCESS,
     *CONFIGURATION,
@@ -553,6 +560,8 @@ _INTRODUCTION: Final = """\
 - The metrics of backends that have a `metrics` address follow ours, each sample with the first
   label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most
   once a second. A backend that does not answer within half a second is left out and counted.
+  Of one page, 8 MiB, 100,000 lines of up to 16 KiB and 2,000 families are shown, and 64 MiB of all
+  pages together, where the longest are left out first. The log names the backends.
   `GET /metrics/own` shows ours alone.
 - `perf_analyzer --collect-metrics` reads this page, but does not understand `nv_gpu_*` with a
   `backend` label and leaves its GPU columns empty; point its `--metrics-url` at a Triton for those.
@@ -569,7 +578,7 @@ def markdown() -> str:
         ("Configuration", CONFIGURATION),
         ("Access", TOKENS),
         ("Clients and requests", CLIENTS),
-        ("Backends", (*BACKENDS, SCRAPE_FAILURES)),
+        ("Backends", (*BACKENDS, SCRAPE_FAILURES, SCRAPE_CUTS)),
         ("Sources of backends", DISCOVERY),
         ("Models", MODELS),
         ("Requests that wait", QUEUE),

@@ -13,7 +13,7 @@ import pytest
 from lb.settings.listening import ListenerSettings
 from lb.settings.model import Settings
 from lb.settings.reading import read_settings
-from lb.telemetry.catalogue import COLLECTED, SCRAPE_FAILURES
+from lb.telemetry.catalogue import COLLECTED, SCRAPE_CUTS, SCRAPE_FAILURES
 from tests.fakes.manifests import Manifest, containers, identity, pod_of, render, validate
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_what_is_not_understood_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_every_metric_that_is_named_exists() -> None:
-    known = {spec.name for spec in (*COLLECTED, SCRAPE_FAILURES)}
+    known = {spec.name for spec in (*COLLECTED, SCRAPE_FAILURES, SCRAPE_CUTS)}
     known |= {f"{name}{end}" for name in known for end in ("_bucket", "_sum", "_count")}
     named = {
         name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,10 +19,13 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from lb.admin import metrics_app
 from lb.admin.metrics_app import BackendPages, Target, make_metrics_app
 from lb.domain.backend import Address
 from lb.telemetry.collector import make_registry
+from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
+from tests.fakes.http1_backend import eventually
 from tests.fakes.metrics import Counters
 from tests.fakes.promtool import criticism_of
 from tests.fakes.tls import World
@@ -85,10 +89,12 @@ class Front:
             targets=lambda: self.targets,
             include_backends=include_backends,
         )
-        async with TestClient(TestServer(app)) as client:
-            yield client
-        for backend in backends:
-            await backend.stop()
+        try:
+            async with TestClient(TestServer(app)) as client:
+                yield client
+        finally:
+            for backend in backends:
+                await backend.stop()
 
 
 async def read(client: Client, path: str = "/metrics", **headers: str) -> str:
@@ -246,13 +252,51 @@ async def endless(request: web.Request) -> web.StreamResponse:
         return response
 
 
-@pytest.mark.parametrize("answer", [status_500, redirect, not_utf8, cut_short, endless])
+@pytest.mark.parametrize("answer", [status_500, redirect, not_utf8, cut_short])
 async def test_a_bad_page_is_left_out_and_counted(answer: Handler) -> None:
     async with Front().serve(FakeTriton(answer), FakeTriton()) as client:
         page = await read(client)
     assert failures(page) == {"a": 1, "b": 0}
     assert 'backend="b",model="simple"' in page
     assert 'backend="a",' not in page.partition("# HELP nv_inference_count")[2]
+
+
+async def test_a_page_without_end_is_shown_in_part_and_counted() -> None:
+    async with Front().serve(FakeTriton(endless), FakeTriton()) as client:
+        page = await read(client)
+    assert failures(page) == {"a": 0, "b": 0}
+    assert 0 < page.count('\nm{backend="a"} 1') <= MAX_LINES
+    assert 'backend="b",model="simple"' in page
+    assert page.endswith("\n")
+
+
+async def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_app, "_SEND_S", 0.2)
+
+    async def long(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"m 1\n" * 90_000 + b'n{x="%b"} 1\n' % (b"y" * 15_000) * 400)
+
+    async with Front().serve(FakeTriton(long)) as client:
+        address = client.server.host, client.server.port
+        with socket.socket() as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(raw, address)
+            await loop.sock_sendall(raw, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await loop.sock_recv(raw, 1)
+            server = client.server.runner.server
+            assert server is not None
+            await eventually(lambda: not server.connections)
+        assert "nv_" not in await read(client, "/metrics/own")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/own"])
+async def test_head_has_the_fields_and_no_body(path: str) -> None:
+    async with Front().serve(FakeTriton()) as client, client.head(path) as response:
+        assert response.status == 200
+        assert int(response.headers["Content-Length"]) > 1000
+        assert await response.read() == b""
 
 
 async def test_a_backend_that_is_down_is_logged_once_and_so_is_its_return(
@@ -282,7 +326,7 @@ async def test_failures_of_backends_that_left_are_forgotten(unused_tcp_port: int
     async with aiohttp.ClientSession() as session:
         pages = BackendPages(lambda: targets, session, cache_s=0.0)
         await pages.read()
-        (family,) = pages.collect()
+        family, _ = pages.collect()
         assert [sample.value for sample in family.samples] == [1]
         returned, targets = targets, []
         await pages.read()
@@ -299,7 +343,7 @@ async def test_a_page_is_read_over_tls_only_from_who_can_prove_its_name(tmp_path
     async with aiohttp.ClientSession() as session:
         pages = BackendPages(lambda: targets, session, cache_s=0.0)
         families = (await pages.read()).families
-        (family,) = pages.collect()
+        family, _ = pages.collect()
         failed = [sample.value for sample in family.samples]
     await triton.stop()
     assert b"nv_inference_count" in families

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.form import Disagreement, write_json
+from lb.kserve.merge.form import Disagreement, Unreadable, write_json
 from lb.kserve.merge.index import GrpcIndex, HttpIndex
 from lb.kserve.merge.memory import StatisticsMemory
 from lb.kserve.merge.metadata import GrpcMetadata, HttpMetadata
 from lb.kserve.merge.regions import GrpcCudaRegions, GrpcSystemRegions, HttpRegions
 from lb.kserve.merge.settings import GrpcLogSettings, GrpcTraceSettings, HttpSettings
-from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics, StatisticsAnswer
+from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics
+from tests.fakes.merges import AtOnce
 
 NAMES = st.sampled_from(["a", "b", "c"])
 STATES = st.sampled_from(["READY", "LOADING", "UNLOADING", "UNAVAILABLE"])
@@ -30,7 +31,7 @@ INDEX = st.dictionaries(
 
 
 def merged_index(lists: list[list[dict[str, str]]]) -> list[dict[str, str]]:
-    merge = HttpIndex()
+    merge = AtOnce(HttpIndex())
     answers = [(str(at), merge.read(write_json(each))) for at, each in enumerate(lists)]
     found: list[dict[str, str]] = json.loads(merge.combine(answers))
     return found
@@ -66,16 +67,12 @@ ANY_JSON = st.recursive(
 )
 
 
-def any_answer(merge: Any, memory: StatisticsMemory, body: bytes, name: str) -> Any:
+def any_answer(merge: Any, body: bytes) -> Any:
     """An answer that can be read, as a view takes it."""
     try:
-        answer = merge.read(body)
+        return merge.read(body, 1.0)
     except ValueError:
         return None
-    if isinstance(answer, StatisticsAnswer):
-        for key, counters in answer.counters:
-            memory.take(name, key, counters, 1.0, 2.0)
-    return answer
 
 
 @given(st.lists(ANY_JSON, min_size=1, max_size=3), st.booleans())
@@ -83,34 +80,38 @@ def test_whatever_can_be_read_can_be_merged(contents: list[Any], is_wrapped: boo
     memory = StatisticsMemory()
     wrapped = [{"model_stats": [each]} if is_wrapped else each for each in contents]
     bodies = [json.dumps(each).encode() for each in wrapped]
-    merges: list[Any] = [
+    kinds: list[Any] = [
         HttpIndex(), HttpMetadata(), HttpRegions(), HttpSettings(), HttpStatistics(memory)
     ]  # fmt: skip
+    merges = [AtOnce(kind) for kind in kinds]
     for merge in merges:
-        read = [any_answer(merge, memory, body, str(at)) for at, body in enumerate(bodies)]
+        read = [any_answer(merge, body) for body in bodies]
         answers = [(str(at), answer) for at, answer in enumerate(read) if answer is not None]
         try:
             if answers:
                 json.loads(merge.combine(answers))
+        except Unreadable:
+            assert isinstance(merge.merge, HttpStatistics)
         except Disagreement:
-            assert isinstance(merge, HttpSettings)
+            assert isinstance(merge.merge, HttpSettings)
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
 def test_whatever_can_be_parsed_can_be_merged(messages: list[bytes]) -> None:
     memory = StatisticsMemory()
-    merges: list[Any] = [
+    kinds: list[Any] = [
         GrpcIndex(), GrpcMetadata(), GrpcSystemRegions(), GrpcCudaRegions(), GrpcTraceSettings(),
         GrpcLogSettings(), GrpcStatistics(memory),
     ]  # fmt: skip
+    merges = [AtOnce(kind) for kind in kinds]
     for merge in merges:
-        read = [any_answer(merge, memory, each, str(at)) for at, each in enumerate(messages)]
+        read = [any_answer(merge, each) for each in messages]
         answers = [(str(at), answer) for at, answer in enumerate(read) if answer is not None]
         try:
             if answers:
                 merge.read(merge.combine(answers))
         except Disagreement:
-            assert isinstance(merge, GrpcTraceSettings | GrpcLogSettings)
+            assert isinstance(merge.merge, GrpcTraceSettings | GrpcLogSettings)
 
 
 class Server:
@@ -185,14 +186,12 @@ class Balancer:
         self.now += 1.0
         if not servers:
             return {}
-        merge: Any = (GrpcStatistics if over_grpc else HttpStatistics)(self.memory)
+        merge = AtOnce((GrpcStatistics if over_grpc else HttpStatistics)(self.memory))
         answers = []
         for name, server in servers.items():
             said = server.statistics()
-            answer = merge.read(as_message(said) if over_grpc else write_json(said))
-            for key, counters in answer.counters:
-                self.memory.take(name, key, counters, self.now, self.now + 0.5)
-            answers.append((name, answer))
+            body = as_message(said) if over_grpc else write_json(said)
+            answers.append((name, merge.read(body, self.now)))
         whole = merge.combine(answers)
         if over_grpc:
             return {
@@ -290,9 +289,6 @@ def test_the_statistics_of_one_server_are_its_own(events: list[tuple[Any, ...]])
     for event in events:
         if event[0] == "infer":
             server.infer(event[2], event[3])
-    merge = HttpStatistics(memory := StatisticsMemory())
+    merge = AtOnce(HttpStatistics(StatisticsMemory()))
     body = write_json(server.statistics())
-    answer = merge.read(body)
-    for key, counters in answer.counters:
-        memory.take("x", key, counters, 1.0, 2.0)
-    assert merge.combine([("x", answer)]) == body
+    assert merge.combine([("x", merge.read(body, 1.0))]) == body

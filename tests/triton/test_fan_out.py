@@ -281,11 +281,18 @@ def test_calls_reach_backends_that_have_only_the_other_protocol(
 
 def test_statistics_are_summed_and_do_not_fall_when_a_triton_dies(pair: Pair, both: Target) -> None:
     """The last test here: it restarts a Triton."""
+
+    def counted() -> int:
+        return sum(inferences(triton.target) for triton in pair)
+
+    known = counted()
     for triton in pair:
         for _ in range(3):
             assert ask(triton.target, "POST", "/v2/models/simple/infer", INFER).status == 200
+    # A Triton counts an inference after it has answered.
+    wait_until(lambda: counted() >= known + 6, timeout_s=10.0, what="the inferences are counted")
     before = inferences(both)
-    assert before == sum(inferences(triton.target) for triton in pair) >= 6
+    assert before == counted() >= 6
     request = pb.ModelStatisticsRequest(name="simple").SerializeToString()
     (data,) = call(both, "ModelStatistics", request).messages
     assert pb.ModelStatisticsResponse.FromString(data).model_stats[0].inference_count == before

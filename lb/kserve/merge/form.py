@@ -8,25 +8,40 @@ from typing import Any, Final, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from lb.kserve.merge.json_reader import read_in_steps
+from lb.kserve.merge.steps import Pace, Steps
+
 ReadT = TypeVar("ReadT")
 MessageT = TypeVar("MessageT", bound=Message)
 
 Json = dict[str, Any]
 
-MOST_BYTES: Final = 16 * 2**20
+MAX_BYTES: Final = 16 * 2**20
 """Longest answer that is merged: the statistics of ten thousand models have 10 MiB."""
-_MOST_PARTS: Final = 2**22
-"""Brackets and commas in it: what JSON stands for may take thirty times its size in memory."""
+MAX_SHORT_BYTES: Final = 128 * 1024
+"""Longest answer that describes a server or its settings; each has one or two KiB."""
 
 
 class Disagreement(Exception):
     """The servers say what no single server could say."""
 
 
+class Unreadable(Exception):
+    """One of the answers cannot be merged, which was found after it had been read."""
+
+    def __init__(self, at: int, why: str) -> None:
+        super().__init__(why)
+        self.at = at
+        """Its place among the answers."""
+
+
 class Merge(Protocol[ReadT]):
     """Reads the answers of one operation in one protocol, and makes one of them."""
 
-    def read(self, body: bytes) -> ReadT:
+    max_bytes: int
+    """Longest answer that is read."""
+
+    def read(self, body: bytes) -> Steps[ReadT]:
         """Read one answer.
 
         Raises:
@@ -34,23 +49,14 @@ class Merge(Protocol[ReadT]):
         """
         ...
 
-    def combine(self, answers: Sequence[tuple[str, ReadT]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, ReadT]]) -> Steps[bytes]:
         """Make one of at least one; each comes with the name of its backend.
 
         Raises:
             Disagreement: they contradict each other.
+            Unreadable: one of them has to be left out.
         """
         ...
-
-
-def require_moderate(body: bytes) -> None:
-    """Refuse an answer that would take too much memory and time when it is read.
-
-    Raises:
-        ValueError: it is too long, or has too many parts.
-    """
-    if len(body) > MOST_BYTES or sum(map(body.count, (b"{", b"[", b","))) > _MOST_PARTS:
-        raise ValueError("the answer is too long to be merged")
 
 
 def read_object(body: bytes) -> Json:
@@ -59,29 +65,25 @@ def read_object(body: bytes) -> Json:
     Raises:
         ValueError: it is something else.
     """
-    found = _read_json(body)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the answer is no JSON that can be read") from error
     if not isinstance(found, dict):
         raise ValueError("the answer is no JSON object")
     return found
 
 
-def read_objects(body: bytes) -> list[Json]:
+def read_objects(body: bytes) -> Steps[list[Json]]:
     """A JSON array of objects.
 
     Raises:
         ValueError: it is something else.
     """
-    found = _read_json(body)
+    found = yield from read_in_steps(body)
     if not (isinstance(found, list) and all(isinstance(each, dict) for each in found)):
         raise ValueError("the answer is no JSON array of objects")
     return found
-
-
-def _read_json(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("the answer is no JSON that can be read") from error
 
 
 def write_json(value: object) -> bytes:
@@ -89,6 +91,17 @@ def write_json(value: object) -> bytes:
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     # Text that is not Unicode comes from the answers themselves.
     return text.encode(errors="surrogatepass")
+
+
+def write_objects(values: Sequence[Json]) -> Steps[bytes]:
+    """A JSON array, written in steps."""
+    pieces = []
+    pace = Pace()
+    for value in values:
+        pieces.append(write_json(value))
+        if pace.is_due(len(pieces[-1])):
+            yield
+    return b"".join((b"[", b",".join(pieces), b"]"))
 
 
 def read_message(kind: type[MessageT], body: bytes) -> MessageT:

@@ -10,8 +10,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.form import Json, read_message, read_objects, write_json
+from lb.kserve.merge.form import (
+    MAX_BYTES,
+    Json,
+    read_message,
+    read_objects,
+    write_objects,
+)
+from lb.kserve.merge.message_list import ListWriter, read_list
+from lb.kserve.merge.steps import Pace, Steps
 
+_Entry = pb.RepositoryIndexResponse.ModelIndex
+_MODELS: Final = 1
+"""Number of the field with the entries."""
+_MAX_ENTRY_BYTES: Final = 2**20
+"""Longest entry: a name, a version, a state and a reason, which may hold an error's text."""
+_ENTRY_WORK: Final = 64
+"""What an entry costs beside its bytes, as if it had so many more."""
 EntryT = TypeVar("EntryT")
 
 _BEST_FIRST: Final = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
@@ -22,33 +37,43 @@ _Facts = tuple[str, str, str]
 class HttpIndex:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> list[Json]:
-        """One server's list."""
-        return read_objects(body)
+    max_bytes = MAX_BYTES
 
-    def combine(self, answers: Sequence[tuple[str, list[Json]]]) -> bytes:
+    def read(self, body: bytes) -> Steps[list[Json]]:
+        """One server's list."""
+        return (yield from read_objects(body))
+
+    def combine(self, answers: Sequence[tuple[str, list[Json]]]) -> Steps[bytes]:
         """The union."""
-        return write_json(_united((entries for _, entries in answers), _json_facts))
+        entries = yield from _united([entries for _, entries in answers], _json_facts)
+        return (yield from write_objects(entries))
 
 
 class GrpcIndex:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> pb.RepositoryIndexResponse:
-        """One server's list."""
-        return read_message(pb.RepositoryIndexResponse, body)
+    max_bytes = MAX_BYTES
 
-    def combine(self, answers: Sequence[tuple[str, pb.RepositoryIndexResponse]]) -> bytes:
+    def read(self, body: bytes) -> Steps[tuple[list[_Entry], bytes]]:
+        """One server's list, and what its answer holds beside."""
+        answer = yield from read_list(body, _MODELS, _MAX_ENTRY_BYTES)
+        entries = []
+        pace = Pace()
+        for begin, end in answer.spans:
+            entries.append(read_message(_Entry, body[begin:end]))
+            if pace.is_due(end - begin + _ENTRY_WORK):
+                yield
+        return entries, answer.others
+
+    def combine(self, answers: Sequence[tuple[str, tuple[list[_Entry], bytes]]]) -> Steps[bytes]:
         """The union."""
-        whole = pb.RepositoryIndexResponse()
-        whole.CopyFrom(answers[0][1])  # with fields that we do not know
-        entries = _united((answer.models for _, answer in answers), _message_facts)
-        copies = [pb.RepositoryIndexResponse.ModelIndex() for _ in entries]
-        for copy, entry in zip(copies, entries, strict=True):
-            copy.CopyFrom(entry)
-        del whole.models[:]
-        whole.models.extend(copies)
-        return whole.SerializeToString(deterministic=True)
+        lists = [entries for _, (entries, _) in answers]
+        writer = ListWriter(_MODELS)
+        for entry in (yield from _united(lists, _message_facts)):
+            if writer.add(entry):
+                yield
+        _, (_, others) = answers[0]
+        return writer.finish(others)
 
 
 def _json_facts(entry: Json) -> _Facts:
@@ -56,15 +81,16 @@ def _json_facts(entry: Json) -> _Facts:
     return str(name), str(version), str(state)
 
 
-def _message_facts(entry: pb.RepositoryIndexResponse.ModelIndex) -> _Facts:
+def _message_facts(entry: _Entry) -> _Facts:
     return entry.name, entry.version, entry.state
 
 
 def _united(
     lists: Iterable[Iterable[EntryT]], facts_of: Callable[[EntryT], _Facts]
-) -> list[EntryT]:
+) -> Steps[list[EntryT]]:
     """The best entry of every version, models in the order in which they are first named."""
     models: dict[str, dict[str, tuple[int, EntryT]]] = {}
+    pace = Pace()
     for entries in lists:
         for entry in entries:
             name, version, state = facts_of(entry)
@@ -73,6 +99,8 @@ def _united(
             known = versions.get(version)
             if known is None or rank < known[0]:
                 versions[version] = (rank, entry)
+            if pace.is_due(_ENTRY_WORK):
+                yield
     return [
         entry
         for versions in models.values()

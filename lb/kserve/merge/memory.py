@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from lb.kserve.merge.counters import LAST, Counters, ModelKey
+from lb.kserve.merge.counters import BATCHES, LAST, RESPONSES, Counters, ModelKey, Path
 
 MAX_COUNTERS: Final = 250_000
-"""About 30 MB. Three backends with a thousand models each have 75,000."""
-_MAX_ROWS: Final = 256
-"""Backends whose counters are kept apart, per model; the oldest are added up beyond that."""
+"""Numbers that are kept of all models: about 30 MB. Three backends with a thousand models each have
+100,000, their overhead included."""
+MAX_BASE: Final = 16_384
+"""Numbers that are kept of one model for all backends together that are gone or began anew. One
+backend of a Triton's has 9,200 with all rows that count."""
+_ROWS: Final = frozenset({BATCHES, RESPONSES})
+_U64: Final = 2**64 - 1
+_ENTRY: Final = 8
+"""What an entry costs beside its numbers, in numbers: its name, and the objects that hold it."""
+_MAX_BACKENDS: Final = 256
+"""Backends whose counters are kept apart, per model, if not more than half as many are asked. The
+ones that were heard of longest ago are added up beyond that."""
 
 
 class _Row:
@@ -35,12 +44,13 @@ class _Model:
 
     @property
     def size(self) -> int:
-        """Numbers that are kept. A row without any is one: it takes memory, too."""
-        return len(self.base) + sum(len(row.counters) or 1 for row in self.rows.values())
+        """Numbers that are kept, and what holds them."""
+        return _ENTRY + len(self.base) + sum(_ENTRY + len(e.counters) for e in self.rows.values())
 
     def fold(self, backend: str) -> None:
         """Keep what `backend` counted, and begin anew with it."""
-        self.base = added(self.base, self.rows.pop(backend).counters)
+        newest = self.rows.pop(backend).counters
+        self.base = _bounded(added(self.base, newest), newest)
 
 
 class StatisticsMemory:
@@ -52,6 +62,8 @@ class StatisticsMemory:
     """
 
     def __init__(self) -> None:
+        self.asked = 0
+        """Backends that are asked at the same time."""
         self._models: dict[ModelKey, _Model] = {}
         """The one that was spoken of longest ago first."""
         self._size = 0
@@ -61,7 +73,14 @@ class StatisticsMemory:
         return self._size
 
     def take(
-        self, backend: str, key: ModelKey, counters: Counters, asked_at: float, answered_at: float
+        self,
+        backend: str,
+        key: ModelKey,
+        counters: Counters,
+        asked_at: float,
+        answered_at: float,
+        *,
+        is_whole: bool = True,
     ) -> None:
         """Take over what a backend says.
 
@@ -71,18 +90,19 @@ class StatisticsMemory:
             counters: all its numbers.
             asked_at: when it was asked.
             answered_at: when it answered.
+            is_whole: whether no rows were left out because they are too many.
         """
-        model = self._models.pop(key, None) or _Model()
-        self._models[key] = model
-        before = model.size
+        known = self._models.pop(key, None)
+        before = 0 if known is None else known.size
+        model = self._models[key] = known or _Model()
         row = model.rows.get(backend)
-        if row is not None and _has_fallen(row.counters, counters):
+        if row is not None and _has_fallen(row.counters, counters, is_whole):
             if asked_at < row.answered_at:
                 return  # an older answer that came later
             model.fold(backend)
         model.rows.pop(backend, None)
         model.rows[backend] = _Row(counters, answered_at)
-        if len(model.rows) > _MAX_ROWS:
+        if len(model.rows) > max(_MAX_BACKENDS, 2 * self.asked):
             model.fold(next(iter(model.rows)))
         self._size += model.size - before
 
@@ -97,11 +117,11 @@ class StatisticsMemory:
         return total
 
     def trim(self) -> None:
-        """Forget what was spoken of longest ago, where that is too much.
+        """Forget the models that were spoken of longest ago, where that is too much.
 
-        Not to be done before the sums of an answer are made: they need all that was taken for it.
+        Not to be done before the sum of a model is made: that needs all that was taken for it.
         """
-        while self._size > MAX_COUNTERS and len(self._models) > 1:
+        while self._size > MAX_COUNTERS:
             key = next(iter(self._models))
             self._size -= self._models.pop(key).size
 
@@ -115,6 +135,37 @@ def added(one: Counters, other: Counters) -> Counters:
     return total
 
 
-def _has_fallen(before: Counters, now: Counters) -> bool:
-    # Not by the time of the last inference: clocks are set back.
-    return any(now.get(path, 0) < value and path != (LAST,) for path, value in before.items())
+def _has_fallen(before: Counters, now: Counters, is_whole: bool) -> bool:
+    # Not by the time of the last inference: clocks are set back. Not by a row that had to make
+    # room for another one.
+    missing = 0 if is_whole else _U64
+    return any(
+        now.get(path, missing if path[0] in _ROWS else 0) < value and path != (LAST,)
+        for path, value in before.items()
+    )
+
+
+def _bounded(base: Counters, newest: Counters) -> Counters:
+    """Leave out what is too much: rows and numbers that the newest part of the sum does not have,
+    the ones that were first there before the others."""
+    excess = len(base) - MAX_BASE
+    if excess <= 0:
+        return base
+    kept = {_row_of(path) for path in newest}
+    sizes: dict[Path, int] = {}
+    for path in base:
+        row = _row_of(path)
+        if row not in kept:
+            sizes[row] = sizes.get(row, 0) + 1
+    dropped = set()
+    for row, size in sizes.items():
+        if excess <= 0:
+            break
+        dropped.add(row)
+        excess -= size
+    return {path: value for path, value in base.items() if _row_of(path) not in dropped}
+
+
+def _row_of(path: Path) -> Path:
+    """The row that a number belongs to; for one outside of rows its own path."""
+    return path[:2] if path[0] in _ROWS else path

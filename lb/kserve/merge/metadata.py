@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.form import Json, read_message, read_object, write_json
+from lb.kserve.merge.form import MAX_SHORT_BYTES, Json, read_message, read_object, write_json
+from lb.kserve.merge.steps import Steps
 
 _EXTENSIONS = "extensions"
 
@@ -13,16 +14,20 @@ _EXTENSIONS = "extensions"
 class HttpMetadata:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> Json:
+    max_bytes = MAX_SHORT_BYTES
+
+    def read(self, body: bytes) -> Steps[Json]:
         """One server's description."""
+        yield
         found = read_object(body)
         extensions = found.get(_EXTENSIONS, [])
         if not (isinstance(extensions, list) and all(isinstance(e, str) for e in extensions)):
             raise ValueError("the extensions are no list of names")
         return found
 
-    def combine(self, answers: Sequence[tuple[str, Json]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, Json]]) -> Steps[bytes]:
         """The first one's, with the extensions that all have."""
+        yield
         whole = dict(answers[0][1])
         if _EXTENSIONS in whole:
             whole[_EXTENSIONS] = _common([each.get(_EXTENSIONS, []) for _, each in answers])
@@ -32,12 +37,16 @@ class HttpMetadata:
 class GrpcMetadata:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> pb.ServerMetadataResponse:
+    max_bytes = MAX_SHORT_BYTES
+
+    def read(self, body: bytes) -> Steps[pb.ServerMetadataResponse]:
         """One server's description."""
+        yield
         return read_message(pb.ServerMetadataResponse, body)
 
-    def combine(self, answers: Sequence[tuple[str, pb.ServerMetadataResponse]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, pb.ServerMetadataResponse]]) -> Steps[bytes]:
         """The first one's, with the extensions that all have."""
+        yield
         whole = pb.ServerMetadataResponse()
         whole.CopyFrom(answers[0][1])
         del whole.extensions[:]

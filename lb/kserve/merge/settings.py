@@ -12,12 +12,14 @@ from typing import Any, Final, TypeVar
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.form import (
+    MAX_SHORT_BYTES,
     Disagreement,
     Json,
     read_message,
     read_object,
     write_json,
 )
+from lb.kserve.merge.steps import Steps
 
 _FILES: Final = frozenset({"trace_file", "log_file"})
 _COUNT: Final = "trace_count"
@@ -35,12 +37,16 @@ SettingsT = TypeVar("SettingsT", _Trace, _Log)
 class HttpSettings:
     """Trace settings and log settings. See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> Json:
+    max_bytes = MAX_SHORT_BYTES
+
+    def read(self, body: bytes) -> Steps[Json]:
         """One server's settings."""
+        yield
         return read_object(body)
 
-    def combine(self, answers: Sequence[tuple[str, Json]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, Json]]) -> Steps[bytes]:
         """The settings that all have."""
+        yield
         _require_agreement(answers)
         whole = dict(answers[0][1])
         if _COUNT in whole:
@@ -51,12 +57,16 @@ class HttpSettings:
 class GrpcTraceSettings:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> _Trace:
+    max_bytes = MAX_SHORT_BYTES
+
+    def read(self, body: bytes) -> Steps[_Trace]:
         """One server's settings."""
+        yield
         return read_message(_Trace, body)
 
-    def combine(self, answers: Sequence[tuple[str, _Trace]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, _Trace]]) -> Steps[bytes]:
         """The settings that all have."""
+        yield
         _require_agreement(
             [
                 (name, {key: _values(v) for key, v in each.settings.items()})
@@ -74,12 +84,16 @@ class GrpcTraceSettings:
 class GrpcLogSettings:
     """See `lb.kserve.merge.form.Merge`."""
 
-    def read(self, body: bytes) -> _Log:
+    max_bytes = MAX_SHORT_BYTES
+
+    def read(self, body: bytes) -> Steps[_Log]:
         """One server's settings."""
+        yield
         return read_message(_Log, body)
 
-    def combine(self, answers: Sequence[tuple[str, _Log]]) -> bytes:
+    def combine(self, answers: Sequence[tuple[str, _Log]]) -> Steps[bytes]:
         """The settings that all have."""
+        yield
         _require_agreement(
             [
                 (name, {key: _choice(v) for key, v in each.settings.items()})

@@ -20,6 +20,7 @@ from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out import replies
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.calls import Calls, gave_up
+from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.fan_out.result import Result
@@ -90,65 +91,75 @@ class BackendFanOut:
         self._tasks = tasks
         self._ledger = ledger
         self._views = Views()
-        self._under_way: Counter[bool] = Counter()
-        """Calls that change something, and those that do not: a server that loads for minutes must
-        not keep clients from looking, nor they it from being told."""
+        self._collections = Collections(tasks, self._collect)
+        self._changes = 0
+        """Calls under way that change something. They are counted apart from views: a server that
+        loads for minutes must not keep clients from looking, nor they it from being told."""
         self._turns: dict[tuple[str, bytes], _Turn] = {}
 
     @property
     def is_changing(self) -> bool:
         """Whether some call is under way that should reach all backends, or none."""
-        return self._under_way[True] > 0
+        return self._changes > 0
 
     async def ask(self, question: Question) -> Reply:
         """See `FanOut`."""
-        is_change = changes_something(question)
-        if self._under_way[is_change] >= self.options.concurrent:
-            detail = "too many calls that concern all backends are under way"
-            return replies.refusal(question, Reason.BACKENDS_FULL, detail)
-        self._under_way[is_change] += 1
         account = AnswerAccount(self._ledger)
         try:
             # Here and not with the client, who may leave: the body stays until all are done.
             if not account.keep(len(question.body)):
                 return _short_of_memory(question, ())
-            if is_change:
-                return await self._control(question, account)
-            return await self._view(question, account)
+            if changes_something(question):
+                return await self._change(question, account)
+            return await self._collections.ask(question, self.options.concurrent)
         except Exception:
             # A client waits: this is the top frame of all that is done for it here.
             _log.exception("a call to all backends failed")
             return replies.refusal(question, Reason.INTERNAL, "internal error")
         finally:
-            self._under_way[is_change] -= 1
             account.close()
 
     # What only reads
 
-    async def _view(self, question: Question, account: AnswerAccount) -> Reply:
-        targets = [
-            reach
-            for reach in concerned(self._roster(), question.operation)
-            if reach.answers(question.protocol)
-        ]
-        if not targets:
-            return _nobody(question)
-        timeout_s = self.options.read_timeout_s
-        results = await self._ask_all(question, targets, timeout_s, account)
-        if not account.is_open:
-            return _short_of_memory(question, targets)
-        return await self._views.combine(question, _without_loops(results))
+    async def _collect(self, question: Question) -> Reply:
+        """Make a view, for however many clients."""
+        account = AnswerAccount(self._ledger)
+        try:
+            targets = [
+                reach
+                for reach in concerned(self._roster(), question.operation)
+                if reach.answers(question.protocol)
+            ]
+            if not targets:
+                return _nobody(question)
+            timeout_s = self.options.read_timeout_s
+            results = await self._ask_all(question, targets, timeout_s, account)
+            if not account.is_open:
+                return _short_of_memory(question, targets)
+            return await self._views.combine(question, _without_loops(results))
+        finally:
+            account.close()
 
     # What changes servers
+
+    async def _change(self, question: Question, account: AnswerAccount) -> Reply:
+        if self._changes >= self.options.concurrent:
+            detail = "too many calls that concern all backends are under way"
+            return replies.refusal(question, Reason.BACKENDS_FULL, detail)
+        self._changes += 1
+        try:
+            return await self._control(question, account)
+        finally:
+            self._changes -= 1
 
     async def _control(self, question: Question, account: AnswerAccount) -> Reply:
         message = question.body if question.protocol is AppProtocol.GRPC else None
         about = subject(question.operation.name, question.target, message)
         async with self._turn(question, about):
-            if question.is_abandoned():
+            if question.departure.has_happened:
                 return replies.refusal(question, Reason.CLIENT_GONE, "nobody waits for it any more")
             began = self._clock()
-            results, rest = await self._change(question, account)
+            results, rest = await self._tell_all(question, account)
             reached = [result for result in results if not result.is_unreached]
             roster = concerned(self._roster(), question.operation)
             self._log_control(question, about, roster, results, began)
@@ -163,7 +174,7 @@ class BackendFanOut:
             return _nobody(question)
         return _verdict(question, _without_loops(reached or results), rest)
 
-    async def _change(
+    async def _tell_all(
         self, question: Question, account: AnswerAccount
     ) -> tuple[list[Result], Sequence[Reach]]:
         """Tell everybody, also who comes up meanwhile, as long as it succeeds somewhere.

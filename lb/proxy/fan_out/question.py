@@ -12,8 +12,27 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 
 
-def _never() -> bool:
-    return False
+class Departure:
+    """Tells that the client of a request has left."""
+
+    __slots__ = ("_then", "has_happened")
+
+    def __init__(self) -> None:
+        self.has_happened = False
+        self._then: Callable[[], None] | None = None
+
+    def happen(self) -> None:
+        """The client has left, or needs the answer no more."""
+        if not self.has_happened:
+            self.has_happened = True
+            if self._then is not None:
+                self._then()
+
+    def then(self, act: Callable[[], None] | None) -> None:
+        """Have `act` called when it happens, at once if it has; None calls nobody."""
+        self._then = act
+        if act is not None and self.has_happened:
+            act()
 
 
 @dataclass(slots=True)
@@ -44,8 +63,8 @@ class Question:
     """End-to-end header fields of the client, names in lower case."""
     body: bytes
     """The body of HTTP as it came; the message of gRPC without its prefix, not compressed."""
-    is_abandoned: Callable[[], bool] = field(default=_never, repr=False, compare=False)
-    """Whether its client has left: what has not begun then need not begin."""
+    departure: Departure = field(default_factory=Departure, repr=False, compare=False)
+    """Of its client. A view ends then, and a change that has not begun does not begin."""
     conversion: Conversion = field(
         init=False, default_factory=Conversion, repr=False, compare=False
     )

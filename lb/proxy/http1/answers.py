@@ -21,6 +21,8 @@ PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
 """Where its server (libevhtp) has another one."""
 
+LONG_ANSWER: Final = 64 * 1024
+"""Bytes of a body above which it is written on its own."""
 _OF_THE_SERVER: Final = b"text/plain"
 """What Triton's server writes when its handlers say nothing, as in its answers about health."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.gate import REFUSED, RegistrationWatch, masked
-from lb.proxy.fan_out.question import FanOut, Question
+from lb.proxy.fan_out.question import Departure, FanOut, Question
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.wire.http1.body import Payload
@@ -36,7 +36,7 @@ _LARGE_JOIN: Final = 2**20
 class AskedExchange(Http1Exchange):
     """A request that goes to no backend of its own."""
 
-    __slots__ = ("_fan_out", "_head", "_is_resting", "_watch")
+    __slots__ = ("_departure", "_fan_out", "_head", "_is_resting", "_watch")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class AskedExchange(Http1Exchange):
     ) -> None:
         super().__init__(relay, server, plan, now)
         self._fan_out = fan_out
+        self._departure = Departure()
         self._head = b""
         self._is_resting = False
         """Much of the body came just now: what comes next has to wait for a turn of the loop."""
@@ -114,6 +115,11 @@ class AskedExchange(Http1Exchange):
             return False
         return True
 
+    def _leave_client(self, reason: Reason | None) -> ServerConnection | None:
+        server = super()._leave_client(reason)
+        self._departure.happen()
+        return server
+
     async def _join_and_ask(self, kept: list[Payload]) -> None:
         # Elsewhere, where it takes milliseconds: the joining of bytes lets others run meanwhile.
         is_long = self.bytes_in > _LARGE_JOIN
@@ -131,7 +137,7 @@ class AskedExchange(Http1Exchange):
             target=plan.path,
             fields=end_to_end(self._head),
             body=body,
-            is_abandoned=lambda: self.server is None,
+            departure=self._departure,
         )
         self.forget()  # the fan-out counts the body from here on
         reply = await self._fan_out.ask(question)

@@ -15,7 +15,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
 from lb.net.splice import LEAST, Pump
 from lb.proxy.failure import http_status
-from lb.proxy.http1.answers import REASONS, Answer, error, model_ready, own, refusal
+from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedExchange
 from lb.proxy.http1.client import JOIN_BYTES
 from lb.proxy.http1.downstream import Downstream, State
@@ -406,11 +406,12 @@ class ServerConnection(Downstream):
         if answer.reason is Reason.BAD_REQUEST:
             self.state = _BODY  # nothing that follows a bad request is served
         keep_alive = self.state is _BUSY and plan.keep_alive and not self.is_leaving
-        self.write([
-            answer.encode(
-                keep_alive=keep_alive, is_http10=plan.is_http10, is_head=plan.is_head
-            )
-        ])  # fmt: skip
+        # A long body, which may be that of many answers, is not copied.
+        is_long = len(answer.body) > LONG_ANSWER and not plan.is_head
+        message = answer.encode(
+            keep_alive=keep_alive, is_http10=plan.is_http10, is_head=plan.is_head or is_long
+        )
+        self.write([message, answer.body] if is_long else [message])
         self.exchange_over(keep_alive=keep_alive)
 
     def exchange_over(self, *, keep_alive: bool) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Reason
 from lb.kserve.gate import REFUSED, REGISTER_BYTES, RESERVED, is_registration, masked
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import Departure, Question, Reply
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import trailers_only
 from lb.wire.grpc.compression import inflated
-from lb.wire.grpc.message import PREFIX_SIZE, frame_message
+from lb.wire.grpc.message import PREFIX_SIZE, frame_message, message_prefix
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.pieces import join_short
+
+if TYPE_CHECKING:
+    from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
+    from lb.wire.http2.heads import RequestHead
 
 _MESSAGE_LIMIT: Final = 2**31 - 1
 """What gRPC servers take at most."""
@@ -25,6 +30,8 @@ _QUESTION_LIMIT: Final = 64 * 1024
 """A question that changes nothing is a name or two, and everybody may ask it."""
 _INFLATED_LIMIT: Final = 64 * 2**20
 """Of a compressed message, which costs its sender little."""
+_LONG_ANSWER: Final = 64 * 1024
+"""Bytes of a message above which it is not copied: it may be that of many calls."""
 _HOP_BY_HOP: Final = frozenset({
     b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout", b"host", b"te",
 })  # fmt: skip
@@ -34,10 +41,16 @@ _HOP_BY_HOP: Final = frozenset({
 class AskedCall(Call):
     """A call that goes to no backend of its own."""
 
-    __slots__ = ()
+    __slots__ = ("_departure",)
 
     limit: ClassVar[int] = _QUESTION_LIMIT
     """Most bytes of a request that changes nothing, prefix included."""
+
+    def __init__(
+        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+    ) -> None:
+        super().__init__(relay, server, stream_id, head)
+        self._departure = Departure()
 
     @property
     def _limit(self) -> int:
@@ -80,6 +93,10 @@ class AskedCall(Call):
         self.request.ended = True
         if self._length_fits():
             self._ask()
+
+    def _leave(self, reason: Reason | None, now: float | None = None) -> None:
+        super()._leave(reason, now)
+        self._departure.happen()
 
     def _ask(self) -> None:
         """The request is complete."""
@@ -128,7 +145,7 @@ class AskedCall(Call):
             target=self.path,
             fields=self._fields(),
             body=message,
-            is_abandoned=lambda: self.finished,
+            departure=self._departure,
         )
         self.request.drop_retained()  # the fan-out counts the message from here on, inflated
         reply = await fan_out.ask(question)
@@ -139,7 +156,11 @@ class AskedCall(Call):
 
     def _give(self, reply: Reply) -> None:
         if reply.status == GrpcStatus.OK:
-            self.finish_answer(frame_message(reply.body))
+            body = reply.body
+            if len(body) <= _LONG_ANSWER:
+                self.finish_answer(frame_message(body))
+            else:
+                self.finish_answer(message_prefix(len(body)), rest=body)
             return
         self.status = 200
         self.grpc_status = status = GrpcStatus(reply.status)

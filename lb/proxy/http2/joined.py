@@ -166,17 +166,25 @@ class JoinedStreams(Exchange):
             self.request.ended = True
         self._leave(reason)
 
-    def finish_answer(self, data: bytes, fields: bytes = b"") -> None:
-        """Answer the call ourselves: head with some more fields, one message, status OK."""
+    def finish_answer(self, data: bytes, fields: bytes = b"", *, rest: bytes = b"") -> None:
+        """Answer the call ourselves: head, one message, status OK.
+
+        Args:
+            data: the message with its prefix.
+            fields: further ones of the head, encoded.
+            rest: the end of the message, where that is long and not worth a copy.
+        """
         self.begun = True
         self.status = 200
         self.grpc_status = GrpcStatus.OK
-        self.bytes_out = len(data)
+        self.bytes_out = len(data) + len(rest)
         response = self.response
         response.ended = True
         response.trailers = status_trailers(GrpcStatus.OK)
         self.server.send_head(self.client_id, ANSWER_HEAD + fields, end_stream=False)
         self.server.send_data(response, data)
+        if rest:
+            self.server.send_data(response, rest)
         if not self.finished and not response.queue and not response.finished:
             self.server.end_stream(response)
 

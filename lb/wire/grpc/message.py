@@ -18,7 +18,12 @@ NAME_SEARCH_LIMIT: Final = 1024
 
 def frame_message(message: bytes) -> bytes:
     """An uncompressed length-prefixed message."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return message_prefix(len(message)) + message
+
+
+def message_prefix(size: int) -> bytes:
+    """What stands before an uncompressed message of `size` bytes."""
+    return b"\0" + size.to_bytes(4, "big")
 
 
 class MessageMeter:

@@ -7,13 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from lb.control import load
 from lb.control.load import LoadReader
 from lb.control.record import BackendRecord, Member
 from lb.domain.backend import AdminState, Backend, BackendKind, BackendSpec, parse_address
 from lb.domain.load import LoadReport
 from lb.health.port import Finding
 from lb.net.ask.asker import Asker
-from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend
+from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
 
 PAGE = (
     b'nv_inference_pending_request_count{model="m",version="1"} 5\n'
@@ -155,3 +156,59 @@ async def test_backends_are_asked_one_after_the_other_in_the_course_of_the_inter
             await eventually(lambda: len(told.names) == 4)
             times = [report.at for _, report in told.reports]
             assert min(b - a for a, b in pairwise(times)) > 0.1
+
+
+def many_models(count: int) -> Script:
+    line = b'nv_inference_pending_request_count{model="m%d",version="1"} 1\n'
+    page = b"".join([line % number for number in range(count)])
+
+    async def serve_page(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(reply(page))
+
+    return serve_page
+
+
+async def test_models_without_end_are_logged_once_with_their_backend(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with scripted_backend(many_models(12_000)) as triton:
+        told, pool = Told(), [record("a", triton.target)]
+        async with reading(pool, told) as reader:
+            await reader.ask(pool[0])
+            await reader.ask(pool[0])
+    assert len(told.reports[0][1].models) == 10_000
+    (line,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert line.__dict__["backend"] == "a"
+
+
+async def test_of_all_reports_the_largest_gives_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(load, "_MAX_REPORTS", 500_000)
+    async with (
+        scripted_backend(many_models(1000)) as large,
+        scripted_backend(many_models(200)) as small,
+    ):
+        told = Told()
+        pool = [record("large", large.target), record("a", small.target), record("b", small.target)]
+        async with reading(pool, told) as reader:
+            for each in pool:
+                await reader.ask(each)
+            assert [each.load is not None for each in pool] == [False, True, True]
+            await reader.ask(pool[0])
+    assert pool[0].load is None
+    assert "more models than there is memory for" in caplog.records[-1].__dict__["why"]
+
+
+async def test_of_all_pages_under_way_the_largest_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load, "_MAX_PAGES", 20_000)
+    async with scripted_backend(many_models(1000)) as large, scripted_backend(serve) as small:
+        told = Told()
+        pool = [record("large", large.target), record("small", small.target)]
+        async with reading(pool, told) as reader:
+            await asyncio.gather(*(reader.ask(each) for each in pool))
+    assert told.names == ["small"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.load import DeviceLoad, ModelLoad
-from lb.kserve.load import LoadPage
+from lb.kserve.load import STEP_BYTES, LoadPage
 
 PAGE = b"""\
 # HELP nv_inference_pending_request_count Instantaneous number of pending requests
@@ -34,6 +34,7 @@ nv_cpu_utilization 0.9
 def read(page: bytes) -> LoadPage:
     found = LoadPage()
     found.add(page)
+    found.finish()
     return found
 
 
@@ -58,8 +59,9 @@ def test_devices_say_what_they_know() -> None:
 
 def test_a_page_may_be_read_in_pieces() -> None:
     whole, parts = read(PAGE), LoadPage()
-    for line in PAGE.splitlines(keepends=True):
-        parts.add(line)
+    for begin in range(0, len(PAGE), 7):
+        parts.add(PAGE[begin : begin + 7])
+    parts.finish()
     assert (parts.models, parts.devices) == (whole.models, whole.devices)
 
 
@@ -87,3 +89,22 @@ def test_what_is_no_page_says_nothing(page: bytes) -> None:
 def test_a_utilisation_beyond_all_is_all() -> None:
     (device,) = read(b'nv_gpu_utilization{gpu_uuid="1"} 98\n').devices
     assert device.utilization == 1.0
+
+
+def test_lines_without_end_are_left_out() -> None:
+    line = b'nv_inference_pending_request_count{model="' + b"m" * 2**20 + b'"} 1\n'
+    page = LoadPage()
+    for begin in range(0, len(line), STEP_BYTES):
+        page.add(line[begin : begin + STEP_BYTES])
+        assert len(page._rest) < STEP_BYTES
+    page.add(b'nv_inference_pending_request_count{model="n"} 2\n')
+    assert list(page.models) == [b"n"]
+    assert page.is_cut
+
+
+def test_models_without_end_are_left_out() -> None:
+    line = b'nv_inference_pending_request_count{model="m%d"} 1\n'
+    page = read(b"".join(line % at for at in range(20_000)))
+    assert len(page.models) == 10_000
+    assert page.is_cut
+    assert page.size > 10_000 * 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lb.telemetry.catalogue import COLLECTED, SCRAPE_FAILURES, MetricType, markdown
+from lb.telemetry.catalogue import COLLECTED, SCRAPE_CUTS, SCRAPE_FAILURES, MetricType, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -14,11 +14,11 @@ def test_the_page_is_printed_from_the_catalogue() -> None:
 
 
 def test_names_are_unique_and_start_with_ours() -> None:
-    names = [spec.name for spec in (*COLLECTED, SCRAPE_FAILURES)]
+    names = [spec.name for spec in (*COLLECTED, SCRAPE_FAILURES, SCRAPE_CUTS)]
     assert len(names) == len(set(names))
     assert all(name.startswith("triton_lb_") for name in names)
 
 
 def test_counters_and_only_counters_end_in_total() -> None:
-    for spec in (*COLLECTED, SCRAPE_FAILURES):
+    for spec in (*COLLECTED, SCRAPE_FAILURES, SCRAPE_CUTS):
         assert spec.name.endswith("_total") == (spec.type is MetricType.COUNTER)

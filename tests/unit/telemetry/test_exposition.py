@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from lb.telemetry.exposition import MergedPages
+from lb.telemetry.exposition import (
+    MAX_FAMILIES,
+    MAX_LINE_BYTES,
+    MAX_LINES,
+    STEP_BYTES,
+    BackendPage,
+    MergedPages,
+)
 
 TRITON_PAGE = b"""\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
@@ -23,8 +30,22 @@ def merge(*pages: tuple[str, bytes]) -> bytes:
     """The text of the merged pages."""
     merged = MergedPages()
     for backend, page in pages:
-        merged.add(page.split(b"\n"), backend)
-    return b"".join(line for family in merged.families.values() for line in family.lines())
+        merged.add(labelled(page, backend))
+    return text_of(merged)
+
+
+def labelled(text: bytes, backend: str, step: int = STEP_BYTES) -> BackendPage:
+    """A page that comes in parts of so many bytes."""
+    page = BackendPage(backend)
+    for begin in range(0, len(text), step):
+        for _ in page.read(text[begin : begin + step]):
+            pass
+    page.finish()
+    return page
+
+
+def text_of(merged: MergedPages) -> bytes:
+    return b"".join(bytes(part) for each in merged.families.values() for part in each.lines())
 
 
 def test_each_family_has_one_head_and_all_samples_have_the_label_first() -> None:
@@ -118,12 +139,34 @@ def test_names_of_backends_are_escaped() -> None:
     assert merge(('a"\\\n', b"m 1")) == b'm{backend="a\\"\\\\\\n"} 1\n'
 
 
-def test_pages_may_come_in_parts() -> None:
+@pytest.mark.parametrize("step", [1, 7, 100])
+def test_pages_may_come_in_parts(step: int) -> None:
     merged = MergedPages()
-    for line in TRITON_PAGE.split(b"\n"):
-        merged.add([line], "gpu-0")
-    text = b"".join(line for family in merged.families.values() for line in family.lines())
-    assert text == merge(("gpu-0", TRITON_PAGE))
+    merged.add(labelled(TRITON_PAGE, "gpu-0", step))
+    assert text_of(merged) == merge(("gpu-0", TRITON_PAGE))
+
+
+@pytest.mark.parametrize("step", [100, STEP_BYTES])
+def test_lines_that_are_too_long_are_left_out_and_counted(step: int) -> None:
+    text = b"a 1\n" + b"x" * 3 * MAX_LINE_BYTES + b"\nb 2\n" + b"y" * 3 * MAX_LINE_BYTES
+    page = labelled(text, "b", step)
+    assert list(page.families) == [b"a", b"b"]
+    assert page.left_out == 2
+
+
+def test_families_beyond_the_bound_are_left_out_and_the_others_go_on() -> None:
+    text = b"".join(b"f%d 1\n" % at for at in range(MAX_FAMILIES + 10)) + b"f0 2\n"
+    page = labelled(text, "b")
+    assert len(page.families) == MAX_FAMILIES
+    assert page.left_out == 10
+    assert bytes(page.families[b"f0"].samples[0]).count(b"\n") == 2
+    assert page.size >= sum(len(each.samples[0]) for each in page.families.values())
+
+
+def test_lines_beyond_the_bound_are_not_looked_at() -> None:
+    page = labelled(b"a 1\n" * (MAX_LINES + 5000), "b")
+    assert page.is_full
+    assert bytes(page.families[b"a"].samples[0]).count(b"\n") <= MAX_LINES
 
 
 @pytest.mark.parametrize(

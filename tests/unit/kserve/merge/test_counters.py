@@ -7,6 +7,11 @@ from google.protobuf.json_format import MessageToDict
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.counters import (
+    MAX_ROWS,
+    check_row,
+    check_rows,
+    first_keys,
+    first_rows,
     json_counters,
     json_key,
     message_counters,
@@ -115,7 +120,9 @@ def test_another_shape_of_the_same_name_is_left_alone() -> None:
 
 def test_rows_without_a_size_and_bottomless_entries_are_refused() -> None:
     with pytest.raises(ValueError, match="no size"):
-        json_counters({"batch_stats": [{"compute_infer": {"count": 1}}]})
+        check_rows([{"compute_infer": {"count": 1}}])
+    with pytest.raises(ValueError, match="no list"):
+        check_rows({})
     deep: dict[str, object] = {"count": 1}
     for _ in range(20):
         deep = {"x": deep}
@@ -127,7 +134,7 @@ def test_rows_without_a_size_and_bottomless_entries_are_refused() -> None:
     "entry",
     [
         {"name": "n" * 1025},
-        {"name": "m", "x" * 1025: 1},
+        {"name": "m", "x" * 129: 1},
         {"name": "m", "inference_count": 2**64},
     ],
 )
@@ -139,6 +146,26 @@ def test_what_no_server_says_is_not_kept(entry: dict[str, object]) -> None:
 def test_long_names_in_messages_are_not_kept() -> None:
     response = pb.InferResponseStatistics(cancel=pb.StatisticDuration(count=1))
     with pytest.raises(ValueError, match="too long"):
-        message_counters(pb.ModelStatistics(name="m", response_stats={"k" * 1025: response}))
+        message_counters(pb.ModelStatistics(name="m", response_stats={"k" * 129: response}))
     with pytest.raises(ValueError, match="too long"):
         message_key(pb.ModelStatistics(name="n" * 1025))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {str(at): at for at in range(100)},
+        {"stats": {str(at): at for at in range(100)}},
+        {"response_stats": {"0": {str(at): at for at in range(100)}}},
+        {"batch_stats": [{"batch_size": 1, **{str(at): at for at in range(100)}}]},
+    ],
+)
+def test_numbers_without_end_are_refused(entry: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="too many"):
+        json_counters(entry)
+
+
+def test_the_first_responses_and_the_smallest_batches_count() -> None:
+    assert first_keys(map(str, range(5000, -1, -1))) == [str(at) for at in range(MAX_ROWS)]
+    rows = [{"batch_size": size} for size in range(5000, 0, -1)]
+    assert [check_row(row) for row in first_rows(rows, check_row)] == list(range(1, MAX_ROWS + 1))

@@ -7,6 +7,7 @@ from typing import Any
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.index import GrpcIndex, HttpIndex
+from tests.fakes.merges import AtOnce
 
 Entry = dict[str, Any]
 
@@ -20,10 +21,10 @@ OTHER = {"name": "a"}
 
 def merged(*lists: list[Entry]) -> list[Entry]:
     """What HTTP makes of it; gRPC has to agree."""
-    merge = HttpIndex()
+    merge = AtOnce(HttpIndex())
     answers = [(f"b{at}", merge.read(json.dumps(each).encode())) for at, each in enumerate(lists)]
     found: list[Entry] = json.loads(merge.combine(answers))
-    grpc = GrpcIndex()
+    grpc = AtOnce(GrpcIndex())
     messages = []
     for at, entries in enumerate(lists):
         message = pb.RepositoryIndexResponse()
@@ -62,8 +63,8 @@ def test_who_knows_only_the_name_says_nothing_about_versions() -> None:
 
 def test_fields_that_are_not_known_survive() -> None:
     body = b'[{"name":"m","version":"1","state":"READY","new":[1]}]'
-    merge = HttpIndex()
+    merge = AtOnce(HttpIndex())
     assert merge.combine([("a", merge.read(body)), ("b", merge.read(b"[]"))]) == body
     message = b"\x0a\x08\x0a\x01m\xca\x3e\x02hi\xca\x3e\x02yo"  # field 1001, inside and beside
-    grpc = GrpcIndex()
+    grpc = AtOnce(GrpcIndex())
     assert grpc.combine([("a", grpc.read(message)), ("b", grpc.read(b""))]) == message

@@ -81,7 +81,7 @@ def test_models_and_versions_are_counted_apart() -> None:
 def test_the_models_spoken_of_longest_ago_are_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MAX_COUNTERS", 6)
+    monkeypatch.setattr(module, "MAX_COUNTERS", 50)
     world = World()
     keys = [(f"m{at}", "1") for at in range(3)]
     for key in keys:
@@ -90,23 +90,76 @@ def test_the_models_spoken_of_longest_ago_are_forgotten_first(
     assert [world.total(key) for key in keys] == [10, 5, 5]
     world.memory.trim()
     assert [world.total(key) for key in keys] == [10, 0, 5]
-    assert len(world.memory) == 6
+    assert 0 < len(world.memory) <= 50
 
 
 def test_models_that_have_counted_nothing_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_COUNTERS", 6)
+    monkeypatch.setattr(module, "MAX_COUNTERS", 50)
     memory = StatisticsMemory()
     for at in range(10):
         memory.take("a", (f"m{at}", "1"), {}, 0.0, 1.0)
     memory.trim()
-    assert len(memory) == 6
+    assert 0 < len(memory) <= 50
 
 
 def test_backends_without_end_are_summed_and_take_no_more_room() -> None:
     world = World()
     for at in range(1000):
         assert world.says(f"pod-{at}", 2) == 2 * (at + 1)
-    assert len(world.memory) <= 2 * 257
+    assert len(world.memory) <= 12 * 257
+
+
+def test_a_pool_of_hundreds_that_all_live_is_counted_once() -> None:
+    world = World()
+    world.memory.asked = 600
+    for _ in range(3):
+        for at in range(600):
+            world.says(f"b{at}", 5)
+        assert world.total() == 3000
+
+
+def rows_of(keys: range) -> Counters:
+    """Numbers of responses by key, and a count."""
+    found: Counters = {COUNT: keys.stop}
+    found.update({("response_stats", str(key), "success", "count"): 1 for key in keys})
+    return found
+
+
+def test_rows_that_never_repeat_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all rows are others, which is how a restart looks. The newest ones stay."""
+    monkeypatch.setattr(module, "MAX_BASE", 500)
+    memory = StatisticsMemory()
+    inferences = 0
+    for view in range(60):
+        rows = rows_of(range(100 * view, 100 * (view + 1)))
+        inferences += rows[COUNT]
+        memory.take("a", KEY, rows, 2.0 * view, 2.0 * view + 1)
+        total = memory.total(KEY)
+        assert total[COUNT] == inferences
+        assert rows.keys() <= total.keys()
+        assert len(memory) <= 500 + 101 + 16
+    assert len(total) > 500
+
+
+def test_one_model_that_is_too_large_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_COUNTERS", 50)
+    memory = StatisticsMemory()
+    memory.take("a", KEY, rows_of(range(100)), 0.0, 1.0)
+    assert len(memory.total(KEY)) == 101
+    memory.trim()
+    assert len(memory) == 0
+    memory.take("a", KEY, rows_of(range(100)), 2.0, 3.0)
+    assert memory.total(KEY)[COUNT] == 100
+
+
+def test_a_row_that_made_room_is_no_restart() -> None:
+    memory = StatisticsMemory()
+    memory.take("a", KEY, rows_of(range(5)), 0.0, 1.0)
+    fewer = rows_of(range(1, 5))
+    memory.take("a", KEY, fewer, 2.0, 3.0, is_whole=False)
+    assert memory.total(KEY) == fewer
+    memory.take("a", KEY, rows_of(range(2, 5)), 4.0, 5.0)
+    assert memory.total(KEY)[COUNT] == 10
 
 
 def test_sums_leave_their_parts_alone() -> None:

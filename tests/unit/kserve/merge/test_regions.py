@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.regions import GrpcCudaRegions, GrpcSystemRegions, HttpRegions
+from tests.fakes.merges import AtOnce
 
 SYSTEM = pb.SystemSharedMemoryStatusResponse
 CUDA = pb.CudaSharedMemoryStatusResponse
 
 
 def test_regions_are_united_by_name_and_the_first_counts() -> None:
-    merge = HttpRegions()
+    merge = AtOnce(HttpRegions())
     one = b'[{"name":"x","key":"/x","offset":0,"byte_size":10}]'
     two = b'[{"name":"y","key":"/y"},{"name":"x","key":"/other"}]'
     answers = [("a", merge.read(one)), ("b", merge.read(two))]
@@ -20,7 +21,7 @@ def test_regions_are_united_by_name_and_the_first_counts() -> None:
 
 
 def test_system_regions_of_grpc_are_united_alike() -> None:
-    merge = GrpcSystemRegions()
+    merge = AtOnce(GrpcSystemRegions())
     region = SYSTEM.RegionStatus
     one = SYSTEM(regions={"x": region(name="x", key="/x", byte_size=10)})
     two = SYSTEM(regions={"x": region(name="x", key="/o"), "y": region(name="y", key="/y")})
@@ -34,7 +35,7 @@ def test_system_regions_of_grpc_are_united_alike() -> None:
 
 
 def test_cuda_regions_of_grpc_are_united_alike() -> None:
-    merge = GrpcCudaRegions()
+    merge = AtOnce(GrpcCudaRegions())
     region = CUDA.RegionStatus
     one = CUDA(regions={"x": region(name="x", device_id=0)})
     two = CUDA(regions={"y": region(name="y", device_id=1)})

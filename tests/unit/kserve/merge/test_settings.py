@@ -10,6 +10,7 @@ import pytest
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.merge.form import Disagreement
 from lb.kserve.merge.settings import GrpcLogSettings, GrpcTraceSettings, HttpSettings
+from tests.fakes.merges import AtOnce
 
 TRACE = {
     "trace_level": ["OFF"],
@@ -23,7 +24,7 @@ LOG = {"log_file": "", "log_info": True, "log_verbose_level": 0, "log_format": "
 
 
 def merged(*settings: dict[str, Any]) -> dict[str, Any]:
-    merge = HttpSettings()
+    merge = AtOnce(HttpSettings())
     answers = [
         (f"b{at}", merge.read(json.dumps(each).encode())) for at, each in enumerate(settings)
     ]
@@ -80,7 +81,7 @@ def trace_message(**changes: list[str]) -> pb.TraceSettingResponse:
 
 
 def test_trace_settings_of_grpc_are_merged_alike() -> None:
-    merge = GrpcTraceSettings()
+    merge = AtOnce(GrpcTraceSettings())
     one = trace_message(trace_count=["3"])
     two = trace_message(trace_count=["8"], trace_file=["/b"])
     answers = [("a", merge.read(one.SerializeToString())), ("b", two)]
@@ -107,7 +108,7 @@ def log_message(**changes: Any) -> pb.LogSettingsResponse:
 
 
 def test_log_settings_of_grpc_are_merged_alike() -> None:
-    merge = GrpcLogSettings()
+    merge = AtOnce(GrpcLogSettings())
     one, two = log_message(), log_message(log_file="/b")
     answers = [("a", merge.read(one.SerializeToString())), ("b", two)]
     assert pb.LogSettingsResponse.FromString(merge.combine(answers)) == one
@@ -116,7 +117,7 @@ def test_log_settings_of_grpc_are_merged_alike() -> None:
 
 
 def test_a_difference_between_many_is_told_in_short() -> None:
-    merge = HttpSettings()
+    merge = AtOnce(HttpSettings())
     answers: list[tuple[str, dict[str, Any]]] = [
         (f"b{at}", {"log_format": "x" * 5000 + str(at % 9)}) for at in range(99)
     ]
@@ -128,7 +129,7 @@ def test_a_difference_between_many_is_told_in_short() -> None:
 
 
 def test_odd_values_differ_like_all_others() -> None:
-    merge = HttpSettings()
+    merge = AtOnce(HttpSettings())
     with pytest.raises(Disagreement, match="log_format is"):
         merge.combine([("a", merge.read(b'{"log_format":"\\ud800"}')), ("b", {"log_format": "x"})])
     answers = [("a", merge.read(b'{"trace_count":1e999}')), ("b", {"trace_count": "5"})]

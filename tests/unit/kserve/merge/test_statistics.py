@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.merge.memory import StatisticsMemory
+from lb.kserve.merge.counters import MAX_ROWS
+from lb.kserve.merge.form import Unreadable
+from lb.kserve.merge.memory import MAX_BASE, StatisticsMemory
 from lb.kserve.merge.statistics import GrpcStatistics, HttpStatistics
+from lb.kserve.merge.steps import STEP_BYTES, finish
+from tests.fakes.merges import AtOnce
 
 SIMPLE = (
     b'{"name":"simple","version":"1","last_inference":1795259527273,"inference_count":1,'
@@ -29,26 +34,21 @@ MESSAGE = (
 )
 
 
-def http(*bodies: bytes, memory: StatisticsMemory | None = None) -> bytes:
+def http(*bodies: bytes, memory: StatisticsMemory | None = None, at: float = 1.0) -> bytes:
     """The statistics of some backends; one after the other they are a, b and so on."""
-    memory = memory or StatisticsMemory()
-    merge = HttpStatistics(memory)
-    answers = [(chr(97 + at), merge.read(body)) for at, body in enumerate(bodies)]
-    for name, answer in answers:
-        for key, counters in answer.counters:
-            memory.take(name, key, counters, 1.0, 2.0)
-    return merge.combine(answers)
+    merge = AtOnce(HttpStatistics(memory or StatisticsMemory()))
+    return merge.combine([
+        (chr(97 + place), merge.read(body, at)) for place, body in enumerate(bodies)
+    ])  # fmt: skip
 
 
 def grpc(*messages: bytes, memory: StatisticsMemory | None = None) -> pb.ModelStatisticsResponse:
     """The same over gRPC."""
-    memory = memory or StatisticsMemory()
-    merge = GrpcStatistics(memory)
-    answers = [(chr(97 + at), merge.read(each)) for at, each in enumerate(messages)]
-    for name, answer in answers:
-        for key, counters in answer.counters:
-            memory.take(name, key, counters, 3.0, 4.0)
-    return pb.ModelStatisticsResponse.FromString(merge.combine(answers))
+    merge = AtOnce(GrpcStatistics(memory or StatisticsMemory()))
+    whole = merge.combine([
+        (chr(97 + place), merge.read(each, 3.0)) for place, each in enumerate(messages)
+    ])  # fmt: skip
+    return pb.ModelStatisticsResponse.FromString(whole)
 
 
 def test_the_statistics_of_one_server_stay_as_they_are() -> None:
@@ -139,7 +139,7 @@ def test_memory_is_summed_by_device_over_those_who_answer() -> None:
 
 def test_fields_that_are_not_known_survive() -> None:
     message = MESSAGE[:1] + bytes((MESSAGE[1] + 5,)) + MESSAGE[2:] + b"\xca\x3e\x02hi"
-    merge = GrpcStatistics(StatisticsMemory())
+    merge = AtOnce(GrpcStatistics(StatisticsMemory()))
     assert b"\xca\x3e\x02hi" in merge.combine([("a", merge.read(message))])
 
 
@@ -157,4 +157,97 @@ def test_fields_that_are_not_known_survive() -> None:
 )
 def test_what_is_no_statistics_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"answer|row"):
-        HttpStatistics(StatisticsMemory()).read(body)
+        AtOnce(HttpStatistics(StatisticsMemory())).read(body)
+
+
+def rows_from(first: int, count: int) -> bytes:
+    """Statistics of one model with so many batch sizes and keys of responses."""
+    duration = {"count": 1, "ns": 5}
+    return json.dumps({
+        "model_stats": [{
+            "name": "m", "version": "1", "inference_count": first + count,
+            "response_stats": {
+                str(key): {"success": duration} for key in range(first, first + count)
+            },
+            "batch_stats": [
+                {"batch_size": size, "compute_infer": duration}
+                for size in range(first + count, first, -1)
+            ],
+        }]
+    }).encode()  # fmt: skip
+
+
+def as_message(body: bytes) -> bytes:
+    """The same for gRPC."""
+    message = pb.ModelStatisticsResponse()
+    ParseDict(json.loads(body), message)
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("count", [600, 5000])
+def test_of_rows_without_end_the_first_count(count: int) -> None:
+    body = rows_from(0, count)
+    (entry,) = json.loads(http(body, body))["model_stats"]
+    assert [row["batch_size"] for row in entry["batch_stats"]] == list(range(1, MAX_ROWS + 1))
+    assert list(entry["response_stats"]) == [str(key) for key in range(MAX_ROWS)]
+    assert entry["response_stats"]["5"]["success"]["count"] == 2
+    (found,) = grpc(as_message(body), as_message(body)).model_stats
+    assert [row.batch_size for row in found.batch_stats] == list(range(1, MAX_ROWS + 1))
+    assert {int(key) for key in found.response_stats} == set(range(MAX_ROWS))
+    assert found.inference_count == 2 * count
+
+
+@pytest.mark.parametrize("is_grpc", [False, True])
+def test_what_is_remembered_of_rows_that_never_repeat_is_bounded(is_grpc: bool) -> None:
+    memory = StatisticsMemory()
+    sizes = []
+    for view in range(40):
+        body = rows_from(1000 * view, 1000)
+        if is_grpc:
+            (entry,) = grpc(as_message(body), memory=memory).model_stats
+            assert entry.inference_count >= 1000 * (view + 1)
+        else:
+            (found,) = json.loads(http(body, memory=memory, at=float(view)))["model_stats"]
+            assert found["inference_count"] >= 1000 * (view + 1)
+            assert len(found["batch_stats"]) + len(found["response_stats"]) <= MAX_BASE
+        sizes.append(len(memory))
+    assert max(sizes) <= MAX_BASE + 4 * MAX_ROWS + 100
+    assert sizes[-1] == sizes[-2]
+
+
+def test_many_models_are_merged_in_steps_that_are_bounded() -> None:
+    entries = [json.loads(SIMPLE) | {"name": f"m{at:04}"} for at in range(2000)]
+    body = json.dumps({"model_stats": entries}, separators=(",", ":")).encode()
+    merge = HttpStatistics(StatisticsMemory())
+    reading = merge.read(body)
+    steps = len(list(reading))
+    assert steps >= len(body) // (2 * STEP_BYTES)
+    answer = finish(merge.read(body))
+    assert len(list(merge.combine([("a", answer), ("b", answer)]))) >= len(body) // STEP_BYTES
+    assert http(body) == body
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"name":"m","batch_stats":[%b]}' % b",".join([b"{}"] * 9000),
+        b'{"name":"m","batch_stats":[{"batch_size":1,"x":[%b]}]}' % b",".join([b"1"] * 9000),
+        b'{"name":"m","x":[%b]}' % b",".join([b"1"] * 9000),
+        b"{%b}" % b",".join(b'"%d":%d' % (at, at) for at in range(9000)),
+        b'{"name":"m","memory_usage":[%b]}'
+        % b",".join([b'{"type":"GPU","id":0,"byte_size":1}'] * 2000),
+        b"[%b]" % b",".join([b"1"] * 9000),
+    ],
+    ids=["no sizes", "long row", "long member", "many names", "many devices", "no object"],
+)
+def test_long_entries_that_are_no_statistics_are_refused(entry: bytes) -> None:
+    with pytest.raises(ValueError, match=r"statistics|answer|memory"):
+        AtOnce(HttpStatistics(StatisticsMemory())).read(b'{"model_stats":[%b]}' % entry)
+
+
+def test_a_number_that_is_none_leaves_out_the_answer_that_has_it() -> None:
+    merge = AtOnce(HttpStatistics(StatisticsMemory()))
+    bad = ONE.replace(b'"inference_count":1', b'"inference_count":%d' % 2**64)
+    with pytest.raises(Unreadable) as error:
+        merge.combine([("a", merge.read(ONE)), ("b", merge.read(bad))])
+    assert error.value.at == 1

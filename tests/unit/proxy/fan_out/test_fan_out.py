@@ -17,7 +17,7 @@ from lb.kserve import inference_pb2 as pb
 from lb.proxy.fan_out.calls import Calls, gave_up
 from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
-from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.fan_out.question import Departure, Question, Reply
 from lb.proxy.fan_out.result import Result
 from tests.fakes.fan_out import Stage, backend_at, grpc_question, http_question, serving, silent
 from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
@@ -25,6 +25,7 @@ from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b"{}")
 UNLOAD = http_question(b"POST", b"/v2/repository/models/m/unload")
 INDEX = http_question(b"POST", b"/v2/repository/index")
+LOGGING = http_question(b"GET", b"/v2/logging")
 REGISTER = http_question(b"POST", b"/v2/cudasharedmemory/region/r/register", b"{}")
 
 
@@ -243,9 +244,10 @@ async def test_what_nobody_waits_for_any_more_does_not_begin() -> None:
     stage, may_end = Stage(), asyncio.Event()
     async with scripted_backend(told_when(may_end)) as a:
         stage.add(backend_at("a", a.target))
-        left = replace(LOAD, is_abandoned=lambda: bool(a.requests))
+        left = replace(LOAD, departure=Departure())
         both = [asyncio.create_task(stage.fan_out.ask(left)) for _ in range(2)]
         await eventually(lambda: len(a.requests) == 1)
+        left.departure.happen()
         may_end.set()
         first, second = await asyncio.gather(*both)
         assert (first.status, second.reason) == (200, Reason.CLIENT_GONE)
@@ -297,19 +299,59 @@ async def test_a_defect_of_ours_is_an_answer_and_a_line_in_the_log(
     assert caplog.records[0].exc_info is not None
 
 
-async def test_too_many_at_once_are_refused() -> None:
+async def test_too_many_different_views_at_once_are_refused() -> None:
     stage = Stage(FanOutOptions(concurrent=1))
     async with scripted_backend(silent) as a:
         stage.add(backend_at("a", a.target))
         first = asyncio.create_task(stage.fan_out.ask(INDEX))
         await eventually(lambda: len(a.requests) == 1)
-        answer = await stage.fan_out.ask(INDEX)
+        answer = await stage.fan_out.ask(LOGGING)
         assert (answer.status, answer.reason) == (503, Reason.BACKENDS_FULL)
-        a.script = serving(b"[]")
+        a.script = serving(b"{}")
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        assert (await stage.ask(INDEX)).status == 200
+        assert (await stage.ask(LOGGING)).status == 200
     await eventually(lambda: len(stage.tasks) == 0)
+
+
+async def test_who_ask_the_same_while_one_is_asked_share_the_next_answer() -> None:
+    """Their answer rests on nothing that was said before they asked."""
+    stage, may_end = Stage(), asyncio.Event()
+    said = iter([b"[]", b'[{"name":"new"}]'])
+
+    async def serve(peer: Peer) -> None:
+        await peer.request()
+        body = next(said)
+        await may_end.wait()
+        await peer.send(reply(body))
+
+    async with scripted_backend(serve) as a:
+        stage.add(backend_at("a", a.target))
+        first = asyncio.create_task(stage.fan_out.ask(INDEX))
+        await eventually(lambda: len(a.requests) == 1)
+        later = [asyncio.create_task(stage.fan_out.ask(INDEX)) for _ in range(50)]
+        await asyncio.sleep(0)
+        may_end.set()
+        assert (await first).body == b"[]"
+        assert {(await each).body for each in later} == {b'[{"name":"new"}]'}
+        assert len(a.requests) == 2
+    assert stage.ledger.held == 0
+
+
+async def test_a_view_ends_when_its_last_client_has_left() -> None:
+    stage = Stage()
+    async with scripted_backend(silent) as a:
+        stage.add(backend_at("a", a.target))
+        clients = [replace(INDEX, departure=Departure()) for _ in range(2)]
+        asking = [asyncio.create_task(stage.fan_out.ask(each)) for each in clients]
+        await eventually(lambda: len(a.requests) == 1)
+        clients[0].departure.happen()
+        assert (await asking[0]).reason is Reason.CLIENT_GONE
+        assert len(stage.tasks) > 0
+        clients[1].departure.happen()
+        assert (await asking[1]).reason is Reason.CLIENT_GONE
+        await eventually(lambda: len(stage.tasks) == 0)
+    assert stage.ledger.held == 0
 
 
 async def test_answers_that_do_not_fit_into_memory_are_an_error() -> None:

@@ -110,7 +110,7 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
     assert bench.ledger.held == 50_000
     bench.sent.lose()
     assert bench.ledger.held == 50_000  # the backends may still be sent it
-    assert bench.fan_out.questions[0].is_abandoned()
+    assert bench.fan_out.questions[0].departure.has_happened
     bench.fan_out.may_answer.set()
     await bench.settle()
     assert bench.finished.records[0].reason is Reason.CLIENT_GONE

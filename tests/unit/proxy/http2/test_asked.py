@@ -157,7 +157,7 @@ async def test_clients_may_leave_while_the_backends_are_asked() -> None:
     await asyncio.sleep(0)
     client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
     assert relay.ledger.held == 9000  # the backends may still be sent it
-    assert relay.fan_out.questions[0].is_abandoned()
+    assert relay.fan_out.questions[0].departure.has_happened
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert not [frame for frame in client.gets() if frame.kind in (HEADERS, DATA, RST_STREAM)]
