@@ -7,7 +7,7 @@ from typing import Final
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import LEAD_S, NOT_AHEAD_S, OWN_SHARE, YIELDING_LEAD_S, Lane
-from lb.balancing.pools import SLOW, Pool
+from lb.balancing.pools import NETWORK_S, SLOW, Pool
 from lb.balancing.shared import SharedLane
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
@@ -24,6 +24,9 @@ _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
 _ALIKE: Final = 1.2
+_TRIES: Final = 8
+"""So many that wait are looked at one after the other for one that is in time; they differ in
+size."""
 _IN_VAIN: Final = 2.0
 """Nobody waits for a faster backend for so many times what one takes that is idle, nor for a better
 one."""
@@ -296,30 +299,75 @@ class Line:
             ahead_s = NO_DEADLINE
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and ahead_s == NO_DEADLINE
-        if (
-            head.deadline != NO_DEADLINE
-            and pool.best is not None
-            and pool.best_end > head.deadline - pool.slack_s
-        ):
+        is_late = pool.seems_late(head)
+        if is_late:
             lane = pool.hurry(head, now, ahead_s, is_kept)
-            if pool.best.is_hopeless(head, now):
-                return head, None
-        if lane is None:
+            is_late = pool.seems_late(head)
+        found: tuple[Ticket, Lane | None] | None = None
+        if is_late:
+            found = self._instead(head, pool, lane, now)
+        elif lane is not None:
+            found = self._placed(head, pool, lane, now, ahead_s, is_kept)
+        if found is None and (is_late or lane is None):
             self._wake(pool, now, ahead_s)
-            return None
+        return found
+
+    def _placed(
+        self, head: Ticket, pool: Pool, lane: Lane, now: float, ahead_s: float, is_kept: bool
+    ) -> tuple[Ticket, Lane] | None:
+        """Who of those that wait begins in a lane that has room for whoever is next."""
         if pool.is_best(now):
             if lane.cost.mean_s < SLOW * self.tally.best_s or head.deadline != NO_DEADLINE:
                 return head, lane
             ticket = self._for_slow(head, pool, lane, now)
             if ticket is not None:
                 return ticket, lane
-            lane = pool.choose(head.rows, head.size, now, ahead_s, is_kept, busy_share=OWN_SHARE)
-            if lane is None:
+            other = pool.choose(head.rows, head.size, now, ahead_s, is_kept, busy_share=OWN_SHARE)
+            if other is None:
                 self._wake(pool, now, ahead_s)
                 return None
             if pool.is_best(now):
-                return head, lane
+                return head, other
+            lane = other
         return self._beside_best(head, pool, lane, now)
+
+    def _instead(
+        self, head: Ticket, pool: Pool, lane: Lane | None, now: float
+    ) -> tuple[Ticket, Lane | None] | None:
+        """What to do in place of beginning a ticket that seems to be late: begin one that is in
+        time in the lane that has room, or try it where an instance is idle, or refuse it."""
+        idle: Lane | None = None
+        is_lost = pool.is_lost(head, now)
+        if is_lost or now >= head.deadline - self.tally.best_s:
+            idle = pool.idle(head, now, self.is_kept(head.priority))
+            if is_lost and idle is None:
+                return head, None
+        elif lane is not None and lane.in_flight < lane.instances and pool.is_best(now):
+            idle = lane
+        if lane is not None:
+            other = self._in_time(head, pool, lane, now, is_any=is_lost and not self.reserves)
+            if other is not None:
+                return other, lane
+        return None if idle is None else (head, idle)
+
+    @staticmethod
+    def _in_time(
+        head: Ticket, pool: Pool, lane: Lane, now: float, *, is_any: bool
+    ) -> Ticket | None:
+        """The first of those that wait that would surely be in time in a lane, of any priority or
+        of that of a ticket which would not."""
+        queue = pool.queue
+        begin = pool.open_end - lane.predict(head.rows, head.size) + lane.margin_s + NETWORK_S
+        key = begin
+        for tries in range(_TRIES):
+            ticket = queue.after(key, now)
+            if ticket is None or not (is_any or ticket.priority == head.priority):
+                return None
+            end = begin + lane.predict(ticket.rows, ticket.size)
+            if end <= ticket.deadline:
+                return ticket
+            key = ticket.key if tries < _TRIES - 2 else end
+        return None
 
     def _beside_best(
         self, head: Ticket, pool: Pool, lane: Lane, now: float

@@ -11,7 +11,7 @@ from typing import Final
 
 from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LEAD_S, OWN_SHARE, WAY_S, Lane
+from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LEAD_S, OWN_SHARE, Lane
 from lb.balancing.tally import TAIL, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
@@ -24,6 +24,8 @@ _PASSED: Final = 0.65
 SLOW: Final = 1.25
 """A lane that takes so many times as long as the fastest is a slow one."""
 _RATE_FOR_S: Final = 0.05
+NETWORK_S: Final = 0.002
+"""What the network may take between us and a client, whose clock began before ours."""
 
 
 class Pool:
@@ -160,9 +162,58 @@ class Pool:
 
     @property
     def slack_s(self) -> float:
-        """How much before its deadline a request has to end to be surely in time, at most."""
+        """How much before its deadline a request has to be expected to end to be surely in time."""
         best = self.best
-        return NO_DEADLINE if best is None else best.late_s + WAY_S
+        return NO_DEADLINE if best is None else best.margin_s + NETWORK_S
+
+    def seems_late(self, ticket: Ticket) -> bool:
+        """Whether a request that `choose` was asked about is not expected to be surely in time."""
+        if ticket.deadline == NO_DEADLINE or self.best is None:
+            return False
+        return self.best_end > ticket.deadline - self.slack_s
+
+    def idle(self, ticket: Ticket, now: float, is_kept: bool) -> Lane | None:
+        """Of the lanes with an idle instance that a request may use, the one where it ends first.
+
+        Args:
+            ticket: of the request.
+            now: the time.
+            is_kept: slots that are free are kept from it.
+        """
+        found: Lane | None = None
+        found_end = NO_DEADLINE
+        for lane in self.lanes:
+            if lane.in_flight >= lane.instances or (is_kept and lane.low < lane.slots):
+                continue
+            end = lane.look(ticket.rows, ticket.size, now)
+            if lane.is_open and (found is None or end < found_end):
+                found, found_end = lane, end
+        return found
+
+    def is_lost(self, ticket: Ticket, now: float, ahead: float = 0.0) -> bool:
+        """Whether a request would end too late even if every execution were as quick as the
+        quickest of recent ones.
+
+        Args:
+            ticket: of the request.
+            now: the time.
+            ahead: usual executions that wait here and go before it.
+        """
+        begin = own_s = end = NO_DEADLINE
+        speed = 0.0
+        instances = 0
+        for lane in self.lanes:
+            lane_begin, lane_own_s, usual_s = lane.least_end(ticket.rows, ticket.size, now)
+            if not usual_s:
+                return False
+            instances += lane.instances
+            speed += lane.instances / usual_s
+            begin = min(begin, lane_begin)
+            own_s = min(own_s, lane_own_s)
+            end = min(end, lane_begin + lane_own_s)
+        if ahead >= instances:
+            end = max(end, begin + (ahead - instances + 1) / speed + own_s)
+        return end > ticket.deadline
 
     def renew(self, lanes: tuple[Lane, ...]) -> None:
         """Have others in the place of its lanes, at the same backends."""

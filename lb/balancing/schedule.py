@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Final
 
-from lb.balancing.cost import SURE, SURELY
+from lb.balancing.cost import SURELY
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.balancing.site import Site
@@ -71,12 +71,12 @@ class QueueScheduler:
     @property
     def wake_at(self) -> float:
         """When `next_due` and `next_refused` want to be called though nothing ended."""
-        at = NO_DEADLINE
+        at = 0.0 if self._began else NO_DEADLINE
         wakes = self._wakes
         while wakes and wakes[0][0] != wakes[0][2].wake_at:
             heappop(wakes)
         if wakes:
-            at = wakes[0][0]
+            at = min(at, wakes[0][0])
         expiries = self._expiries
         while expiries and not _waits(expiries[0]):
             heappop(expiries)
@@ -109,14 +109,12 @@ class QueueScheduler:
             is_kept = line.is_kept(ticket.priority)
             ahead_s = NOT_AHEAD_S if is_kept and line.is_pressed else YIELDING_LEAD_S
         lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
-        if (
-            ticket.deadline != NO_DEADLINE
-            and pool.best is not None
-            and pool.best_end > ticket.deadline - pool.slack_s
-        ):
+        if ticket.deadline != NO_DEADLINE and pool.seems_late(ticket):
             lane = pool.hurry(ticket, now, ahead_s, is_kept)
-            if pool.best.is_hopeless(ticket, now):
-                raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+            if pool.is_lost(ticket, now):
+                return self._try(ticket, line, pool, now)
+            if lane is not None and lane.in_flight >= lane.instances and pool.seems_late(ticket):
+                lane = None  # what may be late is not sent ahead of what is in time
         if lane is None or (
             lane is not pool.best and line.plan.rules.max_waiting and not pool.is_best(now)
         ):
@@ -244,7 +242,10 @@ class QueueScheduler:
             pool, line = next(iter(self._dirty.items()))
             self._step(line, pool, now)
         if not self._began:
-            return None
+            # An instance that is idle still is wanted by nobody else.
+            self._look_at_expiries(now)
+            if not self._began:
+                return None
         ticket = self._began.popleft()
         self._told(ticket)
         return ticket
@@ -258,26 +259,38 @@ class QueueScheduler:
 
     def next_refused(self, now: float) -> Ticket | None:
         """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
-        expiries = self._expiries
-        while not self._refused and expiries and expiries[0][0] <= now:
-            entry = heappop(expiries)
-            if _waits(entry):
-                self._expire(entry[2], now)
+        self._look_at_expiries(now)
         while self._refused:
             ticket = self._refused.popleft()
             if ticket.refused is not None:
                 return ticket
         return None
 
+    def _look_at_expiries(self, now: float) -> None:
+        """Have those that may have waited for too long begin or be refused."""
+        expiries = self._expiries
+        while expiries and expiries[0][0] <= now and not self._refused:
+            entry = heappop(expiries)
+            if _waits(entry):
+                self._expire(entry[2], now)
+
     def _expire(self, ticket: Ticket, now: float) -> None:
-        """Refuse a ticket that may have waited for too long, by the plan that holds now."""
+        """Refuse a ticket that has waited for too long, by the plan that holds now, or whose
+        deadline has passed. Soon before that it begins wherever an instance is idle."""
         line = self._lines[ticket.model, ticket.version]
         if ticket.joined_at + line.plan.rules.max_wait_s <= now:
             self._refuse(ticket, line, Refusal.EXPIRED, now)
-        elif ticket.deadline <= now:
-            self._refuse(ticket, line, Refusal.LATE, now)
-        else:
-            self._expire_at(ticket, line)
+            return
+        pool = line.pool(ticket, now)
+        if ticket.deadline > now:
+            lane = pool.idle(ticket, now, line.is_kept(ticket.priority))
+            if lane is not None:
+                self._begin_waiting(ticket, line, pool, lane, now)
+                return
+            if not pool.is_lost(ticket, now):
+                self._expire_at(ticket, line, ticket.deadline)
+                return
+        self._refuse(ticket, line, Refusal.LATE, now)
 
     # Waiting
 
@@ -290,10 +303,11 @@ class QueueScheduler:
             work_s = usual.predict(ticket.rows, ticket.size)
             most_s = SURELY * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
-        if ticket.deadline != NO_DEADLINE and pool.queue.count:
-            late_s = self._late_s(ticket, line, pool, now)
-            if late_s > 0:
-                raise ScheduleRefused(Refusal.LATE, max(late_s, _MIN_RETRY_S))
+        if pool.queue.count and self._is_late(ticket, line, pool, now):
+            # What is idle now may be wanted by those that wait.
+            is_kept = line.is_kept(ticket.priority)
+            if pool not in self._dirty or pool.idle(ticket, now, is_kept) is None:
+                return self._try(ticket, line, pool, now)
         if line.waits >= rules.max_waiting:
             victim = line.victim(ticket, pool)
             if victim is None:
@@ -306,7 +320,7 @@ class QueueScheduler:
         pool.queue.add(ticket)
         line.waiting[pool] = None
         self._waiting += 1
-        self._expire_at(ticket, line)
+        self._expire_at(ticket, line, ticket.deadline - line.tally.best_s)
         if pool not in self._dirty:
             if pool.is_closed and pool.queue.count > 1:
                 return None  # nothing has changed since there was no room
@@ -318,21 +332,39 @@ class QueueScheduler:
             return ticket.backend
         return None
 
+    def _try(self, ticket: Ticket, line: Line, pool: Pool, now: float) -> Backend:
+        """Begin a new ticket that seems to be late, if an instance is idle: nothing is lost by it,
+        and its end tells how long executions take now.
+
+        Raises:
+            ScheduleRefused: none is.
+        """
+        lane = None
+        if ticket.deadline > now:
+            lane = pool.idle(ticket, now, line.is_kept(ticket.priority))
+        if lane is None:
+            raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+        self._begin(ticket, line, lane, now)
+        return lane.backend
+
     @staticmethod
-    def _late_s(ticket: Ticket, line: Line, pool: Pool, now: float) -> float:
-        """By how much a ticket would miss its deadline that joins others that wait."""
+    def _is_late(ticket: Ticket, line: Line, pool: Pool, now: float) -> bool:
+        """Whether a ticket that joins others that wait would miss its deadline even if every
+        execution were quick."""
         usual = line.tally.usual
         rate = pool.rate(now)
-        best = pool.best
-        if best is None or not rate or min(usual.weight, best.cost.weight) < SURE:
-            return 0.0  # too little is known, or everything has just become slower
-        ahead = pool.queue.ahead_s(ticket) / usual.mean_s + 0.5 * line.tally.in_flight
-        takes_s = ahead / rate + ticket.work_s
-        late_s = now + takes_s + best.late_s + way_s(ticket) - ticket.deadline
-        return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
+        if ticket.deadline == NO_DEADLINE or not rate or not usual.count:
+            return False
+        count, work_s = pool.queue.ahead(ticket)
+        # What was estimated when executions took longer does not count as more of them.
+        ahead = min(work_s / usual.mean_s, float(count))
+        is_late = now + ahead / rate + ticket.work_s > ticket.deadline
+        return is_late and pool.is_lost(ticket, now, ahead)
 
-    def _expire_at(self, ticket: Ticket, line: Line) -> None:
-        at = min(ticket.joined_at + line.plan.rules.max_wait_s, ticket.deadline)
+    def _expire_at(self, ticket: Ticket, line: Line, deadline: float) -> None:
+        """Have a ticket that waits looked at by `_expire` when it has waited for too long, and at a
+        time that has to do with its deadline."""
+        at = min(ticket.joined_at + line.plan.rules.max_wait_s, deadline)
         if at == NO_DEADLINE:
             return
         expiries = self._expiries
@@ -354,11 +386,7 @@ class QueueScheduler:
             if lane is None:
                 self._refuse(ticket, line, Refusal.LATE, now)
                 continue
-            pool.queue.serve(ticket)
-            self._left(line, pool)
-            self._begin(ticket, line, lane, now)
-            self._began.append(ticket)
-            lane.site.due += 1
+            self._begin_waiting(ticket, line, pool, lane, now)
             if freed == 1 and lane.in_flight >= lane.limit and wake_at > now:
                 # One place was free, and it is taken: nothing else has changed.
                 pool.is_closed = True
@@ -373,6 +401,15 @@ class QueueScheduler:
         if pool.queue.count and pool.wake_at != NO_DEADLINE:
             self._number += 1
             heappush(self._wakes, (pool.wake_at, self._number, pool, line))
+
+    def _begin_waiting(
+        self, ticket: Ticket, line: Line, pool: Pool, lane: Lane, now: float
+    ) -> None:
+        pool.queue.serve(ticket)
+        self._left(line, pool)
+        self._begin(ticket, line, lane, now)
+        self._began.append(ticket)
+        lane.site.due += 1
 
     def _begin(self, ticket: Ticket, line: Line, lane: Lane, now: float) -> None:
         ticket.backend = lane.backend
@@ -462,7 +499,7 @@ class QueueScheduler:
         pool = line.pool(ticket, now)
         pool.queue.add(ticket)
         if ticket.plan.rules.max_wait_s < before_s:
-            self._expire_at(ticket, line)
+            self._expire_at(ticket, line, ticket.deadline)
         line.waiting[pool] = None
         self._dirty[pool] = line
         self._waiting += 1
