@@ -72,7 +72,7 @@ class Cost:
         self.byte_s = 0.0
         self._first: list[float] = []
         self._recent: list[tuple[float, float, float]] = []
-        """Seconds, rows and bytes of the last `WINDOW` executions, in any order."""
+        """Seconds, rows and bytes of the last `WINDOW` executions."""
         self._least_ratio = 0.0
         """The result of `least_ratio`; 0 if something was learnt since."""
         self._weight = 0
@@ -131,10 +131,9 @@ class Cost:
         self.count = count = self.count + 1
         self._least_ratio = 0.0
         recent = self._recent
-        if len(recent) < WINDOW:
-            recent.append((took_s, rows, size))
-        else:
-            recent[count % WINDOW] = (took_s, rows, size)
+        recent.append((took_s, rows, size))
+        if len(recent) > WINDOW:
+            del recent[0]
         if count <= _FIRST:
             if not self.assumed:
                 self._begin(took_s, rows, size, now)

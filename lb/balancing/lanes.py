@@ -293,6 +293,11 @@ class Lane:
         late_s = min(now - ticket.began_at - ticket.expected_s, self.cost.mean_s)
         self.lateness_s += _PART * (max(late_s, 0.0) - self.lateness_s)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether an instance has nothing to do."""
+        return self.in_flight < self.instances
+
     def can_take(self) -> bool:
         """Whether it is open, as far as that does not change with the time.
 

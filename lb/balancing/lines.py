@@ -308,7 +308,7 @@ class Line:
             found = self._instead(head, pool, lane, now)
         elif lane is not None:
             found = self._placed(head, pool, lane, now, ahead_s, is_kept)
-        if found is None and (is_late or lane is None):
+        if found is None and lane is None:
             self._wake(pool, now, ahead_s)
         return found
 
@@ -342,7 +342,7 @@ class Line:
             idle = pool.idle(head, now, self.is_kept(head.priority))
             if is_lost and idle is None:
                 return head, None
-        elif lane is not None and lane.in_flight < lane.instances and pool.is_best(now):
+        elif lane is not None and lane.is_idle and pool.is_best(now):
             idle = lane
         if lane is not None:
             other = self._in_time(head, pool, lane, now, is_any=is_lost and not self.reserves)

@@ -183,7 +183,7 @@ class Pool:
         found: Lane | None = None
         found_end = NO_DEADLINE
         for lane in self.lanes:
-            if lane.in_flight >= lane.instances or (is_kept and lane.low < lane.slots):
+            if not lane.is_idle or (is_kept and lane.low < lane.slots):
                 continue
             end = lane.look(ticket.rows, ticket.size, now)
             if lane.is_open and (found is None or end < found_end):

@@ -113,7 +113,7 @@ class QueueScheduler:
             lane = pool.hurry(ticket, now, ahead_s, is_kept)
             if pool.is_lost(ticket, now):
                 return self._try(ticket, line, pool, now)
-            if lane is not None and lane.in_flight >= lane.instances and pool.seems_late(ticket):
+            if lane is not None and not lane.is_idle and pool.seems_late(ticket):
                 lane = None  # what may be late is not sent ahead of what is in time
         if lane is None or (
             lane is not pool.best and line.plan.rules.max_waiting and not pool.is_best(now)

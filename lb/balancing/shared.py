@@ -41,6 +41,11 @@ class SharedLane(Lane):
         self._count(now)
         super().end_inherited(now, ending)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether a request is worked on at once, which all are."""
+        return True
+
     def can_take(self) -> bool:
         """Whether it is open, as far as that does not change with the time."""
         return True
