@@ -199,6 +199,8 @@ class Pool:
             now: the time.
             ahead: usual executions that wait here and go before it.
         """
+        if ticket.deadline <= now:
+            return True
         begin = own_s = end = NO_DEADLINE
         speed = 0.0
         instances = 0

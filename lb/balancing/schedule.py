@@ -358,8 +358,8 @@ class QueueScheduler:
         count, work_s = pool.queue.ahead(ticket)
         # What was estimated when executions took longer does not count as more of them.
         ahead = min(work_s / usual.mean_s, float(count))
-        is_late = now + ahead / rate + ticket.work_s > ticket.deadline
-        return is_late and pool.is_lost(ticket, now, ahead)
+        takes_s = (ahead + line.tally.in_flight) / rate + ticket.work_s
+        return now + takes_s > ticket.deadline and pool.is_lost(ticket, now, ahead)
 
     def _expire_at(self, ticket: Ticket, line: Line, deadline: float) -> None:
         """Have a ticket that waits looked at by `_expire` when it has waited for too long, and at a
