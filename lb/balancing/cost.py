@@ -9,6 +9,7 @@ outliers: then new samples count more. What is old weighs little once something 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from lb.domain.load import Measured
@@ -45,9 +46,10 @@ class Cost:
     """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
 
     __slots__ = (
-        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_recent", "_row_cov",
-        "_row_mean", "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s",
-        "count", "deviation_s", "mean_s", "row_s", "surprises", "unsure_s",
+        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_recent", "_recent_rows",
+        "_recent_sizes", "_row_cov", "_row_mean", "_row_var", "_surprises", "_weight", "assumed",
+        "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s", "surprises",
+        "unsure_s",
     )  # fmt: skip
 
     def __init__(self, instances: int = 1) -> None:
@@ -71,8 +73,10 @@ class Cost:
         self.row_s = 0.0
         self.byte_s = 0.0
         self._first: list[float] = []
-        self._recent: list[tuple[float, float, float]] = []
-        """Seconds, rows and bytes of the last `WINDOW` executions."""
+        self._recent = [inf] * WINDOW
+        """Seconds of the last executions, by number."""
+        self._recent_rows = [1.0] * WINDOW
+        self._recent_sizes = [0.0] * WINDOW
         self._least_ratio = 0.0
         """The result of `least_ratio`; 0 if something was learnt since."""
         self._weight = 0
@@ -107,7 +111,7 @@ class Cost:
 
     def is_sure(self, now: float) -> bool:
         """Whether enough recent executions are known to refuse requests because of them."""
-        return len(self._recent) == WINDOW and now - self.at <= _STALE_S
+        return self.count - self.assumed >= WINDOW and now - self.at <= _STALE_S
 
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what somebody else has measured; a few samples outweigh it."""
@@ -130,10 +134,10 @@ class Cost:
         took_s = _FLOOR_S if took_s < _FLOOR_S else took_s
         self.count = count = self.count + 1
         self._least_ratio = 0.0
-        recent = self._recent
-        recent.append((took_s, rows, size))
-        if len(recent) > WINDOW:
-            del recent[0]
+        place = count % WINDOW
+        self._recent[place] = took_s
+        self._recent_rows[place] = rows
+        self._recent_sizes[place] = size
         if count <= _FIRST:
             if not self.assumed:
                 self._begin(took_s, rows, size, now)
@@ -180,18 +184,24 @@ class Cost:
         self._row_cov *= factor
         self._byte_cov *= factor
         self._first = [each * factor for each in self._first]
-        self._recent = [(took_s * factor, rows, size) for took_s, rows, size in self._recent]
+        self._recent = [each * factor for each in self._recent]
 
     def least_ratio(self) -> float:
         """What the quickest of recent executions took, as a part of what is expected of it now."""
         least = self._least_ratio
-        if not least:
-            least = 1.0
-            for took_s, rows, size in self._recent:
+        if least:
+            return least
+        recent = self._recent
+        least = 1.0
+        if self.row_s or self.byte_s:
+            sizes = zip(recent, self._recent_rows, self._recent_sizes, strict=True)
+            for took_s, rows, size in sizes:
                 expected_s = self.base_s + self.row_s * rows + self.byte_s * size
                 if took_s < least * expected_s:
                     least = took_s / expected_s
-            self._least_ratio = least
+        elif self.base_s:
+            least = min(least, min(recent) / self.base_s)
+        self._least_ratio = least
         return least
 
     def _begin(self, took_s: float, rows: float, size: float, now: float) -> None:

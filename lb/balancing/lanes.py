@@ -52,7 +52,7 @@ _PART: Final = 0.05
 """What one request counts in averages over requests: about twenty of them are remembered."""
 _WAYS: Final = 2.0
 """How many times what the ways take is under way ahead."""
-_LATENESSES: Final = 3.0
+LATENESSES: Final = 3.0
 """A request is expected to be in time if it would be even this many times its average lateness
 later than expected. Of exponentially distributed delays nineteen of twenty are less."""
 _ANY: Final = 0.6
@@ -286,7 +286,7 @@ class Lane:
     def margin_s(self) -> float:
         """How much before its deadline a request has to be expected to end to be surely in time,
         beside the network."""
-        return _LATENESSES * self.lateness_s
+        return LATENESSES * self.lateness_s
 
     def missed(self, ticket: Ticket, now: float) -> None:
         """Note by how much a ticket that has ended well was later than expected."""

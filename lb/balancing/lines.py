@@ -19,6 +19,7 @@ _MAX_ALIASES: Final = 64
 _MAX_POOLS: Final = 256
 """Beyond so many those are dropped that nobody waits in: requests that go again make one for every
 set of backends that have failed them."""
+_MIN_RETRY_S: Final = 0.01
 _POLL_S: Final = 0.01
 _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
@@ -270,6 +271,24 @@ class Line:
                 found = victim
         return found
 
+    def room_in(self, pool: Pool, now: float) -> float:
+        """Seconds until those that wait now will have begun."""
+        rate = pool.rate(now)
+        return max((self.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
+
+    def is_late(self, ticket: Ticket, pool: Pool, now: float) -> bool:
+        """Whether a ticket that joins others that wait would miss its deadline even if every
+        execution were quick."""
+        usual = self.tally.usual
+        rate = pool.rate(now)
+        if not rate or not usual.count:
+            return False
+        count, work_s = pool.queue.ahead(ticket)
+        # What was estimated when executions took longer does not count as more of them.
+        ahead = min(work_s / usual.mean_s, float(count))
+        takes_s = (ahead + self.tally.in_flight) / rate + ticket.work_s
+        return now + takes_s > ticket.deadline and pool.is_lost(ticket, now, ahead)
+
     def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
         """The next step of a pool in which some ticket waits.
 
@@ -299,37 +318,39 @@ class Line:
             ahead_s = NO_DEADLINE
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and ahead_s == NO_DEADLINE
-        is_late = pool.seems_late(head)
-        if is_late:
-            lane = pool.hurry(head, now, ahead_s, is_kept)
-            is_late = pool.seems_late(head)
-        found: tuple[Ticket, Lane | None] | None = None
-        if is_late:
-            found = self._instead(head, pool, lane, now)
-        elif lane is not None:
-            found = self._placed(head, pool, lane, now, ahead_s, is_kept)
-        if found is None and lane is None:
+        if head.deadline != NO_DEADLINE and pool.seems_late(head):
+            return self._hurried(head, pool, now, ahead_s, is_kept)
+        if lane is None:
             self._wake(pool, now, ahead_s)
-        return found
-
-    def _placed(
-        self, head: Ticket, pool: Pool, lane: Lane, now: float, ahead_s: float, is_kept: bool
-    ) -> tuple[Ticket, Lane] | None:
-        """Who of those that wait begins in a lane that has room for whoever is next."""
+            return None
         if pool.is_best(now):
             if lane.cost.mean_s < SLOW * self.tally.best_s or head.deadline != NO_DEADLINE:
                 return head, lane
             ticket = self._for_slow(head, pool, lane, now)
             if ticket is not None:
                 return ticket, lane
-            other = pool.choose(head.rows, head.size, now, ahead_s, is_kept, busy_share=OWN_SHARE)
-            if other is None:
+            lane = pool.choose(head.rows, head.size, now, ahead_s, is_kept, busy_share=OWN_SHARE)
+            if lane is None:
                 self._wake(pool, now, ahead_s)
                 return None
             if pool.is_best(now):
-                return head, other
-            lane = other
+                return head, lane
         return self._beside_best(head, pool, lane, now)
+
+    def _hurried(
+        self, head: Ticket, pool: Pool, now: float, ahead_s: float, is_kept: bool
+    ) -> tuple[Ticket, Lane | None] | None:
+        """The next step where a ticket seems to be late."""
+        lane = pool.hurry(head, now, ahead_s, is_kept)
+        found: tuple[Ticket, Lane | None] | None = None
+        if pool.seems_late(head):
+            found = self._instead(head, pool, lane, now)
+        elif lane is not None:
+            is_best = pool.is_best(now)
+            found = (head, lane) if is_best else self._beside_best(head, pool, lane, now)
+        if found is None and lane is None:
+            self._wake(pool, now, ahead_s)
+        return found
 
     def _instead(
         self, head: Ticket, pool: Pool, lane: Lane | None, now: float

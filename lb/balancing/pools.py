@@ -11,7 +11,7 @@ from typing import Final
 
 from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LEAD_S, OWN_SHARE, Lane
+from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LATENESSES, LEAD_S, OWN_SHARE, Lane
 from lb.balancing.tally import TAIL, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
@@ -23,6 +23,8 @@ _PASSED: Final = 0.65
 """For what part of `Tally.tail_s` a request may be passed, an execution less."""
 SLOW: Final = 1.25
 """A lane that takes so many times as long as the fastest is a slow one."""
+_FEW: Final = 8
+"""Executions that are no reason to leave an idle backend alone."""
 _RATE_FOR_S: Final = 0.05
 NETWORK_S: Final = 0.002
 """What the network may take between us and a client, whose clock began before ours."""
@@ -160,17 +162,27 @@ class Pool:
         score = self.open_score
         return score - self._best_score <= _ALIKE * (score - now) + unsure_s
 
-    @property
-    def slack_s(self) -> float:
-        """How much before its deadline a request has to be expected to end to be surely in time."""
-        best = self.best
-        return NO_DEADLINE if best is None else best.margin_s + NETWORK_S
-
     def seems_late(self, ticket: Ticket) -> bool:
         """Whether a request that `choose` was asked about is not expected to be surely in time."""
-        if ticket.deadline == NO_DEADLINE or self.best is None:
+        best = self.best
+        if best is None:
             return False
-        return self.best_end > ticket.deadline - self.slack_s
+        return self.best_end + LATENESSES * best.lateness_s + NETWORK_S > ticket.deadline
+
+    def underexplored(self, lane: Lane) -> Lane | None:
+        """An idle lane of which next to nothing is known, if it has the turn before another one."""
+        if self.index is not None:
+            return None
+        found: Lane | None = None
+        for other in self.lanes:
+            if (
+                other.cost.count < _FEW
+                and not other.in_flight
+                and other.last_pick < (found or lane).last_pick
+                and not other.is_shut()
+            ):
+                found = other
+        return found
 
     def idle(self, ticket: Ticket, now: float, is_kept: bool) -> Lane | None:
         """Of the lanes with an idle instance that a request may use, the one where it ends first.

@@ -39,13 +39,10 @@ _MAX_LINES: Final = 4096
 """Lines that are remembered; clients may name any version."""
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
-_MIN_RETRY_S: Final = 0.01
 _SCATTER: Final = 40503
 _CAME_EVERY: Final = 0xC000
 """One of four requests tells how long they take. Which one goes by its number, times the golden
 ratio of 2^16: a client that takes turns among models leaves none of them out."""
-_FEW: Final = 8
-"""Executions that are no reason to leave an idle backend alone."""
 _CLEARLY: Final = 1.5
 """Times what another backend takes that a request may take at its home."""
 
@@ -71,12 +68,14 @@ class QueueScheduler:
     @property
     def wake_at(self) -> float:
         """When `next_due` and `next_refused` want to be called though nothing ended."""
-        at = 0.0 if self._began else NO_DEADLINE
+        if self._began:
+            return 0.0
+        at = NO_DEADLINE
         wakes = self._wakes
         while wakes and wakes[0][0] != wakes[0][2].wake_at:
             heappop(wakes)
         if wakes:
-            at = min(at, wakes[0][0])
+            at = wakes[0][0]
         expiries = self._expiries
         while expiries and not _waits(expiries[0]):
             heappop(expiries)
@@ -136,7 +135,7 @@ class QueueScheduler:
         if lane is None:
             return None
         if home is None:
-            lane = _hardly_known(pool, lane) or lane
+            lane = pool.underexplored(lane) or lane
         own = line.lanes.get(home) if home is not None else None
         if own is not None and own is not lane:
             takes_s = own.look(ticket.rows, ticket.size, now) - now
@@ -243,7 +242,8 @@ class QueueScheduler:
             self._step(line, pool, now)
         if not self._began:
             # An instance that is idle still is wanted by nobody else.
-            self._look_at_expiries(now)
+            if self._expiries and self._expiries[0][0] <= now:
+                self._look_at_expiries(now)
             if not self._began:
                 return None
         ticket = self._began.popleft()
@@ -259,7 +259,8 @@ class QueueScheduler:
 
     def next_refused(self, now: float) -> Ticket | None:
         """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
-        self._look_at_expiries(now)
+        if self._expiries and self._expiries[0][0] <= now:
+            self._look_at_expiries(now)
         while self._refused:
             ticket = self._refused.popleft()
             if ticket.refused is not None:
@@ -303,7 +304,8 @@ class QueueScheduler:
             work_s = usual.predict(ticket.rows, ticket.size)
             most_s = SURELY * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
-        if pool.queue.count and self._is_late(ticket, line, pool, now):
+        is_due = ticket.deadline != NO_DEADLINE and pool.queue.count > 0
+        if is_due and line.is_late(ticket, pool, now):
             # What is idle now may be wanted by those that wait.
             is_kept = line.is_kept(ticket.priority)
             if pool not in self._dirty or pool.idle(ticket, now, is_kept) is None:
@@ -311,7 +313,7 @@ class QueueScheduler:
         if line.waits >= rules.max_waiting:
             victim = line.victim(ticket, pool)
             if victim is None:
-                raise ScheduleRefused(Refusal.FULL, self._room_in(line, pool, now))
+                raise ScheduleRefused(Refusal.FULL, line.room_in(pool, now))
             self._refuse(victim, line, Refusal.SHED, now)
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
@@ -343,23 +345,9 @@ class QueueScheduler:
         if ticket.deadline > now:
             lane = pool.idle(ticket, now, line.is_kept(ticket.priority))
         if lane is None:
-            raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+            raise ScheduleRefused(Refusal.LATE, line.room_in(pool, now))
         self._begin(ticket, line, lane, now)
         return lane.backend
-
-    @staticmethod
-    def _is_late(ticket: Ticket, line: Line, pool: Pool, now: float) -> bool:
-        """Whether a ticket that joins others that wait would miss its deadline even if every
-        execution were quick."""
-        usual = line.tally.usual
-        rate = pool.rate(now)
-        if ticket.deadline == NO_DEADLINE or not rate or not usual.count:
-            return False
-        count, work_s = pool.queue.ahead(ticket)
-        # What was estimated when executions took longer does not count as more of them.
-        ahead = min(work_s / usual.mean_s, float(count))
-        takes_s = (ahead + line.tally.in_flight) / rate + ticket.work_s
-        return now + takes_s > ticket.deadline and pool.is_lost(ticket, now, ahead)
 
     def _expire_at(self, ticket: Ticket, line: Line, deadline: float) -> None:
         """Have a ticket that waits looked at by `_expire` when it has waited for too long, and at a
@@ -420,7 +408,7 @@ class QueueScheduler:
     def _refuse(self, ticket: Ticket, line: Line, refusal: Refusal, now: float) -> None:
         pool = line.pool(ticket, now)
         self._leave(ticket, line, pool)
-        ticket.refused = ScheduleRefused(refusal, self._room_in(line, pool, now))
+        ticket.refused = ScheduleRefused(refusal, line.room_in(pool, now))
         self._refused.append(ticket)
 
     def _leave(self, ticket: Ticket, line: Line, pool: Pool) -> None:
@@ -433,12 +421,6 @@ class QueueScheduler:
             del line.waiting[pool]
             self._dirty.pop(pool, None)
             pool.wake_at = NO_DEADLINE
-
-    @staticmethod
-    def _room_in(line: Line, pool: Pool, now: float) -> float:
-        """Seconds until those that wait now will have begun."""
-        rate = pool.rate(now)
-        return max((line.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
 
     # What is configured, and what is told
 
@@ -594,22 +576,6 @@ def _waits(entry: tuple[float, int, Ticket]) -> bool:
     """Whether a ticket in the heap of expiries still waits, and for the same."""
     ticket = entry[2]
     return ticket.is_waiting and ticket.number == entry[1]
-
-
-def _hardly_known(pool: Pool, lane: Lane) -> Lane | None:
-    """An idle lane of which next to nothing is known, if it has the turn before the one given."""
-    if pool.index is not None:
-        return None
-    found: Lane | None = None
-    for other in pool.lanes:
-        if (
-            other.cost.count < _FEW
-            and not other.in_flight
-            and other.last_pick < (found or lane).last_pick
-            and not other.is_shut()
-        ):
-            found = other
-    return found
 
 
 def _why(lane: Lane | None, *, is_kept: bool) -> Wait:

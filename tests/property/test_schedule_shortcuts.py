@@ -31,9 +31,7 @@ def state(value: Any) -> dict[str, Any]:
     for slot in slots:
         each = getattr(value, slot, None)
         if isinstance(each, list):
-            for at, one in enumerate(each):
-                parts = one if isinstance(one, tuple) else (one,)
-                found |= {f"{slot} {at} {part}": value for part, value in enumerate(parts)}
+            found |= {f"{slot} {at}": one for at, one in enumerate(each)}
         elif isinstance(each, int | float):
             found[slot] = each
     return found

@@ -34,7 +34,9 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
     """`Cost.learn`."""
     took_s = max(took_s, _FLOOR_S)
     cost.count += 1
-    cost._recent = [*cost._recent, (took_s, rows, size)][-WINDOW:]
+    place = cost.count % WINDOW
+    cost._recent[place], cost._recent_rows[place] = took_s, rows
+    cost._recent_sizes[place] = size
     cost._least_ratio = 0.0
     if cost.count <= _FIRST and not cost.assumed:
         cost._begin(took_s, rows, size, now)
