@@ -133,6 +133,15 @@ class BatchLane(Lane):
         self._ends_at_s = begins + took
         return self._ends_at_s
 
+    def least_begin(self, ratio: float, now: float) -> float:
+        """When an instance is free if executions take that part of what they usually take."""
+        if len(self._running) < self.instances and self.can_take():
+            return now
+        began, rows = self._running[0] if self._running else (self._batch_ended, 1)
+        begin = max(now, began + ratio * self._execution_s(rows, 0))
+        full = self.waiting_rows // self.batch
+        return begin + ratio * full * self._execution_s(self.batch, 0) / self.instances
+
     def free_at(self, now: float) -> float:
         """When the execution begins that one more request would be in."""
         self.look(1, 0, now)

@@ -9,24 +9,21 @@ outliers: then new samples count more. What is old weighs little once something 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from lb.domain.load import Measured
 
 WINDOW: Final = 20
-"""Samples that count: a change of speed is known after about as many."""
+"""Samples that count: a change of speed is known after about as many. Requests are refused because
+of an estimate only once there are as many."""
 KNOWN: Final = 2
 """Samples from which on an estimate is one: of two the smaller."""
 _FIRST: Final = 4
 """Samples of which the median counts."""
-SURE: Final = 20
-"""Samples from which on requests may be refused because of it."""
-_RECENT: Final = 32
-_LOW: Final = 16
-"""One of so many recent samples is below `low_ratio`."""
 _STALE_S: Final = 10.0
 _STALE_COUNT: Final = 2
-"""An estimate older than that many seconds counts as that many samples."""
+"""An estimate older than that many seconds counts as that many samples, and refuses nothing."""
 _UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
 """By how many mean deviations two estimates of the same may differ, by the samples that count: two
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
@@ -49,9 +46,10 @@ class Cost:
     """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
 
     __slots__ = (
-        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_ratios", "_row_cov", "_row_mean",
-        "_row_var", "_surprises", "_weight", "assumed", "at", "base_s", "byte_s", "count",
-        "deviation_s", "mean_s", "row_s", "surprises", "unsure_s",
+        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_recent", "_recent_rows",
+        "_recent_sizes", "_row_cov", "_row_mean", "_row_var", "_surprises", "_weight", "assumed",
+        "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s", "surprises",
+        "unsure_s",
     )  # fmt: skip
 
     def __init__(self, instances: int = 1) -> None:
@@ -75,8 +73,12 @@ class Cost:
         self.row_s = 0.0
         self.byte_s = 0.0
         self._first: list[float] = []
-        self._ratios: list[float] = []
-        """What recent executions took, in parts of what was expected."""
+        self._recent = [inf] * WINDOW
+        """Seconds of the last executions, by number."""
+        self._recent_rows = [1.0] * WINDOW
+        self._recent_sizes = [0.0] * WINDOW
+        self._least_ratio = 0.0
+        """The result of `least_ratio`; 0 if something was learnt since."""
         self._weight = 0
         self._surprises = 0
         self._row_mean = 1.0
@@ -107,6 +109,10 @@ class Cost:
         """Samples that the estimate is made of, as far as they count."""
         return self._weight
 
+    def is_sure(self, now: float) -> bool:
+        """Whether enough recent executions are known to refuse requests because of them."""
+        return self.count - self.assumed >= WINDOW and now - self.at <= _STALE_S
+
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what somebody else has measured; a few samples outweigh it."""
         self.count = self.assumed = KNOWN
@@ -127,6 +133,11 @@ class Cost:
         # and `max` are written out.
         took_s = _FLOOR_S if took_s < _FLOOR_S else took_s
         self.count = count = self.count + 1
+        self._least_ratio = 0.0
+        place = count % WINDOW
+        self._recent[place] = took_s
+        self._recent_rows[place] = rows
+        self._recent_sizes[place] = size
         if count <= _FIRST:
             if not self.assumed:
                 self._begin(took_s, rows, size, now)
@@ -138,11 +149,6 @@ class Cost:
         self.at = now
         expected = self.base_s + self.row_s * rows + self.byte_s * size
         off = took_s - expected
-        ratios = self._ratios
-        if len(ratios) < _RECENT:
-            ratios.append(took_s / expected)
-        else:
-            ratios[count % _RECENT] = took_s / expected
         deviation_s = self.deviation_s
         usual = _CLIP_DEVIATIONS * deviation_s + _CLIP_SHARE * expected + _CLIP_S
         if -usual <= off <= usual:
@@ -178,11 +184,25 @@ class Cost:
         self._row_cov *= factor
         self._byte_cov *= factor
         self._first = [each * factor for each in self._first]
+        self._recent = [each * factor for each in self._recent]
 
-    def low_ratio(self) -> float:
-        """What a quick execution takes, in parts of what is expected of it. It sorts some."""
-        ratios = sorted(self._ratios)
-        return min(1.0, ratios[len(ratios) // _LOW]) if ratios else 1.0
+    def least_ratio(self) -> float:
+        """What the quickest of recent executions took, as a part of what is expected of it now."""
+        least = self._least_ratio
+        if least:
+            return least
+        recent = self._recent
+        least = 1.0
+        if self.row_s or self.byte_s:
+            sizes = zip(recent, self._recent_rows, self._recent_sizes, strict=True)
+            for took_s, rows, size in sizes:
+                expected_s = self.base_s + self.row_s * rows + self.byte_s * size
+                if took_s < least * expected_s:
+                    least = took_s / expected_s
+        elif self.base_s:
+            least = min(least, min(recent) / self.base_s)
+        self._least_ratio = least
+        return least
 
     def _begin(self, took_s: float, rows: float, size: float, now: float) -> None:
         first = self._first

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
-from lb.balancing.cost import KNOWN, SURE, SURELY, Cost
+from lb.balancing.cost import KNOWN, SURELY, WINDOW, Cost
 from lb.balancing.others import Others
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
@@ -48,24 +48,23 @@ _MAX_EXPLORE_S: Final = 60.0
 _EXECUTIONS: Final = 4.0
 """No doubt before so many executions could have ended."""
 _AS_BEFORE: Final = 1.5
-_BIAS: Final = 0.05
+_PART: Final = 0.05
+"""What one request counts in averages over requests: about twenty of them are remembered."""
 _WAYS: Final = 2.0
 """How many times what the ways take is under way ahead."""
-_SPREADS: Final = 3.0
-_VARIED: Final = 0.3
+LATENESSES: Final = 3.0
+"""A request is expected to be in time if it would be even this many times its average lateness
+later than expected. Of exponentially distributed delays nineteen of twenty are less."""
 _ANY: Final = 0.6
-"""Mean deviations, in parts of the mean, of what varies, and of what may take any time."""
-WAY_S: Final = 0.002
-WAY_SHARE: Final = 0.02
+"""Mean deviation, as a part of the mean, of executions that may take any time."""
 _SOME: Final = 4
 _SIDE_BY_SIDE: Final = 0.5
 """How much longer an execution is taken to need beside those of all other instances: they often
 share a device."""
 _ADJUST_EVERY: Final = 7
-_OFTEN: Final = int(1.0 / _BIAS)
+_OFTEN: Final = int(1.0 / _PART)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
-_TRY_AGAIN_S: Final = 0.5
 _WELL_KNOWN: Final = 64
 _QUICK_S: Final = 0.002
 _SCATTER: Final = 40503
@@ -83,9 +82,9 @@ class Lane:
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "bias_s", "cost", "explore_s", "high", "in_flight", "instances", "is_exact",
-        "is_open", "last_pick", "lead_s", "limit", "others", "plan", "site", "slots", "spread_s",
-        "stamp", "sure_until", "takes_s", "tally", "work_s",
+        "begins_at", "cost", "explore_s", "high", "in_flight", "instances", "is_exact", "is_open",
+        "last_pick", "lateness_s", "lead_s", "limit", "others", "plan", "site", "slots", "stamp",
+        "sure_until", "takes_s", "tally", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -109,10 +108,8 @@ class Lane:
         """Requests go ahead to an execution that ends so soon."""
         self.takes_s = 0.0
         """Set by `look`: how long it would execute."""
-        self.bias_s = 0.0
-        """How much later than expected requests end on average: ways and event loops."""
-        self.spread_s = 0.0
-        """How far off that is on average."""
+        self.lateness_s = 0.0
+        """How much later than expected requests end on average. Early ones count as punctual."""
         self.is_open = False
         """Set by `look`: whether it may go there now."""
         self.explore_s = _EXPLORE_S
@@ -169,7 +166,7 @@ class Lane:
             # What the ways take, both of them and all event loops, beyond executing quickly.
             # Where executions are very unlike each other, a quick one tells nothing of the ways.
             is_any = cost.deviation_s > _ANY * cost.mean_s
-            quick_s = cost.mean_s if is_any else cost.mean_s * cost.low_ratio()
+            quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
             away_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _WAYS * away_s
             extra = (MARGIN_S + _WAYS * away_s) * self.instances / cost.mean_s
@@ -261,43 +258,45 @@ class Lane:
             return self.tally.best_s
         return cost.predict(rows, size)
 
-    def is_hopeless(self, ticket: Ticket, now: float) -> bool:
-        """Whether even a quick execution would end too late; `look` was asked about it."""
-        deadline = ticket.deadline
-        if deadline <= now:
-            return True
-        cost = self.cost
-        # Whoever refuses learns nothing: one at a time tries whether it is still so.
-        if cost.weight < SURE or (not self.in_flight and now - cost.at > _TRY_AGAIN_S):
-            return False
-        waits_s = self.begins_at - now
-        own_s = min(self.predict(ticket.rows, ticket.size), SURELY * cost.mean_s)
-        end = now + self.at_least_s(waits_s + own_s, waits_s / own_s)
-        return end + self.late_s > deadline - way_s(ticket)
+    def least_end(self, rows: int, size: int, now: float) -> tuple[float, float, float]:
+        """When a request would end if each execution were as quick as the quickest recent one.
 
-    def at_least_s(self, takes_s: float, ahead: float) -> float:
-        """What is left of an estimate for a request and so many ahead if these are quick.
-
-        What several take together varies less than what one takes.
+        Returns:
+            The time at which an instance is free for it, and the seconds that it then takes and
+            that a usual one takes. Zeros where too little is known of recent executions.
         """
-        spread: float = (1.0 - self.cost.low_ratio()) / (1.0 + ahead) ** 0.5
-        return takes_s * (1.0 - spread)
+        cost = self.cost
+        if not cost.is_sure(now):
+            return 0.0, 0.0, 0.0
+        ratio = cost.least_ratio()
+        own_s = min(cost.predict(rows, size), SURELY * cost.mean_s)
+        return self.least_begin(ratio, now), ratio * own_s, ratio * cost.mean_s
+
+    def least_begin(self, ratio: float, now: float) -> float:
+        """When an instance is free if executions take that part of what they usually take.
+
+        One instance began at `anchor`; what the others execute may end at once.
+        """
+        instances = self.instances
+        ahead = self.in_flight - 2 * (instances - 1)
+        begin = self.anchor + ratio * self.cost.mean_s * ahead / instances
+        return begin if self.in_flight >= instances and begin > now else now
 
     @property
-    def late_s(self) -> float:
-        """How much later than expected requests are to be expected to end."""
-        spread_s = self.spread_s
-        if spread_s > _VARIED * self.cost.mean_s:
-            spread_s = 0.0  # here some are very quick
-        return max(0.0, self.bias_s - self.cost.unsure_s) + _SPREADS * spread_s
+    def margin_s(self) -> float:
+        """How much before its deadline a request has to be expected to end to be surely in time,
+        beside the network."""
+        return LATENESSES * self.lateness_s
 
     def missed(self, ticket: Ticket, now: float) -> None:
-        """Note by how much the expectation of a ticket that has ended well was off."""
-        late_s = now - ticket.began_at - ticket.expected_s
-        limit_s = self.cost.mean_s
-        off_s = min(max(late_s, -limit_s), limit_s) - self.bias_s
-        self.bias_s += _BIAS * off_s
-        self.spread_s += _BIAS * (abs(off_s) - self.spread_s)
+        """Note by how much a ticket that has ended well was later than expected."""
+        late_s = min(now - ticket.began_at - ticket.expected_s, self.cost.mean_s)
+        self.lateness_s += _PART * (max(late_s, 0.0) - self.lateness_s)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether an instance has nothing to do."""
+        return self.in_flight < self.instances
 
     def can_take(self) -> bool:
         """Whether it is open, as far as that does not change with the time.
@@ -450,14 +449,12 @@ class Lane:
             and now - cost.at < _NEWS_S
         ):
             return
-        off_s = now - began - expected_s
+        late_s = now - began - expected_s
         limit_s = cost.mean_s
-        off_s = limit_s if off_s > limit_s else -limit_s if off_s < -limit_s else off_s
-        off_s -= self.bias_s
-        self.bias_s += _BIAS * off_s
-        self.spread_s += _BIAS * ((off_s if off_s > 0.0 else -off_s) - self.spread_s)
+        late_s = limit_s if late_s > limit_s else late_s if late_s > 0.0 else 0.0
+        self.lateness_s += _PART * (late_s - self.lateness_s)
         if expected_s == ticket.work_s:  # it did not have to wait there
-            part = _BIAS if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
+            part = _PART if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
         if cost.count >= _SOME and self.others is None and took_s > 0.0 < ticket.work_s:
@@ -502,10 +499,5 @@ class Lane:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
             self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
-        if cost.count <= SURE or not cost.count & _ADJUST_EVERY:
+        if cost.count <= WINDOW or not cost.count & _ADJUST_EVERY:
             self.adjust()
-
-
-def way_s(ticket: Ticket) -> float:
-    """What an answer may take from us to its client, whose clock began before ours."""
-    return min(WAY_S, WAY_SHARE * (ticket.deadline - ticket.came_at))

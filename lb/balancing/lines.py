@@ -7,7 +7,7 @@ from typing import Final
 from lb.balancing.batches import BatchLane
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import LEAD_S, NOT_AHEAD_S, OWN_SHARE, YIELDING_LEAD_S, Lane
-from lb.balancing.pools import SLOW, Pool
+from lb.balancing.pools import NETWORK_S, SLOW, Pool
 from lb.balancing.shared import SharedLane
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
@@ -19,11 +19,15 @@ _MAX_ALIASES: Final = 64
 _MAX_POOLS: Final = 256
 """Beyond so many those are dropped that nobody waits in: requests that go again make one for every
 set of backends that have failed them."""
+_MIN_RETRY_S: Final = 0.01
 _POLL_S: Final = 0.01
 _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 _RECHECK_SHARE: Final = 0.25
 _ALIKE: Final = 1.2
+_TRIES: Final = 8
+"""So many that wait are looked at one after the other for one that is in time; they differ in
+size."""
 _IN_VAIN: Final = 2.0
 """Nobody waits for a faster backend for so many times what one takes that is idle, nor for a better
 one."""
@@ -267,6 +271,24 @@ class Line:
                 found = victim
         return found
 
+    def room_in(self, pool: Pool, now: float) -> float:
+        """Seconds until those that wait now will have begun."""
+        rate = pool.rate(now)
+        return max((self.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
+
+    def is_late(self, ticket: Ticket, pool: Pool, now: float) -> bool:
+        """Whether a ticket that joins others that wait would miss its deadline even if every
+        execution were quick."""
+        usual = self.tally.usual
+        rate = pool.rate(now)
+        if not rate or not usual.count:
+            return False
+        count, work_s = pool.queue.ahead(ticket)
+        # What was estimated when executions took longer does not count as more of them.
+        ahead = min(work_s / usual.mean_s, float(count))
+        takes_s = (ahead + self.tally.in_flight) / rate + ticket.work_s
+        return now + takes_s > ticket.deadline and pool.is_lost(ticket, now, ahead)
+
     def due(self, pool: Pool, now: float) -> tuple[Ticket, Lane | None] | None:
         """The next step of a pool in which some ticket waits.
 
@@ -296,14 +318,8 @@ class Line:
             ahead_s = NO_DEADLINE
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and ahead_s == NO_DEADLINE
-        if (
-            head.deadline != NO_DEADLINE
-            and pool.best is not None
-            and pool.best_end > head.deadline - pool.slack_s
-        ):
-            lane = pool.hurry(head, now, ahead_s, is_kept)
-            if pool.best.is_hopeless(head, now):
-                return head, None
+        if head.deadline != NO_DEADLINE and pool.seems_late(head):
+            return self._hurried(head, pool, now, ahead_s, is_kept)
         if lane is None:
             self._wake(pool, now, ahead_s)
             return None
@@ -320,6 +336,59 @@ class Line:
             if pool.is_best(now):
                 return head, lane
         return self._beside_best(head, pool, lane, now)
+
+    def _hurried(
+        self, head: Ticket, pool: Pool, now: float, ahead_s: float, is_kept: bool
+    ) -> tuple[Ticket, Lane | None] | None:
+        """The next step where a ticket seems to be late."""
+        lane = pool.hurry(head, now, ahead_s, is_kept)
+        found: tuple[Ticket, Lane | None] | None = None
+        if pool.seems_late(head):
+            found = self._instead(head, pool, lane, now)
+        elif lane is not None:
+            is_best = pool.is_best(now)
+            found = (head, lane) if is_best else self._beside_best(head, pool, lane, now)
+        if found is None and lane is None:
+            self._wake(pool, now, ahead_s)
+        return found
+
+    def _instead(
+        self, head: Ticket, pool: Pool, lane: Lane | None, now: float
+    ) -> tuple[Ticket, Lane | None] | None:
+        """What to do in place of beginning a ticket that seems to be late: begin one that is in
+        time in the lane that has room, or try it where an instance is idle, or refuse it."""
+        idle: Lane | None = None
+        is_lost = pool.is_lost(head, now)
+        if is_lost or now >= head.deadline - self.tally.best_s:
+            idle = pool.idle(head, now, self.is_kept(head.priority))
+            if is_lost and idle is None:
+                return head, None
+        elif lane is not None and lane.is_idle and pool.is_best(now):
+            idle = lane
+        if lane is not None:
+            other = self._in_time(head, pool, lane, now, is_any=is_lost and not self.reserves)
+            if other is not None:
+                return other, lane
+        return None if idle is None else (head, idle)
+
+    @staticmethod
+    def _in_time(
+        head: Ticket, pool: Pool, lane: Lane, now: float, *, is_any: bool
+    ) -> Ticket | None:
+        """The first of those that wait that would surely be in time in a lane, of any priority or
+        of that of a ticket which would not."""
+        queue = pool.queue
+        begin = pool.open_end - lane.predict(head.rows, head.size) + lane.margin_s + NETWORK_S
+        key = begin
+        for tries in range(_TRIES):
+            ticket = queue.after(key, now)
+            if ticket is None or not (is_any or ticket.priority == head.priority):
+                return None
+            end = begin + lane.predict(ticket.rows, ticket.size)
+            if end <= ticket.deadline:
+                return ticket
+            key = ticket.key if tries < _TRIES - 2 else end
+        return None
 
     def _beside_best(
         self, head: Ticket, pool: Pool, lane: Lane, now: float

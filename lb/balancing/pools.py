@@ -11,7 +11,7 @@ from typing import Final
 
 from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
-from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LEAD_S, OWN_SHARE, WAY_S, Lane
+from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LATENESSES, LEAD_S, OWN_SHARE, Lane
 from lb.balancing.tally import TAIL, Tally
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
@@ -23,7 +23,11 @@ _PASSED: Final = 0.65
 """For what part of `Tally.tail_s` a request may be passed, an execution less."""
 SLOW: Final = 1.25
 """A lane that takes so many times as long as the fastest is a slow one."""
+_FEW: Final = 8
+"""Executions that are no reason to leave an idle backend alone."""
 _RATE_FOR_S: Final = 0.05
+NETWORK_S: Final = 0.002
+"""What the network may take between us and a client, whose clock began before ours."""
 
 
 class Pool:
@@ -158,11 +162,72 @@ class Pool:
         score = self.open_score
         return score - self._best_score <= _ALIKE * (score - now) + unsure_s
 
-    @property
-    def slack_s(self) -> float:
-        """How much before its deadline a request has to end to be surely in time, at most."""
+    def seems_late(self, ticket: Ticket) -> bool:
+        """Whether a request that `choose` was asked about is not expected to be surely in time."""
         best = self.best
-        return NO_DEADLINE if best is None else best.late_s + WAY_S
+        if best is None:
+            return False
+        return self.best_end + LATENESSES * best.lateness_s + NETWORK_S > ticket.deadline
+
+    def underexplored(self, lane: Lane) -> Lane | None:
+        """An idle lane of which next to nothing is known, if it has the turn before another one."""
+        if self.index is not None:
+            return None
+        found: Lane | None = None
+        for other in self.lanes:
+            if (
+                other.cost.count < _FEW
+                and not other.in_flight
+                and other.last_pick < (found or lane).last_pick
+                and not other.is_shut()
+            ):
+                found = other
+        return found
+
+    def idle(self, ticket: Ticket, now: float, is_kept: bool) -> Lane | None:
+        """Of the lanes with an idle instance that a request may use, the one where it ends first.
+
+        Args:
+            ticket: of the request.
+            now: the time.
+            is_kept: slots that are free are kept from it.
+        """
+        found: Lane | None = None
+        found_end = NO_DEADLINE
+        for lane in self.lanes:
+            if not lane.is_idle or (is_kept and lane.low < lane.slots):
+                continue
+            end = lane.look(ticket.rows, ticket.size, now)
+            if lane.is_open and (found is None or end < found_end):
+                found, found_end = lane, end
+        return found
+
+    def is_lost(self, ticket: Ticket, now: float, ahead: float = 0.0) -> bool:
+        """Whether a request would end too late even if every execution were as quick as the
+        quickest of recent ones.
+
+        Args:
+            ticket: of the request.
+            now: the time.
+            ahead: usual executions that wait here and go before it.
+        """
+        if ticket.deadline <= now:
+            return True
+        begin = own_s = end = NO_DEADLINE
+        speed = 0.0
+        instances = 0
+        for lane in self.lanes:
+            lane_begin, lane_own_s, usual_s = lane.least_end(ticket.rows, ticket.size, now)
+            if not usual_s:
+                return False
+            instances += lane.instances
+            speed += lane.instances / usual_s
+            begin = min(begin, lane_begin)
+            own_s = min(own_s, lane_own_s)
+            end = min(end, lane_begin + lane_own_s)
+        if ahead >= instances:
+            end = max(end, begin + (ahead - instances + 1) / speed + own_s)
+        return end > ticket.deadline
 
     def renew(self, lanes: tuple[Lane, ...]) -> None:
         """Have others in the place of its lanes, at the same backends."""

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Final
 
-from lb.balancing.cost import SURE, SURELY
+from lb.balancing.cost import SURELY
 from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane, way_s
+from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.balancing.site import Site
@@ -39,13 +39,10 @@ _MAX_LINES: Final = 4096
 """Lines that are remembered; clients may name any version."""
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
-_MIN_RETRY_S: Final = 0.01
 _SCATTER: Final = 40503
 _CAME_EVERY: Final = 0xC000
 """One of four requests tells how long they take. Which one goes by its number, times the golden
 ratio of 2^16: a client that takes turns among models leaves none of them out."""
-_FEW: Final = 8
-"""Executions that are no reason to leave an idle backend alone."""
 _CLEARLY: Final = 1.5
 """Times what another backend takes that a request may take at its home."""
 
@@ -71,6 +68,8 @@ class QueueScheduler:
     @property
     def wake_at(self) -> float:
         """When `next_due` and `next_refused` want to be called though nothing ended."""
+        if self._began:
+            return 0.0
         at = NO_DEADLINE
         wakes = self._wakes
         while wakes and wakes[0][0] != wakes[0][2].wake_at:
@@ -109,14 +108,12 @@ class QueueScheduler:
             is_kept = line.is_kept(ticket.priority)
             ahead_s = NOT_AHEAD_S if is_kept and line.is_pressed else YIELDING_LEAD_S
         lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
-        if (
-            ticket.deadline != NO_DEADLINE
-            and pool.best is not None
-            and pool.best_end > ticket.deadline - pool.slack_s
-        ):
+        if ticket.deadline != NO_DEADLINE and pool.seems_late(ticket):
             lane = pool.hurry(ticket, now, ahead_s, is_kept)
-            if pool.best.is_hopeless(ticket, now):
-                raise ScheduleRefused(Refusal.LATE, self._room_in(line, pool, now))
+            if pool.is_lost(ticket, now):
+                return self._try(ticket, line, pool, now)
+            if lane is not None and not lane.is_idle and pool.seems_late(ticket):
+                lane = None  # what may be late is not sent ahead of what is in time
         if lane is None or (
             lane is not pool.best and line.plan.rules.max_waiting and not pool.is_best(now)
         ):
@@ -138,7 +135,7 @@ class QueueScheduler:
         if lane is None:
             return None
         if home is None:
-            lane = _hardly_known(pool, lane) or lane
+            lane = pool.underexplored(lane) or lane
         own = line.lanes.get(home) if home is not None else None
         if own is not None and own is not lane:
             takes_s = own.look(ticket.rows, ticket.size, now) - now
@@ -244,7 +241,11 @@ class QueueScheduler:
             pool, line = next(iter(self._dirty.items()))
             self._step(line, pool, now)
         if not self._began:
-            return None
+            # An instance that is idle still is wanted by nobody else.
+            if self._expiries and self._expiries[0][0] <= now:
+                self._look_at_expiries(now)
+            if not self._began:
+                return None
         ticket = self._began.popleft()
         self._told(ticket)
         return ticket
@@ -258,26 +259,39 @@ class QueueScheduler:
 
     def next_refused(self, now: float) -> Ticket | None:
         """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
-        expiries = self._expiries
-        while not self._refused and expiries and expiries[0][0] <= now:
-            entry = heappop(expiries)
-            if _waits(entry):
-                self._expire(entry[2], now)
+        if self._expiries and self._expiries[0][0] <= now:
+            self._look_at_expiries(now)
         while self._refused:
             ticket = self._refused.popleft()
             if ticket.refused is not None:
                 return ticket
         return None
 
+    def _look_at_expiries(self, now: float) -> None:
+        """Have those that may have waited for too long begin or be refused."""
+        expiries = self._expiries
+        while expiries and expiries[0][0] <= now and not self._refused:
+            entry = heappop(expiries)
+            if _waits(entry):
+                self._expire(entry[2], now)
+
     def _expire(self, ticket: Ticket, now: float) -> None:
-        """Refuse a ticket that may have waited for too long, by the plan that holds now."""
+        """Refuse a ticket that has waited for too long, by the plan that holds now, or whose
+        deadline has passed. Soon before that it begins wherever an instance is idle."""
         line = self._lines[ticket.model, ticket.version]
         if ticket.joined_at + line.plan.rules.max_wait_s <= now:
             self._refuse(ticket, line, Refusal.EXPIRED, now)
-        elif ticket.deadline <= now:
-            self._refuse(ticket, line, Refusal.LATE, now)
-        else:
-            self._expire_at(ticket, line)
+            return
+        pool = line.pool(ticket, now)
+        if ticket.deadline > now:
+            lane = pool.idle(ticket, now, line.is_kept(ticket.priority))
+            if lane is not None:
+                self._begin_waiting(ticket, line, pool, lane, now)
+                return
+            if not pool.is_lost(ticket, now):
+                self._expire_at(ticket, line, ticket.deadline)
+                return
+        self._refuse(ticket, line, Refusal.LATE, now)
 
     # Waiting
 
@@ -290,14 +304,16 @@ class QueueScheduler:
             work_s = usual.predict(ticket.rows, ticket.size)
             most_s = SURELY * usual.mean_s
             ticket.work_s = work_s if work_s < most_s else most_s
-        if ticket.deadline != NO_DEADLINE and pool.queue.count:
-            late_s = self._late_s(ticket, line, pool, now)
-            if late_s > 0:
-                raise ScheduleRefused(Refusal.LATE, max(late_s, _MIN_RETRY_S))
+        is_due = ticket.deadline != NO_DEADLINE and pool.queue.count > 0
+        if is_due and line.is_late(ticket, pool, now):
+            # What is idle now may be wanted by those that wait.
+            is_kept = line.is_kept(ticket.priority)
+            if pool not in self._dirty or pool.idle(ticket, now, is_kept) is None:
+                return self._try(ticket, line, pool, now)
         if line.waits >= rules.max_waiting:
             victim = line.victim(ticket, pool)
             if victim is None:
-                raise ScheduleRefused(Refusal.FULL, self._room_in(line, pool, now))
+                raise ScheduleRefused(Refusal.FULL, line.room_in(pool, now))
             self._refuse(victim, line, Refusal.SHED, now)
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
@@ -306,7 +322,7 @@ class QueueScheduler:
         pool.queue.add(ticket)
         line.waiting[pool] = None
         self._waiting += 1
-        self._expire_at(ticket, line)
+        self._expire_at(ticket, line, ticket.deadline - line.tally.best_s)
         if pool not in self._dirty:
             if pool.is_closed and pool.queue.count > 1:
                 return None  # nothing has changed since there was no room
@@ -318,21 +334,25 @@ class QueueScheduler:
             return ticket.backend
         return None
 
-    @staticmethod
-    def _late_s(ticket: Ticket, line: Line, pool: Pool, now: float) -> float:
-        """By how much a ticket would miss its deadline that joins others that wait."""
-        usual = line.tally.usual
-        rate = pool.rate(now)
-        best = pool.best
-        if best is None or not rate or min(usual.weight, best.cost.weight) < SURE:
-            return 0.0  # too little is known, or everything has just become slower
-        ahead = pool.queue.ahead_s(ticket) / usual.mean_s + 0.5 * line.tally.in_flight
-        takes_s = ahead / rate + ticket.work_s
-        late_s = now + takes_s + best.late_s + way_s(ticket) - ticket.deadline
-        return late_s - takes_s + best.at_least_s(takes_s, ahead) if late_s > 0 else late_s
+    def _try(self, ticket: Ticket, line: Line, pool: Pool, now: float) -> Backend:
+        """Begin a new ticket that seems to be late, if an instance is idle: nothing is lost by it,
+        and its end tells how long executions take now.
 
-    def _expire_at(self, ticket: Ticket, line: Line) -> None:
-        at = min(ticket.joined_at + line.plan.rules.max_wait_s, ticket.deadline)
+        Raises:
+            ScheduleRefused: none is.
+        """
+        lane = None
+        if ticket.deadline > now:
+            lane = pool.idle(ticket, now, line.is_kept(ticket.priority))
+        if lane is None:
+            raise ScheduleRefused(Refusal.LATE, line.room_in(pool, now))
+        self._begin(ticket, line, lane, now)
+        return lane.backend
+
+    def _expire_at(self, ticket: Ticket, line: Line, deadline: float) -> None:
+        """Have a ticket that waits looked at by `_expire` when it has waited for too long, and at a
+        time that has to do with its deadline."""
+        at = min(ticket.joined_at + line.plan.rules.max_wait_s, deadline)
         if at == NO_DEADLINE:
             return
         expiries = self._expiries
@@ -354,11 +374,7 @@ class QueueScheduler:
             if lane is None:
                 self._refuse(ticket, line, Refusal.LATE, now)
                 continue
-            pool.queue.serve(ticket)
-            self._left(line, pool)
-            self._begin(ticket, line, lane, now)
-            self._began.append(ticket)
-            lane.site.due += 1
+            self._begin_waiting(ticket, line, pool, lane, now)
             if freed == 1 and lane.in_flight >= lane.limit and wake_at > now:
                 # One place was free, and it is taken: nothing else has changed.
                 pool.is_closed = True
@@ -374,6 +390,15 @@ class QueueScheduler:
             self._number += 1
             heappush(self._wakes, (pool.wake_at, self._number, pool, line))
 
+    def _begin_waiting(
+        self, ticket: Ticket, line: Line, pool: Pool, lane: Lane, now: float
+    ) -> None:
+        pool.queue.serve(ticket)
+        self._left(line, pool)
+        self._begin(ticket, line, lane, now)
+        self._began.append(ticket)
+        lane.site.due += 1
+
     def _begin(self, ticket: Ticket, line: Line, lane: Lane, now: float) -> None:
         ticket.backend = lane.backend
         lane.last_pick = ticket.number
@@ -383,7 +408,7 @@ class QueueScheduler:
     def _refuse(self, ticket: Ticket, line: Line, refusal: Refusal, now: float) -> None:
         pool = line.pool(ticket, now)
         self._leave(ticket, line, pool)
-        ticket.refused = ScheduleRefused(refusal, self._room_in(line, pool, now))
+        ticket.refused = ScheduleRefused(refusal, line.room_in(pool, now))
         self._refused.append(ticket)
 
     def _leave(self, ticket: Ticket, line: Line, pool: Pool) -> None:
@@ -396,12 +421,6 @@ class QueueScheduler:
             del line.waiting[pool]
             self._dirty.pop(pool, None)
             pool.wake_at = NO_DEADLINE
-
-    @staticmethod
-    def _room_in(line: Line, pool: Pool, now: float) -> float:
-        """Seconds until those that wait now will have begun."""
-        rate = pool.rate(now)
-        return max((line.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
 
     # What is configured, and what is told
 
@@ -462,7 +481,7 @@ class QueueScheduler:
         pool = line.pool(ticket, now)
         pool.queue.add(ticket)
         if ticket.plan.rules.max_wait_s < before_s:
-            self._expire_at(ticket, line)
+            self._expire_at(ticket, line, ticket.deadline)
         line.waiting[pool] = None
         self._dirty[pool] = line
         self._waiting += 1
@@ -557,22 +576,6 @@ def _waits(entry: tuple[float, int, Ticket]) -> bool:
     """Whether a ticket in the heap of expiries still waits, and for the same."""
     ticket = entry[2]
     return ticket.is_waiting and ticket.number == entry[1]
-
-
-def _hardly_known(pool: Pool, lane: Lane) -> Lane | None:
-    """An idle lane of which next to nothing is known, if it has the turn before the one given."""
-    if pool.index is not None:
-        return None
-    found: Lane | None = None
-    for other in pool.lanes:
-        if (
-            other.cost.count < _FEW
-            and not other.in_flight
-            and other.last_pick < (found or lane).last_pick
-            and not other.is_shut()
-        ):
-            found = other
-    return found
 
 
 def _why(lane: Lane | None, *, is_kept: bool) -> Wait:

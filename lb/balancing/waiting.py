@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from math import ceil
 from typing import Final
 
 from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
@@ -184,6 +185,15 @@ class Level:
             queue.deficit_s += self._quantum_s * queue.weight
         return queue
 
+    def after(self, key: float) -> Ticket | None:
+        """The first ticket of a tenant that is due later: of the tenant whose turn it is, or of a
+        few others; None where they have none."""
+        for queue in (self.turn(), *self._ring[:_LOOKED_AT]):
+            place = queue.before(key)
+            if place < len(queue):
+                return queue.at(place)
+        return None
+
     def nth(self, place: int) -> Ticket:
         """About the ticket with so many before it, of the tenant whose turn it is."""
         queue = self.turn()
@@ -219,15 +229,16 @@ class Level:
         elif len(self._turns) > 2 * len(self._ring) + _SPARE:
             self._turns = deque(each for each in self._turns if each)
 
-    def ahead_s(self, tenant: str, key: float) -> float:
-        """Execution time of those that would be served before a tenant's ticket with a key."""
+    def ahead(self, tenant: str, key: float) -> int:
+        """How many would be served before a tenant's ticket with a key."""
         queue = self._tenants.get(tenant)
         before = 0 if queue is None else queue.before(key)
-        if not self.count:
-            return 0.0
         others = len(self._ring) - (queue is not None)
-        turns = before + (before + 1) * others
-        return self.work_s * min(1.0, turns / self.count)
+        return min(before + (before + 1) * others, self.count)
+
+    def work_of(self, count: int) -> float:
+        """Execution time of so many of those that wait."""
+        return self.work_s * count / self.count if count else 0.0
 
     def waiting_of(self, tenant: str) -> int:
         """How many tickets of a tenant wait."""
@@ -291,24 +302,26 @@ class WaitingQueue:
         level.add(ticket, self._rules.tenant_weights.get(ticket.tenant, 1.0))
         self.count += 1
 
-    def ahead_s(self, ticket: Ticket) -> float:
-        """Execution time of those that would be served before a ticket that is not in yet."""
+    def ahead(self, ticket: Ticket) -> tuple[int, float]:
+        """How many would be served before a ticket that is not in yet, and their execution time as
+        it was estimated when they came."""
         own = level_of(ticket.priority)
         mine = self._levels.get(own)
-        work_s = 0.0 if mine is None else mine.ahead_s(ticket.tenant, self.key(ticket))
-        if self._rules.order is Order.STRICT:
-            for number in self._numbers:
-                if number >= own:
-                    break
-                work_s += self._levels[number].work_s
-            return work_s
-        others_s = 0.0
+        count = 0 if mine is None else mine.ahead(ticket.tenant, self.key(ticket))
+        work_s = 0.0 if mine is None else mine.work_of(count)
         per_weight_s = work_s / self._weight(own)
         for number in self._numbers:
-            if number != own:
-                level = self._levels[number]
-                others_s += min(level.work_s, per_weight_s * level.weight)
-        return work_s + others_s
+            level = self._levels[number]
+            if number == own or not level.count:
+                continue
+            if self._rules.order is Order.WEIGHTED:
+                level_s = min(level.work_s, per_weight_s * level.weight)
+                count += ceil(level.count * level_s / level.work_s) if level.work_s else 0
+                work_s += level_s
+            elif number < own:
+                count += level.count
+                work_s += level.work_s
+        return count, work_s
 
     def key(self, ticket: Ticket) -> float:
         """When a ticket counts as due."""
@@ -366,6 +379,14 @@ class WaitingQueue:
                 place -= level.count
         level = self.level(now)
         return level.nth(min(place, level.count - 1))
+
+    def after(self, key: float, now: float) -> Ticket | None:
+        """The next ticket, by turns as far as they go, of those that are due later."""
+        found = self.level(now).after(key)
+        for number in self._numbers:
+            if found is None and self._levels[number].count:
+                found = self._levels[number].after(key)
+        return found
 
     def highest(self) -> int:
         """The highest priority of those that wait; LOWEST + 1 where nobody waits."""

@@ -91,6 +91,22 @@ async def test_a_deadline_that_passes_while_waiting_ends_it(one: Side) -> None:
     assert record.reason in (Reason.DEADLINE, Reason.CLIENT_GONE)
 
 
+async def test_whoever_comes_to_an_idle_backend_is_sent_there_whatever_others_took(
+    one: Side,
+) -> None:
+    for number in range(25):
+        slow = await one.asked(f"slow {number}")
+        await asyncio.sleep(0.04)  # that is what it takes
+        one.gates[0].release()
+        assert (await slow).code == one.ok
+    one.gates[0].open = True
+    hurried = [f"quick {number}" for number in range(20)]
+    for name in hurried:
+        await one.ask(name, timeout_s=0.03)
+    # Whether answers are in time is up to the machine.
+    assert one.seen[25:] == hurried
+
+
 async def test_more_than_may_wait_are_refused_and_told_when_to_come_again(one: Side) -> None:
     one.schedule(max_waiting=1)
     first, second = await one.asked("a"), await one.asked("b")

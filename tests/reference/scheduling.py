@@ -10,7 +10,6 @@ from lb.balancing.cost import (
     _CLIP_SHARE,
     _FIRST,
     _FLOOR_S,
-    _RECENT,
     _STALE_COUNT,
     _STALE_S,
     _UNSURE,
@@ -18,9 +17,9 @@ from lb.balancing.cost import (
     Cost,
 )
 from lb.balancing.lanes import (
-    _BIAS,
     _ENDS,
     _NEWS_S,
+    _PART,
     _QUICK_S,
     _SCATTER,
     _SKIPPED,
@@ -35,6 +34,10 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
     """`Cost.learn`."""
     took_s = max(took_s, _FLOOR_S)
     cost.count += 1
+    place = cost.count % WINDOW
+    cost._recent[place], cost._recent_rows[place] = took_s, rows
+    cost._recent_sizes[place] = size
+    cost._least_ratio = 0.0
     if cost.count <= _FIRST and not cost.assumed:
         cost._begin(took_s, rows, size, now)
         return
@@ -44,10 +47,6 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
         cost._weight = min(cost._weight, _STALE_COUNT)
     cost.at = now
     expected = cost.predict(rows, size)
-    if len(cost._ratios) < _RECENT:
-        cost._ratios.append(took_s / expected)
-    else:
-        cost._ratios[cost.count % _RECENT] = took_s / expected
     off = took_s - expected
     usual = _CLIP_DEVIATIONS * cost.deviation_s + _CLIP_SHARE * expected + _CLIP_S
     if abs(off) <= usual:
@@ -104,7 +103,7 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
         return
     lane.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:
-        part = max(_BIAS, 1.0 / (1 + lane.cost.count))
+        part = max(_PART, 1.0 / (1 + lane.cost.count))
         lane.alone_s += part * (now - ticket.began_at - lane.alone_s)
     took_s = lane.executed_s(ticket, now)
     lane.learn(took_s, ticket.rows, ticket.size, now)

@@ -221,12 +221,34 @@ def test_nothing_is_refused_for_being_much_larger_than_all_that_ran() -> None:
     for number in range(100):
         size = 600_000 if number % 10 == 0 else 400
         lane.cost.learn(0.3 if size > 400 else 0.05, 1, size, 99.0 + number / 100)
-    ticket = Ticket(b"m", b"", PLAN, (), 100.0)
-    ticket.size = 100_000_000
-    ticket.deadline = 105.0
-    lane.look(1, ticket.size, 100.0)
-    assert lane.cost.byte_s * ticket.size > 10.0
-    assert lane.predict(1, ticket.size) < 1.0
-    assert not lane.is_hopeless(ticket, 100.0)
-    ticket.deadline = 100.02
-    assert lane.is_hopeless(ticket, 100.0)
+    size = 100_000_000
+    lane.look(1, size, 100.0)
+    assert lane.cost.byte_s * size > 10.0
+    assert lane.predict(1, size) < 1.0
+    begin, own_s, usual_s = lane.least_end(1, size, 100.0)
+    assert begin == 100.0
+    assert 0.02 < usual_s < own_s < 1.0
+
+
+def test_the_least_that_requests_take_goes_by_the_quickest_recent_execution() -> None:
+    lane = lane_of(LaneLimit(1))
+    for number in range(20):
+        assert lane.least_end(1, 0, 100.0) == (0.0, 0.0, 0.0)
+        lane.cost.learn(0.04 if number == 7 else 0.1, 1, 0, 99.0)
+    assert lane.least_end(1, 0, 100.0) == pytest.approx((100.0, 0.04, 0.04))
+    begin(lane, 100.0)
+    begin(lane, 100.0)
+    assert lane.least_end(1, 0, 100.01) == pytest.approx((100.08, 0.04, 0.04))
+    for _ in range(13):
+        lane.cost.learn(0.1, 1, 0, 100.0)
+    assert lane.least_end(1, 0, 100.01)[2] == pytest.approx(0.1, rel=0.02)
+    assert lane.least_end(1, 0, 200.0) == (0.0, 0.0, 0.0)
+
+
+def test_only_late_answers_widen_the_margin() -> None:
+    lane = taught(LaneLimit(1), 0.1)
+    for _ in range(4):
+        end(lane, begin(lane, 100.0), 100.01)
+    assert lane.margin_s == 0.0
+    end(lane, begin(lane, 100.0), 100.0 + lane.cost.mean_s + 0.02)
+    assert 0.0 < lane.margin_s < 0.02

@@ -166,9 +166,9 @@ def test_longest_queue_is_found_among_many_tenants() -> None:
 
 def test_work_ahead_is_what_would_be_served_before() -> None:
     queue = queue_of([ticket(number, deadline=float(number)) for number in range(1, 11)])
-    assert queue.ahead_s(ticket(20, deadline=5.5)) == 5.0
-    assert queue.ahead_s(ticket(21)) == 10.0
-    assert queue.ahead_s(ticket(22, priority=1, deadline=0.5)) == 10.0
+    assert queue.ahead(ticket(20, deadline=5.5)) == (5, 5.0)
+    assert queue.ahead(ticket(21)) == (10, 10.0)
+    assert queue.ahead(ticket(22, priority=1, deadline=0.5)) == (10, 10.0)
 
 
 def test_place_in_the_order_goes_through_priorities() -> None:
