@@ -115,7 +115,7 @@ def own(plan: RequestPlan, snapshot: PoolSnapshot, *, draining: bool) -> Answer:
         return _health("live", snapshot, is_so=True)
     if draining:
         return error(503, Reason.DRAINING, EXITING)
-    return _health("ready", snapshot, is_so=bool(snapshot.placement(AppProtocol.HTTP).eligible))
+    return _health("ready", snapshot, is_so=bool(snapshot.ready(AppProtocol.HTTP)))
 
 
 def _health(word: str, snapshot: PoolSnapshot, *, is_so: bool) -> Answer:

@@ -22,8 +22,8 @@ _GRPC: Final = AppProtocol.GRPC
 
 
 def is_ready(snapshot: PoolSnapshot) -> bool:
-    """Ready for gRPC: at least one backend is eligible."""
-    return bool(snapshot.placement(_GRPC).eligible)
+    """Ready for gRPC: at least one backend is."""
+    return bool(snapshot.ready(_GRPC))
 
 
 def serving(snapshot: PoolSnapshot, service: bytes) -> Serving:
