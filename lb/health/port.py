@@ -55,8 +55,8 @@ class PortHealth:
 
     __slots__ = (
         "_hurried", "_leaving_until", "_misses", "_says_unready", "_silences", "_streak",
-        "_suspected", "_unanswered_since", "answers", "has_models", "health", "is_silent", "probe_sent_at",
-        "probes_sent", "rules",
+        "_suspected", "_unanswered_since", "answers", "has_models", "health", "is_silent",
+        "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:

@@ -6,11 +6,12 @@ from typing import ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
-from lb.kserve.operations import HEALTH_WATCH
+from lb.kserve.operations import HEALTH_WATCH, SERVER_LIVE
 from lb.proxy.exchange import Particulars
-from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.asked import UNPARSABLE, AskedCall
 from lb.proxy.http2.replies import OK_HEAD, status_trailers
 from lb.wire.grpc.message import frame_message
 from lb.wire.grpc.status import GrpcStatus
@@ -45,6 +46,26 @@ def watched(snapshot: PoolSnapshot, service: bytes) -> Serving:
     return serving(snapshot, service) if is_known else Serving.SERVICE_UNKNOWN
 
 
+class ServerCall(AskedCall):
+    """`ServerLive` and `ServerReady`, whose messages have no fields."""
+
+    __slots__ = ()
+
+    limit: ClassVar[int] = _LIMIT
+
+    def _ask(self) -> None:
+        """The request is complete."""
+        if _read(self) is None:
+            return
+        dispatcher = self.relay.dispatcher
+        if self.operation is SERVER_LIVE:
+            self.finish_answer(frame_message(flag_message(True)))
+        elif dispatcher.exiting:
+            self.fail(Reason.DRAINING, EXITING)
+        else:
+            self.finish_answer(frame_message(flag_message(is_ready(dispatcher.pool.current))))
+
+
 class HealthCall(AskedCall):
     """`Check` and `Watch` of `grpc.health.v1.Health`."""
 
@@ -54,10 +75,10 @@ class HealthCall(AskedCall):
 
     def _ask(self) -> None:
         """The request is complete."""
-        try:
-            service = _strings(self._message()).get(1, b"") if self.bytes_in else b""
-        except (RequestRefused, ProtobufError):
-            service = b""
+        found = _read(self)
+        if found is None:
+            return
+        service = found.get(1, b"")
         dispatcher = self.relay.dispatcher
         if self.operation is HEALTH_WATCH:
             self._watch(service)
@@ -118,6 +139,18 @@ class ReadyCall(AskedCall):
         request.retained = pieces
         if request.rewind():
             self._place()
+
+
+def _read(call: AskedCall) -> dict[int, bytes] | None:
+    """The strings of a call's message; None where it cannot be read: the call is over then."""
+    message = call.take_message()
+    if message is None:
+        return None
+    try:
+        return _strings(message)
+    except ProtobufError:
+        call.fail(Reason.BAD_REQUEST, UNPARSABLE)
+        return None
 
 
 def _strings(message: bytes) -> dict[int, bytes]:

@@ -16,11 +16,13 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES
+from lb.proxy.http2.replies import trailers_only
 from lb.proxy.http2.stream_count import COUNT_EVERY, CountedStream
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.budget import Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
@@ -200,7 +202,9 @@ class StreamCall(CountedStream):
             self.merge.half_close(trailers)
         elif self.backend is None:
             # Not a single message. Some Tritons die of such a stream, so no backend gets it.
-            self.finish_answer(b"")
+            self.grpc_status = GrpcStatus.OK
+            self.status = 200
+            self.answer_whole(trailers_only(GrpcStatus.OK, ""), None)
         elif request.sink is not None:
             request.sink.end_stream(request)
 

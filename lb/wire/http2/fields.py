@@ -41,6 +41,8 @@ HOST: Final = 15
 DROPPED: Final = 16
 """A request field that no backend sees, see `lb.wire.field_names`."""
 GRPC_MESSAGE: Final = 17
+TRIMMED: Final = 18
+"""No kind of its own: stands for any field whose value lost white space around it."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -75,15 +77,25 @@ ENTRY_OVERHEAD: Final = 32
 class Field:
     """One header field and the bytes that represent it without a dynamic table."""
 
-    __slots__ = ("kind", "name", "never_indexed", "raw", "size", "value")
+    __slots__ = ("kind", "name", "never_indexed", "raw", "sent", "size", "value")
 
     def __init__(self, name: bytes, value: bytes, raw: bytes, *, never_indexed: bool) -> None:
         self.name = name
-        self.value = value
         self.raw = raw
+        """As it came."""
+        self.sent = raw
+        """What goes on: the same object, or another one if the value is trimmed."""
         self.never_indexed = never_indexed
         self.size = len(name) + len(value) + ENTRY_OVERHEAD
-        if _NAME.fullmatch(name) is None or is_value(value) is None:
+        is_valid = is_value(value) is not None
+        if not is_valid and not name.startswith(b":"):
+            # gRPC libraries let their users send white space around a value; RFC 9110 5.5 says
+            # that it is not part of it.
+            value = value.strip(b" \t")
+            is_valid = is_value(value) is not None
+            self.sent = encode_field(name, value, never_indexed=never_indexed)
+        self.value = value
+        if _NAME.fullmatch(name) is None or not is_valid:
             self.kind = MALFORMED
         else:
             kind = _KINDS.get(name, OTHER)
@@ -121,21 +133,19 @@ def field_of(header: HeaderTuple) -> Field:
     return Field(name, value, encode_field(name, value, never_indexed=never), never_indexed=never)
 
 
-def passed_on(fields: list[Field], block: bytes, private: frozenset[bytes]) -> bytes:
+def passed_on(fields: list[Field], private: frozenset[bytes]) -> bytes:
     """What of a request's block goes on to a backend.
 
     Args:
         fields: of the block, in order.
-        block: the same fields without size updates and dynamic table.
         private: names that are dropped, in lower case and with hyphens, which here also stand
             for underscores.
     """
-    kept = [
-        field.raw
+    return b"".join([
+        field.sent
         for field in fields
         if field.kind != DROPPED and field.name.replace(b"_", b"-") not in private
-    ]
-    return block if len(kept) == len(fields) else b"".join(kept)
+    ])  # fmt: skip
 
 
 def _broken(detail: str) -> Http2Error:
