@@ -27,7 +27,7 @@ from lb.wire.http1.grammar import (
     without_nominated,
 )
 from lb.wire.http1.limits import HeadLimits
-from lb.wire.target import ORIGIN_FORM
+from lb.wire.target import ORIGIN_FORM, escaped
 
 _UNFRAMED: Final = -2
 """In place of a length while no framing field was seen."""
@@ -108,12 +108,14 @@ def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         raise _fault(head)
     method, target, minor, section = match.groups()
     _check_target(method, target)
+    edited = not target.isascii()
+    if edited:
+        target = escaped(target)
     request = RequestHead(method, target, is_http10=minor == b"0")
     lines = section.split(CRLF)
     lines.pop()
     if len(lines) > limits.fields:
         raise MessageError(431, "too many fields")
-    edited = False
     for index, line in enumerate(lines):
         name, _, value = line.partition(b":")
         read = _FIELDS.get(name.lower())
@@ -180,7 +182,7 @@ def _fault(head: bytes) -> MessageError:
     if re.fullmatch(_KNOWN_METHOD, match[1]) is None:
         return MessageError(501, "unknown method")
     if _TARGET.fullmatch(match[2]) is None and match.group(1, 2) != (b"OPTIONS", b"*"):
-        return MessageError(400, "request target must be in origin form, without spaces")
+        return MessageError(400, "request target must be in origin form, in ASCII or UTF-8")
     if match[3] >= b"2":
         return MessageError(505, "HTTP version not supported")
     if match[3] == b"0":

@@ -18,6 +18,7 @@ from lb.wire import field_names
 from lb.wire.http2 import huffman
 from lb.wire.http2.frames import ErrorCode, Http2Error
 from lb.wire.http2.huffman import HuffmanError
+from lb.wire.target import ORIGIN_FORM, escaped
 
 OTHER: Final = 0
 METHOD: Final = 1
@@ -41,8 +42,8 @@ HOST: Final = 15
 DROPPED: Final = 16
 """A request field that no backend sees, see `lb.wire.field_names`."""
 GRPC_MESSAGE: Final = 17
-TRIMMED: Final = 18
-"""No kind of its own: stands for any field whose value lost white space around it."""
+EDITED: Final = 18
+"""No kind of its own: stands for any field that does not go on as it came."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -65,6 +66,7 @@ _KINDS: Final = {
     b"grpc-message": GRPC_MESSAGE,
     **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
+_PATH: Final = re.compile(ORIGIN_FORM)
 _NAME: Final = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
 is_value: Final = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
 """What RFC 9113 8.2.1 allows; None for anything else."""
@@ -84,7 +86,7 @@ class Field:
         self.raw = raw
         """As it came."""
         self.sent = raw
-        """What goes on: the same object, or another one if the value is trimmed."""
+        """What goes on: the same object, or another one if the value was edited."""
         self.never_indexed = never_indexed
         self.size = len(name) + len(value) + ENTRY_OVERHEAD
         is_valid = is_value(value) is not None
@@ -93,6 +95,9 @@ class Field:
             # that it is not part of it.
             value = value.strip(b" \t")
             is_valid = is_value(value) is not None
+            self.sent = encode_field(name, value, never_indexed=never_indexed)
+        elif name == b":path" and not value.isascii() and _PATH.fullmatch(value) is not None:
+            value = escaped(value)
             self.sent = encode_field(name, value, never_indexed=never_indexed)
         self.value = value
         if _NAME.fullmatch(name) is None or not is_valid:

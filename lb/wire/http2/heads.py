@@ -15,13 +15,12 @@ from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field, passed_on
 from lb.wire.http2.frames import ErrorCode, Malformed
-from lb.wire.target import ORIGIN_FORM
 
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
 _STATUSES: Final = {b"%d" % status: int(status) for status in GrpcStatus}
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_PATH: Final = re.compile(ORIGIN_FORM)
+_PATH: Final = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~%!$&'()*+,;=:\[\]]*")
 TE_TRAILERS: Final = encode_field(b"te", b"trailers")
 """What a request gets that has none: gRPC servers may insist on it, to detect proxies that would
@@ -30,7 +29,7 @@ _REQUIRED: Final = 1 << f.METHOD | 1 << f.SCHEME | 1 << f.PATH
 _REQUEST_PSEUDO: Final = _REQUIRED | 1 << f.AUTHORITY
 _SINGLE: Final = _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.TE
 _FORBIDDEN: Final = 1 << f.CONNECTION | 1 << f.MALFORMED | 1 << f.UNKNOWN_PSEUDO
-_EDITED: Final = 1 << f.DROPPED | 1 << f.TRIMMED
+_EDITED: Final = 1 << f.DROPPED | 1 << f.EDITED
 _SHOWN_NAME: Final = 64
 """Bytes of a field's name that an error repeats."""
 NO_LENGTH: Final = -1
@@ -132,7 +131,7 @@ def _survey(fields: list[Field]) -> tuple[int, int, bool]:
         if field.never_indexed:
             cacheable = False
         if field.sent is not field.raw:
-            seen |= 1 << f.TRIMMED
+            seen |= 1 << f.EDITED
         if not kind:
             regular = True
             continue
@@ -325,7 +324,7 @@ def build_response(
     if seen & _REQUEST_PSEUDO:
         raise _malformed("request pseudo-field in a response")
     head = ResponseHead()
-    head.block = b"".join([field.sent for field in fields]) if seen & 1 << f.TRIMMED else block
+    head.block = b"".join([field.sent for field in fields]) if seen & 1 << f.EDITED else block
     head.size = size
     head.cacheable = cacheable
     for field in fields:

@@ -94,7 +94,9 @@ def test_host_stands_for_an_authority_that_is_missing() -> None:
 
 def test_a_path_may_hold_characters_above_ascii() -> None:
     path = "/ä€😀".encode()
-    assert request(*PSEUDO[:2], (b":path", path)).path == path
+    head = request(*PSEUDO[:2], (b":path", path))
+    assert head.path == b"/%C3%A4%E2%82%AC%F0%9F%98%80"
+    assert encode_field(b":path", head.path) in head.block
 
 
 def test_white_space_around_a_value_goes_no_further() -> None:
