@@ -45,6 +45,8 @@ _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
 _CUT_OFF: Final = "the stream ends within a message"
+_OF_ONE_MESSAGE: Final = frozenset({Reason.SEQUENCE_LOST, Reason.SEQUENCE_ID})
+"""Refusals that say nothing of other messages of a stream."""
 _NOTHING_DUE: Final = Due()
 
 
@@ -417,7 +419,7 @@ class StreamCall(CountedStream):
     ) -> None:
         """A message that can go nowhere: the stream goes on, unless this is how it begins."""
         is_first = self.merge is None and self.backend is None
-        if is_first and refusal.reason is not Reason.SEQUENCE_LOST:
+        if is_first and refusal.reason not in _OF_ONE_MESSAGE:
             self.model = message.model
             self.fail(refusal.reason, refusal.detail)
             return

@@ -310,7 +310,8 @@ def check_trailers(fields: list[Field]) -> int:
 def build_response(
     fields: list[Field], block: bytes, hide: Callable[[bytes], bytes] = bytes
 ) -> ResponseHead:
-    """Validate and digest a response head or its trailers.
+    """Validate and digest a response head or its trailers. White space around values stays: some of
+    Triton's errors end with a space.
 
     Args:
         fields: of the block, in order.
@@ -324,7 +325,7 @@ def build_response(
     if seen & _REQUEST_PSEUDO:
         raise _malformed("request pseudo-field in a response")
     head = ResponseHead()
-    head.block = b"".join([field.sent for field in fields]) if seen & 1 << f.EDITED else block
+    head.block = block
     head.size = size
     head.cacheable = cacheable
     for field in fields:
@@ -346,6 +347,6 @@ def build_response(
 
 def _with_shown_message(fields: list[Field], hide: Callable[[bytes], bytes]) -> bytes:
     return b"".join([
-        encode_field(field.name, hide(field.value)) if field.kind == f.GRPC_MESSAGE else field.sent
+        encode_field(field.name, hide(field.value)) if field.kind == f.GRPC_MESSAGE else field.raw
         for field in fields
     ])  # fmt: skip

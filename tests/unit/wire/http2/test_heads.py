@@ -105,8 +105,12 @@ def test_white_space_around_a_value_goes_no_further() -> None:
     sent = [*REQUEST, (b"x-a", b"v w"), (b"content-length", b"7"), *more]
     assert head.block == b"".join(encode_field(*pair) for pair in sent)
     assert head.content_length == 7
-    answer = response((b":status", b"200"), (b"x-a", b"v "))
-    assert answer.block == encode_field(b":status", b"200") + encode_field(b"x-a", b"v")
+
+
+def test_white_space_around_values_of_an_answer_stays() -> None:
+    answer = response((b":status", b"200"), (b"grpc-status", b"3"), (b"grpc-message", b"got [1]. "))
+    assert (answer.block, answer.grpc_status) == (b"block", 3)
+    assert answer.grpc_message == b"got [1]."
 
 
 def test_a_malformed_request_of_grpc_says_what_is_wrong() -> None:
