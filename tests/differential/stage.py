@@ -49,7 +49,8 @@ class Stage:
         self._times = 0
         self._tritons: list[RealTriton] = []
         self._balancer: RunningBalancer | None = None
-        self._sides: tuple[Side, ...] = ()
+        self.sides: tuple[Side, ...] = ()
+        """The Triton, and the balancer before the other one."""
         try:
             self._begin()
         except BaseException:
@@ -72,7 +73,7 @@ class Stage:
         direct, behind = self._tritons
         self._balancer = RunningBalancer(folder, [behind])
         self._balancer.wait_ready()
-        self._sides = Side(direct.target), Side(self._balancer.target)
+        self.sides = Side(direct.target), Side(self._balancer.target)
 
     def begin_anew(self) -> None:
         """Replace everything: the sides are alike again."""
@@ -81,7 +82,7 @@ class Stage:
 
     def play(self, case: Case) -> tuple[Outcome, Outcome]:
         """Play a case on both sides."""
-        direct, balanced = (side.play(case) for side in self._sides)
+        direct, balanced = (side.play(case) for side in self.sides)
         if _changes_models(case):
             self.settle()
         return direct, balanced
@@ -92,10 +93,10 @@ class Stage:
         wait_until(self._is_settled, timeout_s=_SETTLE_S, what="both sides are ready")
 
     def _is_settled(self) -> bool:
-        if not all(side.is_ready() for side in self._sides):
+        if not all(side.is_ready() for side in self.sides):
             return False
         time.sleep(_SETTLED_FOR_S)
-        return all(side.is_ready() for side in self._sides)
+        return all(side.is_ready() for side in self.sides)
 
     def died(self) -> list[str]:
         """Tritons that have ended."""
@@ -103,9 +104,9 @@ class Stage:
 
     def close(self) -> None:
         """End all of it."""
-        for side in self._sides:
+        for side in self.sides:
             side.close()
-        self._sides = ()
+        self.sides = ()
         if self._balancer is not None:
             self._balancer.close()
             self._balancer = None
