@@ -142,4 +142,5 @@ def _without_one(parts: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 def _shorter(text: bytes) -> list[bytes]:
     half = len(text) // 2
-    return [b"", text[:half], text[half:], text[:-1]] if text else []
+    parts = (b"", text[:half], text[half:], text[:-1])
+    return [part for part in dict.fromkeys(parts) if len(part) < len(text)]

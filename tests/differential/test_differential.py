@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
+from collections.abc import Iterator
+
+import pytest
 
 from tests.differential.cases import GrpcCase, HttpCase, from_json, smaller, to_json
 from tests.differential.compare import difference
@@ -19,50 +21,29 @@ from tests.differential.run import run
 from tests.differential.stage import Stage
 
 SEED = 1
-COUNT = 400
-"""Cases. They take some four seconds, beside the start of two Tritons."""
+COUNT = 250
+"""Cases. They take a few seconds, beside the start of two Tritons."""
 LIMIT_S = 120.0
 """A busy machine may take much longer."""
 UNLOADING_S = 5.0
 """A Triton needs some two seconds to end its models, and probes as long to see that it has."""
 
 
-def test_answers_are_those_of_a_triton(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    found: list[str] = []
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Both sides, for all tests: their order matters to the last one alone."""
+    running = Stage(tmp_path_factory.mktemp("differential"))
     try:
-        report = run(stage, SEED, numbers=iter(range(COUNT)), seconds=LIMIT_S, tell=found.append)
+        yield running
     finally:
-        stage.close()
+        running.close()
+
+
+def test_answers_are_those_of_a_triton(stage: Stage) -> None:
+    found: list[str] = []
+    report = run(stage, SEED, numbers=iter(range(COUNT)), seconds=LIMIT_S, tell=found.append)
     assert not found, "\n".join(found)
     assert report.played == COUNT
-
-
-def test_the_last_model_goes_as_on_a_triton(tmp_path: Path) -> None:
-    """A Triton is not ready while it unloads; nobody but it can say what has become of its models."""
-    service = b"/inference.GRPCInferenceService/"
-    name = b"\x0a\x06simple"
-    host = ((b"Host", b"a"),)
-    cases = [
-        *(GrpcCase(path=service + method, messages=(name,))
-          for method in (b"ModelReady", b"ModelMetadata", b"ModelConfig", b"ModelInfer")),
-        *(HttpCase(method=b"GET", target=b"/v2/models/simple" + action, fields=host)
-          for action in (b"", b"/ready", b"/config")),
-        HttpCase(method=b"POST", target=b"/v2/models/simple/infer", fields=host, body=b'{"inputs":[]}'),
-    ]  # fmt: skip
-    stage = Stage(tmp_path)
-    try:
-        for side in stage.sides:
-            for model in MODELS:
-                target = f"/v2/repository/models/{model}/unload".encode()
-                side.play(HttpCase(method=b"POST", target=target, fields=host, body=b"{}"))
-        end = time.monotonic() + UNLOADING_S
-        found = []
-        while time.monotonic() < end and not found:
-            found = [what for case in cases if (what := difference(case, *stage.play(case)))]
-    finally:
-        stage.close()
-    assert not found, "\n".join(found)
 
 
 def test_a_case_is_the_same_each_time_and_can_be_written_down() -> None:
@@ -104,3 +85,26 @@ def test_calls_are_compared_by_what_their_messages_say() -> None:
     assert not difference(case, one, other)
     assert difference(case, one, GrpcOutcome(heads, b""))
     assert difference(case, one, GrpcOutcome(heads[:1], bodies[0], reset=2))
+
+
+def test_the_last_model_goes_as_on_a_triton(stage: Stage) -> None:
+    """A Triton is not ready while it unloads; only it can say what has become of its models."""
+    service = b"/inference.GRPCInferenceService/"
+    name = b"\x0a\x06simple"
+    host = ((b"Host", b"a"),)
+    cases = [
+        *(GrpcCase(path=service + method, messages=(name,))
+          for method in (b"ModelReady", b"ModelMetadata", b"ModelConfig", b"ModelInfer")),
+        *(HttpCase(method=b"GET", target=b"/v2/models/simple" + action, fields=host)
+          for action in (b"", b"/ready", b"/config")),
+        HttpCase(method=b"POST", target=b"/v2/models/simple/infer", fields=host, body=b"{}"),
+    ]  # fmt: skip
+    for side in stage.sides:
+        for model in MODELS:
+            target = f"/v2/repository/models/{model}/unload".encode()
+            side.play(HttpCase(method=b"POST", target=target, fields=host, body=b"{}"))
+    end = time.monotonic() + UNLOADING_S
+    found: list[str] = []
+    while time.monotonic() < end and not found:
+        found = [what for case in cases if (what := difference(case, *stage.play(case)))]
+    assert not found, "\n".join(found)
