@@ -42,8 +42,6 @@ HOST: Final = 15
 DROPPED: Final = 16
 """A request field that no backend sees, see `lb.wire.field_names`."""
 GRPC_MESSAGE: Final = 17
-EDITED: Final = 18
-"""No kind of its own: stands for any field that does not go on as it came."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -89,23 +87,23 @@ class Field:
         """What goes on: the same object, or another one if the value was edited."""
         self.never_indexed = never_indexed
         self.size = len(name) + len(value) + ENTRY_OVERHEAD
-        is_valid = is_value(value) is not None
-        if not is_valid and not name.startswith(b":"):
+        is_bad = is_value(value) is None
+        if is_bad and not name.startswith(b":"):
             # gRPC libraries let their users send white space around a value; RFC 9110 5.5 says
             # that it is not part of it.
             value = value.strip(b" \t")
-            is_valid = is_value(value) is not None
-            self.sent = encode_field(name, value, never_indexed=never_indexed)
-        elif name == b":path" and not value.isascii() and _PATH.fullmatch(value) is not None:
-            value = escaped(value)
+            is_bad = is_value(value) is None
             self.sent = encode_field(name, value, never_indexed=never_indexed)
         self.value = value
-        if _NAME.fullmatch(name) is None or not is_valid:
+        if is_bad or _NAME.fullmatch(name) is None:
             self.kind = MALFORMED
         else:
             kind = _KINDS.get(name, OTHER)
             if kind == OTHER and name.startswith(b":"):
                 kind = UNKNOWN_PSEUDO
+            elif kind == PATH and not value.isascii() and _PATH.fullmatch(value) is not None:
+                self.value = escaped(value)
+                self.sent = encode_field(name, self.value, never_indexed=never_indexed)
             self.kind = kind
 
     def __repr__(self) -> str:

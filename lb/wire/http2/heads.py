@@ -29,7 +29,6 @@ _REQUIRED: Final = 1 << f.METHOD | 1 << f.SCHEME | 1 << f.PATH
 _REQUEST_PSEUDO: Final = _REQUIRED | 1 << f.AUTHORITY
 _SINGLE: Final = _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.TE
 _FORBIDDEN: Final = 1 << f.CONNECTION | 1 << f.MALFORMED | 1 << f.UNKNOWN_PSEUDO
-_EDITED: Final = 1 << f.DROPPED | 1 << f.EDITED
 _SHOWN_NAME: Final = 64
 """Bytes of a field's name that an error repeats."""
 NO_LENGTH: Final = -1
@@ -130,8 +129,6 @@ def _survey(fields: list[Field]) -> tuple[int, int, bool]:
         size += field.size
         if field.never_indexed:
             cacheable = False
-        if field.sent is not field.raw:
-            seen |= 1 << f.EDITED
         if not kind:
             regular = True
             continue
@@ -188,11 +185,14 @@ def build_request(
     head.count = len(fields)
     head.cacheable = cacheable
     takers = _TAKERS.get
+    edited = bool(private or seen & 1 << f.DROPPED)
     for field in fields:
+        if field.sent is not field.raw:
+            edited = True
         taker = takers(field.kind)
         if taker is not None:
             taker(head, field.value)
-    if private or seen & _EDITED:
+    if edited:
         block = passed_on(fields, private)
     if not seen & 1 << f.TE:
         block += TE_TRAILERS
