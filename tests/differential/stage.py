@@ -17,6 +17,9 @@ from tests.triton.target import Target, http_status
 
 _SETTLE_S = 60.0
 _SETTLED_FOR_S = 0.1
+_INDEX = HttpCase(
+    method=b"POST", target=b"/v2/repository/index", fields=((b"Host", b"a"),), body=b""
+)
 _OPTIONS = ("--model-control-mode=explicit", *(f"--load-model={name}" for name in MODELS))
 
 
@@ -32,9 +35,12 @@ class Side:
         """Play a case."""
         return self._http.play(case) if isinstance(case, HttpCase) else self._grpc.play(case)
 
-    def is_ready(self) -> bool:
-        """Whether it says so."""
-        return http_status(self._target.http, "/v2/health/ready") == 200
+    def is_settled(self) -> bool:
+        """Whether it says that it is ready, and none of its models comes or goes."""
+        if http_status(self._target.http, "/v2/health/ready") != 200:
+            return False
+        models = self._http.play(_INDEX).body
+        return b'"LOADING"' not in models and b'"UNLOADING"' not in models
 
     def close(self) -> None:
         """Close what is open."""
@@ -93,10 +99,10 @@ class Stage:
         wait_until(self._is_settled, timeout_s=_SETTLE_S, what="both sides are ready")
 
     def _is_settled(self) -> bool:
-        if not all(side.is_ready() for side in self.sides):
+        if not all(side.is_settled() for side in self.sides):
             return False
         time.sleep(_SETTLED_FOR_S)
-        return all(side.is_ready() for side in self.sides)
+        return all(side.is_settled() for side in self.sides)
 
     def died(self) -> list[str]:
         """Tritons that have ended."""
