@@ -8,7 +8,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
+.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -91,6 +91,13 @@ fuzz: $(VENV)/.fuzz
 
 fuzz-smoke: $(VENV)/.test
 	$(BIN)/python -m pytest -q tests/fuzz
+
+# Varied requests to a real Triton, and to the balancer before another one that is alike; what differs
+# is printed with how to replay it. `make test` plays some hundreds.
+DIFFERENTIAL_SECONDS ?= 300
+SEED ?= 1
+differential: $(VENV)/.test triton
+	$(BIN)/python -m tests.differential --seconds $(DIFFERENTIAL_SECONDS) --seed $(SEED)
 
 # All honest peers, Node and Java among them; those that need neither also run, shorter, in `make test`.
 peers: $(VENV)/.test triton debian

@@ -47,7 +47,7 @@ _SEARCH_S: Final = 1.0
 """Between two looks at backends for what their answers say of models."""
 _BEST: Final = (BackendState.UP, BackendState.PARTIAL)
 """States of ports that serve the models which their backends have ready."""
-_GONE: Final = (BackendState.STARTING, BackendState.DOWN)
+_GONE: Final = (BackendState.STARTING, BackendState.DOWN, BackendState.UNREADY)
 _UNASKED: Final = (AdminState.DISABLED, AdminState.LEAVING)
 LEAVING_S: Final = 300.0
 """Unless told otherwise."""
@@ -491,6 +491,7 @@ class BackendDirectory:
             or routing.regions != now.regions
             or routing.partial != now.partial
             or routing.knows_all != now.knows_all
+            or routing.only_unready != now.only_unready
         ):
             self._publish_routing(routing)
 
@@ -504,6 +505,7 @@ class BackendDirectory:
                 regions=routing.regions,
                 partial=routing.partial,
                 knows_all=routing.knows_all,
+                only_unready=routing.only_unready,
                 parting=self._parting,
             )
         )
@@ -530,7 +532,7 @@ class BackendDirectory:
     def _tiers(self, protocol: AppProtocol, known: dict[BackendRecord, Candidate]) -> Tiers:
         """Backends that may serve, by the state of their port. A backend is the same candidate in
         both protocols."""
-        up, partial, suspected, for_models = [], [], [], []
+        up, partial, suspected, for_models, unready = [], [], [], [], []
         for record, port in self._roll.serving(protocol):
             candidate = known.get(record)
             if candidate is None:
@@ -550,4 +552,6 @@ class BackendDirectory:
                 for_models.append(candidate)
             elif state is BackendState.SUSPECTED:
                 suspected.append(candidate)
-        return Tiers(tuple(up), tuple(partial), tuple(suspected), tuple(for_models))
+            elif state is BackendState.UNREADY:
+                unready.append(candidate)
+        return Tiers(*map(tuple, (up, partial, suspected, for_models, unready)))

@@ -44,6 +44,7 @@ def leave_out(
         partial=tuple(each for each in tiers.partial if each.backend not in gone),
         suspected=tiers.suspected + suspected,
         for_models=tuple(_without(each, left, models, least) for each in left),
+        unready=tiers.unready,
     )
 
 

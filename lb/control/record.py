@@ -34,6 +34,7 @@ LISTING_KINDS: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
 _WORST_FIRST: Final = (
     BackendState.DOWN,
     BackendState.STARTING,
+    BackendState.UNREADY,
     BackendState.PARTIAL,
     BackendState.SUSPECTED,
     BackendState.UP,

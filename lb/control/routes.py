@@ -50,11 +50,18 @@ class Tiers:
     """Used when there is nothing better."""
     for_models: tuple[Candidate, ...] = ()
     """Those of `up` and `partial`."""
+    unready: tuple[Candidate, ...] = ()
+    """Used when there is nobody else: they have no model ready, and say so themselves."""
 
     @property
     def general(self) -> tuple[Candidate, ...]:
         """Those that get what nothing special is known about."""
-        return self.up or self.suspected or self.partial
+        return self.up or self.suspected or self.partial or self.unready
+
+    @property
+    def is_unready(self) -> bool:
+        """Whether nobody but unready backends is left."""
+        return bool(self.unready) and not (self.up or self.suspected or self.partial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,7 @@ class Routing:
     regions: Mapping[bytes, Placements]
     partial: tuple[tuple[Backend, ...], tuple[Backend, ...]]
     knows_all: bool
+    only_unready: tuple[bool, bool]
 
 
 class RouteBuilder:
@@ -139,6 +147,7 @@ class RouteBuilder:
             regions=regions,
             partial=(_backends(tiers[0].partial), _backends(tiers[1].partial)),
             knows_all=all(c.is_known for each in tiers for c in each.general),
+            only_unready=(tiers[0].is_unready, tiers[1].is_unready),
         )
 
     def _holds_too_much(self) -> bool:
@@ -266,7 +275,7 @@ def _everybody(tiers: Sequence[Tiers]) -> list[Backend]:
     found = {
         each.backend: None
         for of_protocol in tiers
-        for each in (*of_protocol.for_models, *of_protocol.suspected)
+        for each in (*of_protocol.for_models, *of_protocol.suspected, *of_protocol.unready)
     }
     return list(found)
 

@@ -146,15 +146,15 @@ def _port_view(record: PortRecord, now: float) -> PortView:
 
 def port_statuses(directory: BackendDirectory) -> Iterator[PortStatus]:
     """Describe every port for the metrics page."""
-    placements = directory.ref.current.placements
-    eligible = {protocol: set(placements[protocol].eligible) for protocol in AppProtocol}
+    snapshot = directory.ref.current
+    ready = {protocol: set(snapshot.ready(protocol)) for protocol in AppProtocol}
     for record in directory.records:
         for port in record.ports:
             yield PortStatus(
                 backend=record.backend.name,
                 protocol=port.protocol,
                 state=_port_state(record, port).value,
-                is_up=record.backend in eligible[port.protocol],
+                is_up=record.backend in ready[port.protocol],
                 changes=port.changes,
             )
 

@@ -75,6 +75,9 @@ class BackendState(Enum):
     """Requests fail on it that do not fail on others: used only when nothing better is left."""
     PARTIAL = "partial"
     """Not ready as a whole, but some of its models are: used for those."""
+    UNREADY = "unready"
+    """It answers that it is not ready, and no model of it is known to be. Used only when no other
+    backend is left, so that clients get its own answers."""
     DOWN = "down"
     DRAINING = "draining"
     DISABLED = "disabled"

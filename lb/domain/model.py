@@ -19,6 +19,9 @@ class ModelFacts:
     idle_s: float = 1.0
     """Seconds after which Triton forgets a sequence that gets no request
     (`max_sequence_idle_microseconds`)."""
+    has_number_ids: bool = False
+    """Its sequences are known by numbers: the model gets the id as one (`CONTROL_SEQUENCE_CORRID`
+    of an integer type)."""
     slots: int = 0
     """Sequences that one backend runs at once; 0 where it is not known."""
     instances: int = 0

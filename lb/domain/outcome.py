@@ -103,6 +103,8 @@ class Reason(Enum):
     """It waited for as long as requests may."""
     SEQUENCE_LOST = "sequence_lost"
     """The backend that ran the request's sequence is gone, and what it remembered with it."""
+    SEQUENCE_ID = "sequence_id"
+    """The model knows its sequences by numbers, and the request has a text."""
     BACKENDS_DIFFER = "backends_differ"
     """The backends contradict each other where a client expects one answer."""
     LOOP = "loop"

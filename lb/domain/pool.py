@@ -102,12 +102,19 @@ class PoolSnapshot:
     ready. They stand in `routes`, and in `placements` when there is nothing better."""
     knows_all: bool = False
     """Every backend that may get requests has listed its models."""
+    only_unready: tuple[bool, bool] = (False, False)
+    """By protocol: `placements` holds nothing but backends that say that they are not ready. They
+    get requests, so that clients get their answers; we are not ready either."""
     parting: frozenset[Backend] = frozenset()
     """Backends that are to become empty: nobody wants them any more, or the operator says so."""
 
     def placement(self, protocol: AppProtocol) -> Placement:
         """The placement of one protocol."""
         return self.placements[protocol]
+
+    def ready(self, protocol: AppProtocol) -> tuple[Backend, ...]:
+        """Backends that get requests of any model and are ready; none: we are not ready."""
+        return () if self.only_unready[protocol] else self.placements[protocol].eligible
 
     def usable(self, protocol: AppProtocol) -> frozenset[Backend]:
         """Backends that may get new requests of any kind."""

@@ -13,8 +13,8 @@ A time-out is no news while live traffic brings bytes: such a port is busy, not 
 is quicker than the time-outs and takes nothing down: a process that is stopped accepts
 connections and stays silent, so others are preferred to it until it speaks.
 
-A server that lives and says that not all of its models are ready (it loads one) is PARTIAL
-instead of DOWN as long as it is known to have a model ready.
+A server that answers that not all of its models are ready (it loads one) is PARTIAL while it is
+known to have a ready model, and UNREADY while it has none.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_leaving_until", "_misses", "_silences", "_streak", "_suspected",
-        "_unanswered_since", "answers", "has_models", "health", "is_silent", "probe_sent_at",
-        "probes_sent", "rules",
+        "_hurried", "_leaving_until", "_misses", "_says_unready", "_silences", "_streak",
+        "_suspected", "_unanswered_since", "answers", "has_models", "health", "is_silent",
+        "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -77,6 +77,8 @@ class PortHealth:
         """The server lives, whether it is ready or not."""
         self._misses = 0
         """Findings in a row that contradict `answers`."""
+        self._says_unready = False
+        """Since it last answered anew, it has said that not all of its models are ready."""
         self.is_silent = True
         """It says nothing at all. A server that exits says that it is not ready, and goes on with
         the sequences that it runs."""
@@ -91,8 +93,9 @@ class PortHealth:
         if self.health is Health.UNKNOWN:
             return BackendState.STARTING
         if self.health is Health.UNHEALTHY:
-            is_partial = self.answers and self.has_models
-            return BackendState.PARTIAL if is_partial else BackendState.DOWN
+            if self.answers and self.has_models:
+                return BackendState.PARTIAL
+            return BackendState.UNREADY if self._says_unready else BackendState.DOWN
         return BackendState.SUSPECTED if self._suspected else BackendState.UP
 
     @property
@@ -142,11 +145,16 @@ class PortHealth:
                 self.is_silent = True
         if finding in _ANSWERS:
             self.answers = True
+            self._says_unready |= finding is Finding.MODELS_NOT_READY
             self._misses = 0
             return
         self._misses += 1
         if finding in _CERTAIN or self._misses >= self.rules.fall:
-            self.answers = False
+            self._stop_answering()
+
+    def _stop_answering(self) -> None:
+        self.answers = False
+        self._says_unready = False
 
     def excused(self) -> None:
         """The last probe sent timed out while we were too late ourselves to hear an answer."""
@@ -213,7 +221,7 @@ class PortHealth:
     def refused(self) -> None:
         """A live connection attempt was refused: out at once, and look again soon."""
         self._move(Health.UNHEALTHY)
-        self.answers = False
+        self._stop_answering()
         self.is_silent = True
         self._hurried = True
 

@@ -109,6 +109,7 @@ def _combined(parts: Sequence[ModelFacts]) -> ModelFacts:
         is_stateful=_any(facts.is_stateful for facts in parts),
         is_decoupled=_any(facts.is_decoupled for facts in parts),
         idle_s=max((facts.idle_s for facts in stateful), default=NO_FACTS.idle_s),
+        has_number_ids=any(facts.has_number_ids for facts in stateful),
         slots=min((facts.slots for facts in stateful if facts.slots), default=0),
         instances=min(facts.instances for facts in parts),
         is_mixed=any(facts.is_mixed for facts in parts),
@@ -131,6 +132,7 @@ def _configured(config: pb.ModelConfig) -> Configured:
             is_stateful=True,
             is_decoupled=is_decoupled,
             idle_s=(batching.max_sequence_idle_microseconds or _DEFAULT_IDLE_US) / 1e6,
+            has_number_ids=_has_number_ids(batching),
             slots=_slots(config),
         )
     else:
@@ -143,6 +145,15 @@ def _configured(config: pb.ModelConfig) -> Configured:
         )
     steps = dict.fromkeys(step.model_name.encode() for step in config.ensemble_scheduling.step)
     return Configured(facts, tuple(steps))
+
+
+def _has_number_ids(batching: pb.ModelSequenceBatching) -> bool:
+    kind = pb.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID
+    return any(
+        control.kind == kind and control.data_type != pb.TYPE_STRING
+        for tensor in batching.control_input
+        for control in tensor.control
+    )
 
 
 def _slots(config: pb.ModelConfig) -> int:

@@ -145,13 +145,15 @@ REPOSITORY_INDEX: Final = Operation("RepositoryIndex", _READ, Treatment.MERGE)
 _LOAD: Final = Operation("RepositoryModelLoad", _CONTROL, Treatment.BROADCAST)
 _UNLOAD: Final = Operation("RepositoryModelUnload", _CONTROL, Treatment.BROADCAST)
 _SHARED_MEMORY_ACTIONS: Final[dict[tuple[bytes, ...], Operation]] = {
-    (area.lower().encode(), action.lower().encode()): (
-        Operation(f"{area}SharedMemory{action}", _READ, Treatment.MERGE)
-        if action == "Status"
-        else Operation(f"{area}SharedMemory{action}", _CONTROL, Treatment.BROADCAST)
+    (method, area.lower().encode(), action.lower().encode()): Operation(
+        f"{area}SharedMemory{action}", kind, treatment
     )
     for area in ("System", "Cuda")
-    for action in ("Status", "Register", "Unregister")
+    for method, action, kind, treatment in (
+        (b"GET", "Status", _READ, Treatment.MERGE),
+        (b"POST", "Register", _CONTROL, Treatment.BROADCAST),
+        (b"POST", "Unregister", _CONTROL, Treatment.BROADCAST),
+    )
 }
 _FIXED: Final[dict[tuple[bytes, bytes], Operation]] = {
     (b"OPTIONS", b"*"): SERVER_OPTIONS,
@@ -190,8 +192,8 @@ def http_route(method: bytes, target: bytes) -> Route:
         return Route(operation, match[2], _model_fault(match[2], b"1"))
     match = _SHARED_MEMORY.fullmatch(path)
     if match is not None:
-        operation = _SHARED_MEMORY_ACTIONS[match.group(1, 2)]
-        refused = is_registration(operation) and names_reserved_region(path)
+        operation = _SHARED_MEMORY_ACTIONS.get((method, *match.group(1, 2)), UNKNOWN)
+        refused = match[2] == b"register" and names_reserved_region(path)
         return Route(operation, fault=REFUSED if refused else "")
     of_tensorflow = tfserving.http_operation(method, path)
     return Route(UNKNOWN) if of_tensorflow is None else Route(*of_tensorflow)

@@ -47,6 +47,7 @@ _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
     Reason.QUEUE_SHED: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.QUEUE_TIMEOUT: (503, GrpcStatus.RESOURCE_EXHAUSTED),
     Reason.SEQUENCE_LOST: (503, GrpcStatus.UNAVAILABLE),
+    Reason.SEQUENCE_ID: (400, GrpcStatus.INVALID_ARGUMENT),
     Reason.BACKENDS_DIFFER: (409, GrpcStatus.FAILED_PRECONDITION),
     Reason.LOOP: (508, GrpcStatus.UNAVAILABLE),
     Reason.INTERNAL: (500, GrpcStatus.INTERNAL),

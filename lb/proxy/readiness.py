@@ -36,10 +36,10 @@ def readiness(
         hops: identities of the balancers that the question has passed.
         identity: ours.
     """
-    eligible = snapshot.placement(protocol).eligible
-    if not hops or not eligible:
-        return Readiness(bool(eligible))
-    paths = [backend.port(protocol).ready_through for backend in eligible]
+    ready = snapshot.ready(protocol)
+    if not hops or not ready:
+        return Readiness(bool(ready))
+    paths = [backend.port(protocol).ready_through for backend in ready]
     room = MAX_HOPS - len(hops) - 1  # for the balancers behind us
     paths = [path for path in paths if len(path) <= room and not set(path) & set(hops)]
     if not paths:

@@ -81,11 +81,13 @@ class Steps:
             now: monotonic seconds.
 
         Raises:
-            RequestRefused: the sequence is lost, or its backend cannot take the step.
+            RequestRefused: the sequence is lost, its backend cannot take the step, or the model
+                knows no such ids.
         """
         particulars = exchange.particulars
         if particulars is None or (step := particulars.step) is None:
             return None
+        check_id(step, facts)
         backend, pin = self.table.place(
             step, placement, idle_of(facts), now, exchange.tried, slots=slots_of(facts)
         )
@@ -148,6 +150,19 @@ class Steps:
         if not step.is_start and self.table.is_lost(step.key):
             return Reason.SEQUENCE_LOST, f"{lost_text(step.key, backend)} ({text})"
         return reason, f"{sequence_text(step.key)}: {text}"
+
+
+def check_id(step: SequenceStep, facts: ModelFacts | None) -> None:
+    """Let no text stand for a sequence whose model gets the id as a number: a Triton copies it
+    there without a look at its type, and may die of it.
+
+    Raises:
+        RequestRefused: it does.
+    """
+    if facts is not None and facts.has_number_ids and isinstance(step.key.id, str):
+        raise RequestRefused(
+            Reason.SEQUENCE_ID, f"{sequence_text(step.key)}: the model's sequence ids are numbers"
+        )
 
 
 def refusal(

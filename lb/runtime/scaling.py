@@ -33,7 +33,7 @@ def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> Loa
     backends = set[object]()
     weight = 0.0
     for protocol in AppProtocol:
-        for backend in snapshot.placement(protocol).eligible:
+        for backend in snapshot.ready(protocol):
             if backend not in backends:
                 backends.add(backend)
                 weight += backend.spec.weight * backend.share

@@ -28,7 +28,7 @@ _CLIENTS_FAULT: Final = frozenset({
     Reason.CLIENT_GONE, Reason.BAD_REQUEST, Reason.HEAD_TOO_LARGE, Reason.BODY_TOO_LARGE,
     Reason.UNSUPPORTED, Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.CLIENT_STALLED,
     Reason.UNAUTHENTICATED, Reason.FORBIDDEN, Reason.CONTROL_REFUSED, Reason.RATE_LIMITED,
-    Reason.CONCURRENCY_LIMITED, Reason.FLOOD, Reason.LOOP,
+    Reason.CONCURRENCY_LIMITED, Reason.FLOOD, Reason.LOOP, Reason.SEQUENCE_ID,
 })  # fmt: skip
 
 

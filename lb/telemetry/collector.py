@@ -385,7 +385,7 @@ class LoadBalancerCollector:
     def _eligible(self) -> Iterator[Row]:
         snapshot = self._sources.snapshot()
         for protocol in AppProtocol:
-            yield (protocol.label,), len(snapshot.placement(protocol).eligible)
+            yield (protocol.label,), len(snapshot.ready(protocol))
 
     def _up(self) -> Iterator[Row]:
         for status in self._sources.statuses():

@@ -164,10 +164,10 @@ SERVICE = b"/inference.GRPCInferenceService/"
 HEALTH = b"/grpc.health.v1.Health/Check"
 OURS = [
     Row("G-11d", "ServerLive is ours", headers(1, fields(path=SERVICE + b"ServerLive")) + data(1, message(), end=True), Status(), PROTOCOL, NOTHING),
-    Row("G-11e", "ServerLive without a message", headers(1, fields(path=SERVICE + b"ServerLive"), end=True), Status(), PROTOCOL, NOTHING),
+    Row("G-11e", "ServerLive without a message", headers(1, fields(path=SERVICE + b"ServerLive"), end=True), Status(13), PROTOCOL, NOTHING),  # as a Triton
     Row("G-11f", "ServerReady is ours", headers(1, fields(path=SERVICE + b"ServerReady")) + data(1, message(), end=True), Status(), PROTOCOL, NOTHING),
     Row("G-11g", "a health check is ours", headers(1, fields(path=HEALTH)) + data(1, message(b"\x0a\x01x"), end=True), Status(), PROTOCOL, NOTHING),
-    Row("G-11h", "a health check with a body that is none", headers(1, fields(path=HEALTH)) + data(1, b"\xff" * 100, end=True), Status(), PROTOCOL, NOTHING),
+    Row("G-11h", "a health check with a body that is none", headers(1, fields(path=HEALTH)) + data(1, b"\xff" * 100, end=True), Status(13), PROTOCOL, NOTHING),  # as a Triton
     Row("G-11i", "another method of health is not ours", headers(1, fields(path=HEALTH + b"X")) + data(1, message(), end=True), Status(), PROTOCOL, ONE),
 ]  # fmt: skip
 

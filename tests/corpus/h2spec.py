@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.corpus.http2 import BY_ID
+from tests.corpus.http2_messages import TOLD, TOLD_AT_END
 from tests.corpus.http2_row import (
     BEGUN,
     END,
@@ -84,7 +85,7 @@ SILENT = headers(1, fields(path=HANG_PATH), end=True)
 DUMMY = literal(b"x-dummy0", b"0" * 64)
 UNDONE = headers(1, HEAD, done=False, end=True)
 WEIGHT_1, WEIGHT_256, EXCLUSIVE = b"\0\0\0\0\0", b"\0\0\0\0\xff", b"\x80\0\0\0\0"
-ANSWERED, LOST, FLAW = Status(), GoAway(PROTOCOL_ERROR), Reset(PROTOCOL_ERROR)
+ANSWERED, LOST = Status(), GoAway(PROTOCOL_ERROR)
 BIG = 16_384
 
 
@@ -234,14 +235,14 @@ FRAMES = [
 ]  # fmt: skip
 
 MESSAGES = [
-    _case("http2/8.1/1", "second HEADERS without END_STREAM", OPEN + OPEN, FLAW),
+    _case("http2/8.1/1", "second HEADERS without END_STREAM", OPEN + OPEN, TOLD),
     _as("http2/8.1.2/1", "M-1"),
     _as("http2/8.1.2.1/1", "M-21"),
     _as("http2/8.1.2.1/2", "M-22"),
     _as("http2/8.1.2.1/3", "M-32"),
     _as("http2/8.1.2.1/4", "M-23"),
     _as("http2/8.1.2.2/1", "M-2"),
-    _case("http2/8.1.2.2/2", "te with more than trailers", headers(1, instead(b"te", b"trailers, deflate;q=0.5"), end=True), FLAW),
+    _case("http2/8.1.2.2/2", "te with more than trailers", headers(1, instead(b"te", b"trailers, deflate;q=0.5"), end=True), TOLD_AT_END),
     _as("http2/8.1.2.3/1", "M-16"),
     _as("http2/8.1.2.3/2", "M-14"),
     _as("http2/8.1.2.3/3", "M-17"),
@@ -249,8 +250,8 @@ MESSAGES = [
     _as("http2/8.1.2.3/5", "M-18"),
     _as("http2/8.1.2.3/6", "M-20"),
     _as("http2/8.1.2.3/7", "M-19"),
-    _case("http2/8.1.2.6/1", "content-length is not the body's", call(1, named(), (b"content-length", b"1")), FLAW, BEGUN),
-    _case("http2/8.1.2.6/2", "content-length is not the sum of the frames", headers(1, fields((b"content-length", b"1"))) + data(1, named()) + data(1, b"test", end=True), FLAW, BEGUN),
+    _case("http2/8.1.2.6/1", "content-length is not the body's", call(1, named(), (b"content-length", b"1")), TOLD_AT_END, BEGUN),
+    _case("http2/8.1.2.6/2", "content-length is not the sum of the frames", headers(1, fields((b"content-length", b"1"))) + data(1, named()) + data(1, b"test", end=True), TOLD_AT_END, BEGUN),
     _as("http2/8.2/1", "F-38"),
 ]  # fmt: skip
 

@@ -40,6 +40,7 @@ def pool_of(relay: RunningRelay, *eligible: int) -> PoolSnapshot:
     routes = {
         b"seq": ModelRoute(facts=SEQ),
         b"free": ModelRoute(facts=FREE),
+        b"numbers": ModelRoute(facts=replace(SEQ, has_number_ids=True)),
         b"plain": ModelRoute(facts=PLAIN, is_uniform=True, is_plain=True),
         b"only1": ModelRoute(facts=PLAIN, placements=placed(relay.backends[1:2])),
     }
@@ -358,6 +359,22 @@ async def test_a_step_of_a_lost_sequence_may_open_a_stream(two: Setup) -> None:
     assert await stream.end() is grpc.StatusCode.OK
 
 
+async def test_a_text_is_no_id_where_ids_are_numbers(two: Setup) -> None:
+    """A Triton may die of it. The stream goes on, as after any error of a Triton."""
+    stream = two.stream()
+    await stream.send(step("numbers", "seven", "text", start=True))
+    name, text = await stream.answer()
+    assert name == "text"
+    assert "the model's sequence ids are numbers" in text
+    await stream.send(step("numbers", 7, "number", start=True, end=True))
+    name, _ = await stream.answer()
+    assert name == "number"
+    await stream.send(step("numbers", "eight", "text", start=True))
+    name, text = await stream.answer()
+    assert (name, "numbers" in text) == ("text", True)
+    assert await stream.end() is grpc.StatusCode.OK
+
+
 async def test_a_sequence_that_could_not_begin_begins_elsewhere() -> None:
     async with running(2) as setup:
         await setup.backends[0].stop(None)
@@ -434,6 +451,8 @@ async def test_compressed_messages_are_looked_into(
 async def test_a_stream_without_a_message_reaches_no_backend(two: Setup) -> None:
     stream = two.stream()
     assert await stream.end() is grpc.StatusCode.OK
+    # A Triton's own answer to it is nothing but trailers.
+    assert tuple(await stream.call.initial_metadata()) == ()
     assert [backend.streams for backend in two.backends] == [0, 0]
 
 

@@ -417,7 +417,9 @@ async def test_renegotiation_is_refused(world: World, listening: Listening) -> N
 # Ends
 
 
-async def test_a_client_may_close_its_half_and_gets_its_answer(world: World) -> None:
+async def test_a_client_may_close_its_half_and_gets_its_answer_where_that_is_set(
+    world: World,
+) -> None:
     release = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -427,7 +429,9 @@ async def test_a_client_may_close_its_half_and_gets_its_answer(world: World) -> 
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target) as relay,
+        running_http1_relay(
+            backend.target, options=Http1Options(aborts_on_half_close=False)
+        ) as relay,
         tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
     ):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

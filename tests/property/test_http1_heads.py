@@ -46,7 +46,10 @@ _FIELD = st.tuples(_NAMES, st.sampled_from([b":", b": ", b":\t", b" :", b""]), _
 _FIELDS = st.lists(_FIELD, max_size=6)
 _ENDS = st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r", b"\r\r\n"])
 _REQUEST_LINES = st.tuples(
-    _mostly([b"GET", b"POST", b"HEAD", b"OPTIONS"], [b"", b"TRACE", b"CONNECT", b"G(T", b"get"]),
+    _mostly(
+        [b"GET", b"POST", b"HEAD", b"OPTIONS"],
+        [b"", b"TRACE", b"CONNECT", b"G(T", b"get", b"A_B", b"A-B"],
+    ),
     st.sampled_from([b" ", b" ", b" ", b" ", b"  ", b"\t"]),
     _mostly(
         [b"/", b"/v2/models/m/infer?a=b", b"*", b"/a%2Fb"],
@@ -56,6 +59,9 @@ _REQUEST_LINES = st.tuples(
             b"http://h/",
             b"/#",
             b"/\xe9",
+            b"/\xc3\xa9?\xf0\x9f\x98\x80",
+            b"/\xc0\xae",
+            b"/\xed\xa0\x80",
             b"/a/../b",
             b"/%2e%2e",
             b"/%00",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 CHUNKED = -1
 UNTIL_CLOSE = -2
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_METHOD = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 _DIGITS = b"0123456789"
 _HEX = b"0123456789abcdefABCDEF"
 _HOST = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz.-_~!$&'()*+;="
@@ -171,9 +172,13 @@ def _check_target(method: bytes, target: bytes) -> None:
             raise Illegal("asterisk")
         return
     if not target.startswith(b"/") or any(
-        byte <= 32 or byte >= 127 or byte == ord("#") for byte in target
+        byte <= 32 or byte == 127 or byte == ord("#") for byte in target
     ):
         raise Illegal("target")
+    try:
+        target.decode()
+    except UnicodeDecodeError as error:
+        raise Illegal("target") from error
     path = target.split(b"?")[0].lower()
     if b"%00" in path:
         raise Illegal("NUL")
@@ -218,7 +223,7 @@ def read_request(head: bytes) -> Meaning:
     if len(words) != 3:
         raise Illegal("request line")
     method, target, version = words
-    if not method or not _all_in(method, _TOKEN):
+    if not method or not _all_in(method, _METHOD):
         raise Illegal("request line")
     if version[:7] != b"HTTP/1." or len(version) != 8 or not _all_in(version[7:], _DIGITS):
         raise Illegal("version")
@@ -226,6 +231,7 @@ def read_request(head: bytes) -> Meaning:
     if method in (b"TRACE", b"CONNECT"):
         raise Illegal("method")
     _check_target(method, target)
+    target = b"".join(bytes((byte,)) if byte < 128 else b"%%%02X" % byte for byte in target)
     if len(lines[0]) > 8192 or len(head) > 32768:
         raise Illegal("too large")
     fields = _fields(lines[1:])

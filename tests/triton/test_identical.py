@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2
 
+from tests.triton.balancer import RunningBalancer
 from tests.triton.raw_grpc import (
     CallOutcome,
     Metadata,
@@ -272,11 +274,23 @@ def test_grpc_metadata_of_all_kinds_is_let_through(reference: Target, compared: 
         ("x-twice", "1"),
         ("x-twice", "2"),
         ("x-bytes-bin", bytes(range(256))),
+        ("host", "model.example.com"),
+        ("x-spaced", " around "),
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     )
     expected = call_unary(reference.grpc, "ModelInfer", GOOD_INFER, metadata=metadata)
     answer = call_unary(compared.grpc, "ModelInfer", GOOD_INFER, metadata=metadata)
     assert answer == expected
+
+
+def test_grpc_metadata_that_is_refused_is_refused_in_words(balancer: RunningBalancer) -> None:
+    """NVIDIA's clients show a reset as "Stream removed"."""
+    for name in ("connection", "transfer-encoding", "upgrade"):
+        answer = call_unary(balancer.target.grpc, "ServerLive", b"", metadata=((name, "x"),))
+        assert (answer.code, answer.details) == (
+            grpc.StatusCode.INTERNAL,
+            f"{name} belongs to HTTP/1.1 connections",
+        )
 
 
 # Three streams are not among them, because Triton 2.51 dies of them, whoever sends them:

@@ -21,7 +21,10 @@ def is_refused(call: Call) -> bool:
     """Whether a call must not go on; it has been answered then."""
     head = call.head
     options = call.relay.options
-    if not head.is_grpc or head.method != _POST:
+    if head.fault:
+        call.fail(Reason.BAD_REQUEST, head.fault)
+        call.server.spend(Spending.FAULT)
+    elif not head.is_grpc or head.method != _POST:
         _refuse_foreign(call)
     elif head.size > options.head_size or head.count > options.fields:
         call.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")

@@ -32,6 +32,8 @@ _INFLATED_LIMIT: Final = 64 * 2**20
 """Of a compressed message, which costs its sender little."""
 _LONG_ANSWER: Final = 64 * 1024
 """Bytes of a message above which it is not copied: it may be that of many calls."""
+UNPARSABLE: Final = "Unable to parse request"
+"""In a Triton's words."""
 _HOP_BY_HOP: Final = frozenset({
     b"content-length", b"content-type", b"grpc-encoding", b"grpc-timeout", b"host", b"te",
 })  # fmt: skip
@@ -100,33 +102,38 @@ class AskedCall(Call):
 
     def _ask(self) -> None:
         """The request is complete."""
-        relay = self.relay
+        message = self.take_message()
+        if message is not None:
+            name = f"ask:{self.operation.name}"
+            self.relay.tasks.spawn(self._answer(message), name=name)
+
+    def take_message(self) -> bytes | None:
+        """The message of the request; None where no server could read it: the call is over then."""
         try:
-            message = self._message()
+            return self._message()
         except RequestRefused as refusal:
             # Triton's code for a registration that it does not allow.
             status = GrpcStatus.INVALID_ARGUMENT if refusal.detail == REFUSED else None
             self.fail(refusal.reason, refusal.detail, status=status)
-            return
-        relay.tasks.spawn(self._answer(message), name=f"ask:{self.operation.name}")
+            return None
 
     def _message(self) -> bytes:
-        """The one message of the request.
+        """The first message of the request; others do not count, as with a Triton.
 
         Raises:
-            RequestRefused: there is not exactly one, or no backend should see it.
+            RequestRefused: there is none, or no backend should see it.
         """
         pieces = self.request.retained or []
         data = b"".join(pieces)
         pieces.clear()  # a message of hundreds of megabytes is held once
         size = int.from_bytes(data[1:PREFIX_SIZE], "big")
-        if len(data) < PREFIX_SIZE or len(data) != size + PREFIX_SIZE:
-            raise RequestRefused(Reason.BAD_REQUEST, "the call needs exactly one message")
+        if len(data) < PREFIX_SIZE or len(data) < size + PREFIX_SIZE:
+            raise RequestRefused(Reason.BAD_REQUEST, UNPARSABLE)
         limit = REGISTER_BYTES if is_registration(self.operation) else _INFLATED_LIMIT
         limit = min(limit, self._limit)
-        message: bytes | None = data[PREFIX_SIZE:]
-        if data[0]:
-            message = inflated(data[PREFIX_SIZE:], limit)
+        message: bytes | None = data[PREFIX_SIZE : PREFIX_SIZE + size]
+        if message and data[0]:
+            message = inflated(message, limit)
         if message is None:
             raise RequestRefused(Reason.BAD_REQUEST, "the message cannot be inflated")
         if is_registration(self.operation) and (len(message) > limit or RESERVED in message):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import ModelIn, Treatment
+from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
 from lb.proxy.http2.admission import is_refused
@@ -21,12 +21,11 @@ from lb.wire.grpc.message import PREFIX_SIZE, model_name
 from lb.wire.grpc.status import status_of_http
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError, pack_header, window_update
+from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, pack_header, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
 _GRPC: Final = AppProtocol.GRPC
-_ANSWER: Final = Treatment.ANSWER
 _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
@@ -65,6 +64,8 @@ class Call(AttemptedCall):
         head = self.head
         if end_stream:
             self.request.ended = True
+            if not self._length_fits():
+                return
         if head.timeout_s is not None and head.timeout_s <= 0:
             self.fail(Reason.DEADLINE, "deadline exceeded")
             return
@@ -75,11 +76,7 @@ class Call(AttemptedCall):
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
-        relay = self.relay
-        if self.operation.treatment is _ANSWER:
-            if end_stream:
-                relay.answer(self)
-        elif self.operation.model_in is _IN_MESSAGE and not end_stream:
+        if self.operation.model_in is _IN_MESSAGE and not end_stream:
             self.held_back = True
         else:
             self._place()
@@ -275,8 +272,8 @@ class Call(AttemptedCall):
         expected = self.head.content_length
         if expected in (NO_LENGTH, self.bytes_in):
             return True
-        # RFC 9113 8.1.1: malformed. Only the end shows it, so the backend has seen most of it.
-        error = StreamError(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")
+        # Only the end shows it, so the backend has seen most of it.
+        error = Malformed(ErrorCode.PROTOCOL_ERROR, "content-length differs from the data")
         self.server.on_stream_error(self.client_id, error)
         return False
 
@@ -285,12 +282,6 @@ class Call(AttemptedCall):
         request = self.request
         if self.begun:
             self._drop_upload(len(payload))
-        elif self.operation.treatment is _ANSWER:
-            # Nothing of the question is needed.
-            request.drop_retained()
-            self._drop_upload(len(payload))
-            if request.ended:
-                self.relay.answer(self)
         else:
             request.push(payload)
 
@@ -313,8 +304,6 @@ class Call(AttemptedCall):
             self._place()
         elif request.sink is not None:
             request.sink.end_stream(request)
-        elif self.operation.treatment is _ANSWER:
-            self.relay.answer(self)
 
     # Attempts: `lb.proxy.http2.attempt`
 

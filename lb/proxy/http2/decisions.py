@@ -16,11 +16,13 @@ from lb.kserve.operations import (
     MODEL_INFER,
     MODEL_READY,
     MODEL_STREAM_INFER,
+    SERVER_LIVE,
+    SERVER_READY,
     grpc_operation,
 )
 from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.health import HealthCall, ReadyCall
+from lb.proxy.http2.health import HealthCall, ReadyCall, ServerCall
 from lb.proxy.http2.spec import SpecCall
 from lb.proxy.http2.stream_call import StreamCall
 from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
 _COLLECTED: Final[dict[Operation, type[Call]]] = {
+    SERVER_LIVE: ServerCall,
+    SERVER_READY: ServerCall,
     HEALTH_CHECK: HealthCall,
     HEALTH_WATCH: HealthCall,
     MODEL_READY: ReadyCall,
@@ -98,6 +102,7 @@ class Decisions:
             head.is_plain = (
                 head.is_grpc
                 and head.method == b"POST"
+                and not head.fault
                 and head.size <= options.head_size
                 and len(head.block) <= fr.MIN_FRAME_SIZE
                 and head.count <= options.fields

@@ -9,9 +9,9 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
-from lb.kserve.operations import HEALTH_WATCH
+from lb.kserve.operations import HEALTH_WATCH, SERVER_LIVE
 from lb.proxy.exchange import Particulars
-from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.asked import UNPARSABLE, AskedCall
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, ready_through, status_trailers
 from lb.proxy.readiness import Readiness, readiness
@@ -25,8 +25,8 @@ _GRPC: Final = AppProtocol.GRPC
 
 
 def is_ready(snapshot: PoolSnapshot) -> bool:
-    """Ready for gRPC: at least one backend is eligible."""
-    return bool(snapshot.placement(_GRPC).eligible)
+    """Ready for gRPC: at least one backend is."""
+    return bool(snapshot.ready(_GRPC))
 
 
 def own_readiness(call: Call) -> Readiness:
@@ -54,6 +54,31 @@ def watched(snapshot: PoolSnapshot, service: bytes) -> Serving:
     return serving(snapshot, service) if is_known else Serving.SERVICE_UNKNOWN
 
 
+class ServerCall(AskedCall):
+    """`ServerLive` and `ServerReady`, whose messages have no fields."""
+
+    __slots__ = ()
+
+    limit: ClassVar[int] = _LIMIT
+
+    def _ask(self) -> None:
+        """The request is complete."""
+        if _read(self) is None:
+            return
+        dispatcher = self.relay.dispatcher
+        if self.operation is SERVER_LIVE:
+            self.finish_answer(frame_message(flag_message(True)))
+        elif dispatcher.exiting:
+            self.fail(Reason.DRAINING, EXITING)
+        else:
+            state = own_readiness(self)
+            if state.loop:
+                self.fail(Reason.LOOP, state.loop)
+            else:
+                answer = frame_message(flag_message(state.is_ready))
+                self.finish_answer(answer, ready_through(state))
+
+
 class HealthCall(AskedCall):
     """`Check` and `Watch` of `grpc.health.v1.Health`."""
 
@@ -63,10 +88,10 @@ class HealthCall(AskedCall):
 
     def _ask(self) -> None:
         """The request is complete."""
-        try:
-            service = _strings(self._message()).get(1, b"") if self.bytes_in else b""
-        except (RequestRefused, ProtobufError):
-            service = b""
+        found = _read(self)
+        if found is None:
+            return
+        service = found.get(1, b"")
         dispatcher = self.relay.dispatcher
         if self.operation is HEALTH_WATCH:
             self._watch(service)
@@ -137,6 +162,18 @@ class ReadyCall(AskedCall):
         request.retained = pieces
         if request.rewind():
             self._place()
+
+
+def _read(call: AskedCall) -> dict[int, bytes] | None:
+    """The strings of a call's message; None where it cannot be read: the call is over then."""
+    message = call.take_message()
+    if message is None:
+        return None
+    try:
+        return _strings(message)
+    except ProtobufError:
+        call.fail(Reason.BAD_REQUEST, UNPARSABLE)
+        return None
 
 
 def _strings(message: bytes) -> dict[int, bytes]:

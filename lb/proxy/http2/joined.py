@@ -21,7 +21,7 @@ from lb.proxy.http2.replies import (
 from lb.wire.grpc.message import MessageMeter
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Pipe
-from lb.wire.http2.frames import ErrorCode, StreamError
+from lb.wire.http2.frames import ErrorCode, Malformed, StreamError
 from lb.wire.http2.heads import NO_STATUS, RequestHead
 
 if TYPE_CHECKING:
@@ -96,6 +96,14 @@ class JoinedStreams(Exchange):
     def client_broke_stream(self, error: StreamError) -> None:
         """The client broke the rules on this stream; it was reset."""
         self._close(Outcome.CANCELLED, Reason.BAD_REQUEST, ErrorCode.CANCEL)
+
+    def tell_client(self, fault: Malformed) -> bool:
+        """The request is malformed, as its body or its end shows. False when the client cannot be
+        told any more, or not in the way of gRPC."""
+        if self.begun or not self.head.is_grpc:
+            return False
+        self.fail(Reason.BAD_REQUEST, fault.detail)
+        return True
 
     def client_stalled(self) -> None:
         """The client has taken nothing of the answer that waits for it."""

@@ -19,7 +19,6 @@ from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
-from lb.proxy.http2.answers import answer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.decisions import Decisions
@@ -190,10 +189,6 @@ class Http2Relay:
         """A decoder for one connection, on the shared caches."""
         caches = self.caches(of_trusted_proxy=of_trusted_proxy)
         return BlockReader(caches, self.options.head_size)
-
-    def answer(self, call: Call) -> None:
-        """Answer a call ourselves."""
-        answer(call)
 
     def pool(self, backend: Backend) -> UpstreamPool:
         """The connections to a backend."""

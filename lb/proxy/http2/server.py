@@ -22,7 +22,14 @@ from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.flow import Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError, TooLate, unpack_header
+from lb.wire.http2.frames import (
+    ErrorCode,
+    Http2Error,
+    Malformed,
+    StreamError,
+    TooLate,
+    unpack_header,
+)
 from lb.wire.http2.heads import RequestHead
 from lb.wire.http2.states import StreamState
 from lb.wire.native import mypyc_attr, specialise
@@ -203,8 +210,6 @@ class ServerLink(Link):
             return
         try:
             head = self.blocks.known_request(block) or self.blocks.request(block)
-            if end_stream and head.content_length > 0:
-                raise StreamError(ErrorCode.PROTOCOL_ERROR, "content-length without a body")
         except StreamError:
             self._unopened += 1
             raise
@@ -276,7 +281,7 @@ class ServerLink(Link):
             return
         trailers = self.blocks.trailers(block)
         if not end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
+            raise Malformed(ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
         pipe.owner.request_trailers(trailers)
 
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
@@ -308,9 +313,11 @@ class ServerLink(Link):
     def on_stream_error(self, stream_id: int, error: StreamError) -> None:
         """The client broke the rules on one stream."""
         self.spend(Spending.FAULT)
+        pipe = self.streams.get(stream_id)
+        if pipe is not None and isinstance(error, Malformed) and pipe.owner.tell_client(error):
+            return
         self.relay.traffic.connection_failed(Reason.BAD_REQUEST)
         self.write_reset(stream_id, error.code)
-        pipe = self.streams.get(stream_id)
         if pipe is not None:
             self._unanswered += 1
             pipe.owner.client_broke_stream(error)

@@ -16,11 +16,13 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES, Inspected
+from lb.proxy.http2.replies import trailers_only
 from lb.proxy.http2.stream_count import COUNT_EVERY, CountedStream
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.budget import Spending
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import Payload, Pipe
@@ -46,6 +48,8 @@ _TINY_MESSAGE: Final = 16
 """Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
 The first of a frame is free: who sends a frame for each, pays for that already."""
 _CUT_OFF: Final = "the stream ends within a message"
+_OF_ONE_MESSAGE: Final = frozenset({Reason.SEQUENCE_LOST, Reason.SEQUENCE_ID})
+"""Refusals that say nothing of other messages of a stream."""
 _NOTHING_DUE: Final = Due()
 
 
@@ -213,7 +217,9 @@ class StreamCall(CountedStream):
             self.merge.half_close(trailers)
         elif self.backend is None:
             # Not a single message. Some Tritons die of such a stream, so no backend gets it.
-            self.finish_answer(b"")
+            self.grpc_status = GrpcStatus.OK
+            self.status = 200
+            self.answer_whole(trailers_only(GrpcStatus.OK, ""), None)
         elif request.sink is not None:
             request.sink.end_stream(request)
 
@@ -439,7 +445,7 @@ class StreamCall(CountedStream):
     ) -> None:
         """A message that can go nowhere: the stream goes on, unless this is how it begins."""
         is_first = self.merge is None and self.backend is None
-        if is_first and refusal.reason is not Reason.SEQUENCE_LOST:
+        if is_first and refusal.reason not in _OF_ONE_MESSAGE:
             self.model = message.model
             self.fail(refusal.reason, refusal.detail)
             return

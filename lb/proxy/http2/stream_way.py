@@ -16,7 +16,7 @@ from lb.kserve.stream_debts import Debts, StreamMessage
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.stream_work import StepUnderway, Work
-from lb.proxy.steps import idle_of, refusal, slots_of
+from lb.proxy.steps import check_id, idle_of, refusal, slots_of
 from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Pipe
 from lb.wire.http2.heads import RequestHead
@@ -158,14 +158,17 @@ class RoutedStream(Call):
         """The backend of a step, if the table of sequences has one for it.
 
         Raises:
-            RequestRefused: the sequence is lost, or its backend cannot take the step.
+            RequestRefused: the sequence is lost, its backend cannot take the step, or the model
+                knows no such ids.
         """
+        facts = None if route is None else route.facts
+        check_id(step, facts)
         table = self.relay.dispatcher.steps.table
         now = self.relay.now
         tried = self.tried if self._home is None else ()
-        idle_s = idle_of(None if route is None else route.facts)
+        idle_s = idle_of(facts)
         joined = self._joined
-        slots = slots_of(None if route is None else route.facts)
+        slots = slots_of(facts)
         backend, pin = table.place(step, placement, idle_s, now, tried, joined, slots)
         refused = None if backend is None else refusal(step, backend, _GRPC, joined)
         if pin is not None:

@@ -29,19 +29,24 @@ from lb.wire.http1.grammar import (
     without_nominated,
 )
 from lb.wire.http1.limits import HeadLimits
+from lb.wire.target import ORIGIN_FORM, escaped
 
 _UNFRAMED: Final = -2
 """In place of a length while no framing field was seen."""
 REQUEST_ID_BYTES: Final = 256
 """More of an X-Request-Id is not kept for the log."""
 
+_KNOWN_METHOD: Final = rb"[A-Z_]++"
+"""Other tokens are legal and no method of any server here: a Triton closes the connection upon
+them, which would look like its own failure."""
 _HEAD: Final = re.compile(
-    rb"(" + TOKEN + rb") (/[!\"$-~]*+|\*) HTTP/1\.([0-9])\r\n(" + FIELD_LINES + rb")\r\n"
+    rb"(" + _KNOWN_METHOD + rb") (" + ORIGIN_FORM + rb"|\*) HTTP/1\.([0-9])\r\n"
+    rb"(" + FIELD_LINES + rb")\r\n"
 )
 """A minor version above 1 is served as 1 (RFC 9110 2.5)."""
 _LINE: Final = re.compile(rb"([^ ]+) ([^ ]+) HTTP/([0-9])\.([0-9])")
 _METHOD: Final = re.compile(TOKEN)
-_TARGET: Final = re.compile(rb"/[!\"$-~]*")
+_TARGET: Final = re.compile(ORIGIN_FORM)
 _HOST: Final = re.compile(
     rb"[ \t]*((?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+;=-]|%[0-9A-Fa-f]{2})++)"
     rb"(?::[0-9]{0,5})?)[ \t]*"
@@ -105,12 +110,14 @@ def parse_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         raise _fault(head)
     method, target, minor, section = match.groups()
     _check_target(method, target)
+    edited = not target.isascii()
+    if edited:
+        target = escaped(target)
     request = RequestHead(method, target, is_http10=minor == b"0")
     lines = section.split(CRLF)
     lines.pop()
     if len(lines) > limits.fields:
         raise MessageError(431, "too many fields")
-    edited = False
     for index, line in enumerate(lines):
         name, _, value = line.partition(b":")
         read = _FIELDS.get(name.lower())
@@ -173,8 +180,10 @@ def _fault(head: bytes) -> MessageError:
     match = _LINE.fullmatch(head.partition(CRLF)[0])
     if match is None or _METHOD.fullmatch(match[1]) is None:
         return MessageError(400, "malformed request line")
+    if re.fullmatch(_KNOWN_METHOD, match[1]) is None:
+        return MessageError(501, "unknown method")
     if _TARGET.fullmatch(match[2]) is None and match.group(1, 2) != (b"OPTIONS", b"*"):
-        return MessageError(400, "request target must be in origin form, of visible ASCII")
+        return MessageError(400, "request target must be in origin form, in ASCII or UTF-8")
     if match[3] >= b"2":
         return MessageError(505, "HTTP version not supported")
     if match[3] == b"0":

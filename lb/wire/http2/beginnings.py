@@ -120,7 +120,7 @@ class Beginnings:
         except StreamError:
             return None
         head.noted = tuple((each.name, each.value) for each in common if each.name in self._noted)
-        kept = passed_on(common, start, self._private)
+        kept = passed_on(common, self._private)
         found = Beginning(start, head, None if kept == start else kept, has_te)
         if len(self._beginnings) >= _ENTRIES:
             self._beginnings.clear()

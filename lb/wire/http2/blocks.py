@@ -16,13 +16,14 @@ from hpack.exceptions import HPACKDecodingError, OversizedHeaderListError
 from lb.wire.cache import HeadCache
 from lb.wire.http2.beginnings import Beginning, Beginnings
 from lb.wire.http2.fields import Field, FieldCache, field_of, passed_on, skip_size_updates
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+from lb.wire.http2.frames import ErrorCode, Http2Error, Malformed, StreamError
 from lb.wire.http2.heads import (
     RequestHead,
     ResponseHead,
     build_request,
     build_response,
     check_trailers,
+    refused_request,
 )
 
 _LEARNED_FROM: Final = 1024
@@ -101,11 +102,11 @@ class BlockReader:
         self.known_response = self._caches.responses.get
 
     def request(self, block: bytes) -> RequestHead:
-        """The head of a request.
+        """The head of a request. A malformed one of gRPC has a `fault`.
 
         Raises:
             Http2Error: the block cannot be decoded; the connection is lost.
-            StreamError: the head is malformed.
+            Malformed: the head is malformed, and not of gRPC.
         """
         # HOT PATH (benchmarks/bench_http2_headers.py). A repeated block is one look-up, and of one
         # that begins like those before it only the rest is read.
@@ -145,7 +146,12 @@ class BlockReader:
         self._before = block[:size]
 
     def response(self, block: bytes) -> ResponseHead:
-        """The head of a response or its trailers. Raises like `request`."""
+        """The head of a response or its trailers.
+
+        Raises:
+            Http2Error: the block cannot be decoded; the connection is lost.
+            Malformed: the head is malformed.
+        """
         # HOT PATH (benchmarks/bench_http2_headers.py). As `request`.
         if self._decoder is not None:
             fields, plain = self._plain(block)
@@ -162,7 +168,11 @@ class BlockReader:
         return head
 
     def trailers(self, block: bytes) -> bytes:
-        """The trailers of a request, ready to send on. Raises like `request`."""
+        """The trailers of a request, ready to send on. Raises like `response`.
+
+        Raises:
+            StreamError: they are too large.
+        """
         if self._decoder is not None:
             fields, plain = self._plain(block)
         else:
@@ -170,7 +180,7 @@ class BlockReader:
             fields = self._caches.fields.split(plain)
         if check_trailers(fields) > self._limit:
             raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, "trailers too large")
-        return passed_on(fields, plain, self._caches.private)
+        return passed_on(fields, self._caches.private)
 
     def skip(self, block: bytes) -> None:
         """A block of a stream that is gone: keeps a dynamic table in step, drops the rest."""
@@ -178,7 +188,10 @@ class BlockReader:
             self._plain(block)
 
     def _build(self, fields: list[Field], plain: bytes) -> RequestHead:
-        head = build_request(fields, plain, self._caches.private)
+        try:
+            head = build_request(fields, plain, self._caches.private)
+        except Malformed as fault:
+            return refused_request(fields, fault)
         noted = self._caches.noted
         if noted:
             head.noted = tuple((f.name, f.value) for f in fields if f.name in noted)

@@ -18,6 +18,7 @@ from lb.wire import field_names, hops
 from lb.wire.http2 import huffman
 from lb.wire.http2.frames import ErrorCode, Http2Error
 from lb.wire.http2.huffman import HuffmanError
+from lb.wire.target import ORIGIN_FORM, escaped
 
 OTHER: Final = 0
 METHOD: Final = 1
@@ -66,6 +67,7 @@ _KINDS: Final = {
     hops.HOPS: HOPS,
     **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
+_PATH: Final = re.compile(ORIGIN_FORM)
 _NAME: Final = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
 is_value: Final = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])").fullmatch
 """What RFC 9113 8.2.1 allows; None for anything else."""
@@ -78,20 +80,33 @@ ENTRY_OVERHEAD: Final = 32
 class Field:
     """One header field and the bytes that represent it without a dynamic table."""
 
-    __slots__ = ("kind", "name", "never_indexed", "raw", "size", "value")
+    __slots__ = ("kind", "name", "never_indexed", "raw", "sent", "size", "value")
 
     def __init__(self, name: bytes, value: bytes, raw: bytes, *, never_indexed: bool) -> None:
         self.name = name
-        self.value = value
         self.raw = raw
+        """As it came."""
+        self.sent = raw
+        """What goes on: the same object, or another one if the value was edited."""
         self.never_indexed = never_indexed
         self.size = len(name) + len(value) + ENTRY_OVERHEAD
-        if _NAME.fullmatch(name) is None or is_value(value) is None:
+        is_bad = is_value(value) is None
+        if is_bad and not name.startswith(b":"):
+            # gRPC libraries let their users send white space around a value; RFC 9110 5.5 says
+            # that it is not part of it.
+            value = value.strip(b" \t")
+            is_bad = is_value(value) is None
+            self.sent = encode_field(name, value, never_indexed=never_indexed)
+        self.value = value
+        if is_bad or _NAME.fullmatch(name) is None:
             self.kind = MALFORMED
         else:
             kind = _KINDS.get(name, OTHER)
             if kind == OTHER and name.startswith(b":"):
                 kind = UNKNOWN_PSEUDO
+            elif kind == PATH and not value.isascii() and _PATH.fullmatch(value) is not None:
+                self.value = escaped(value)
+                self.sent = encode_field(name, self.value, never_indexed=never_indexed)
             self.kind = kind
 
     def __repr__(self) -> str:
@@ -124,21 +139,19 @@ def field_of(header: HeaderTuple) -> Field:
     return Field(name, value, encode_field(name, value, never_indexed=never), never_indexed=never)
 
 
-def passed_on(fields: list[Field], block: bytes, private: frozenset[bytes]) -> bytes:
+def passed_on(fields: list[Field], private: frozenset[bytes]) -> bytes:
     """What of a request's block goes on to a backend.
 
     Args:
         fields: of the block, in order.
-        block: the same fields without size updates and dynamic table.
         private: names that are dropped, in lower case and with hyphens, which here also stand
             for underscores.
     """
-    kept = [
-        field.raw
+    return b"".join([
+        field.sent
         for field in fields
         if field.kind != DROPPED and field.name.replace(b"_", b"-") not in private
-    ]
-    return block if len(kept) == len(fields) else b"".join(kept)
+    ])  # fmt: skip
 
 
 def _broken(detail: str) -> Http2Error:

@@ -88,6 +88,10 @@ class StreamError(Exception):
         self.detail = detail
 
 
+class Malformed(StreamError):
+    """A message is malformed (RFC 9113 8.1.1), in frames that are in order."""
+
+
 _HEADER: Final = Struct(">LBL")
 """Length and type in one number (type in the low byte), flags, stream id."""
 unpack_header: Final[Callable[[bytes, int], tuple[int, int, int]]] = _HEADER.unpack_from

@@ -14,7 +14,7 @@ from lb.wire.grpc.status import GrpcStatus
 from lb.wire.grpc.timeout import parse_timeout
 from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field, passed_on
-from lb.wire.http2.frames import ErrorCode, StreamError
+from lb.wire.http2.frames import ErrorCode, Malformed
 
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
@@ -27,23 +27,25 @@ TE_TRAILERS: Final = encode_field(b"te", b"trailers")
 lose trailers."""
 _REQUIRED: Final = 1 << f.METHOD | 1 << f.SCHEME | 1 << f.PATH
 _REQUEST_PSEUDO: Final = _REQUIRED | 1 << f.AUTHORITY
-_SINGLE: Final = _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.HOST | 1 << f.TE
+_SINGLE: Final = _REQUEST_PSEUDO | 1 << f.STATUS | 1 << f.CONTENT_LENGTH | 1 << f.TE
 _FORBIDDEN: Final = 1 << f.CONNECTION | 1 << f.MALFORMED | 1 << f.UNKNOWN_PSEUDO
+_SHOWN_NAME: Final = 64
+"""Bytes of a field's name that an error repeats."""
 NO_LENGTH: Final = -1
 NO_STATUS: Final = -1
 
 
-def _malformed(detail: str) -> StreamError:
-    return StreamError(ErrorCode.PROTOCOL_ERROR, detail)
+def _malformed(detail: str) -> Malformed:
+    return Malformed(ErrorCode.PROTOCOL_ERROR, detail)
 
 
 class RequestHead:
     """The head of a request, as a proxy needs it."""
 
     __slots__ = (
-        "authority", "block", "cacheable", "claim", "content_length", "count", "handler", "hops",
-        "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path", "request_id", "route",
-        "size", "timeout_bad", "timeout_s",
+        "authority", "block", "cacheable", "claim", "content_length", "count", "fault", "handler",
+        "hops", "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path", "request_id",
+        "route", "size", "timeout_bad", "timeout_s",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,6 +61,8 @@ class RequestHead:
         """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
         self.count = 0
         """Fields, pseudo-fields included."""
+        self.fault = ""
+        """Why the request is malformed: it is answered here. Empty for all others."""
         self.route: object = None
         """Whatever the owner of the head's cache has decided for it."""
         self.noted: tuple[tuple[bytes, bytes], ...] = ()
@@ -92,6 +96,7 @@ class RequestHead:
         head.timeout_bad = self.timeout_bad
         head.size = self.size
         head.count = self.count
+        head.fault = self.fault
         head.noted = self.noted
         head.hops = self.hops
         return head
@@ -120,7 +125,7 @@ def _survey(fields: list[Field]) -> tuple[int, int, bool]:
     """Kinds present as a bit mask, decoded size, and whether the block may be cached.
 
     Raises:
-        StreamError: what is wrong with any message: forbidden fields, order, repetition.
+        Malformed: what is wrong with any message: forbidden fields, order, repetition.
     """
     seen = 0
     size = 0
@@ -143,8 +148,19 @@ def _survey(fields: list[Field]) -> tuple[int, int, bool]:
         elif regular:
             raise _malformed("pseudo-field after a regular field")
     if seen & _FORBIDDEN:
-        raise _malformed("forbidden field")
+        raise _forbidden(fields)
     return seen, size, cacheable
+
+
+def _forbidden(fields: list[Field]) -> Malformed:
+    """Say which field it is that no message may have."""
+    field = next(each for each in fields if 1 << each.kind & _FORBIDDEN)
+    name = field.name[:_SHOWN_NAME].decode("ascii", "backslashreplace")
+    if field.kind == f.CONNECTION:
+        return _malformed(f"{name} belongs to HTTP/1.1 connections")
+    if field.kind == f.UNKNOWN_PSEUDO:
+        return _malformed(f"unknown pseudo-field {name}")
+    return _malformed(f"the name or the value of the field {name!r} is invalid")
 
 
 def _length(value: bytes) -> int:
@@ -164,7 +180,7 @@ def build_request(
         private: names of fields that are not passed on, as in `passed_on`.
 
     Raises:
-        StreamError: malformed (RFC 9113 8.1.1).
+        Malformed: see RFC 9113 8.1.1.
     """
     seen, size, cacheable = _survey(fields)
     if seen & _REQUIRED != _REQUIRED:
@@ -176,15 +192,42 @@ def build_request(
     head.count = len(fields)
     head.cacheable = cacheable
     takers = _TAKERS.get
+    edited = bool(private or seen & 1 << f.DROPPED)
     for field in fields:
+        if field.sent is not field.raw:
+            edited = True
         taker = takers(field.kind)
         if taker is not None:
             taker(head, field.value)
-    if private or seen & 1 << f.DROPPED:
-        block = passed_on(fields, block, private)
+    if edited:
+        block = passed_on(fields, private)
     if not seen & 1 << f.TE:
         block += TE_TRAILERS
     head.block = block
+    return head
+
+
+def refused_request(fields: list[Field], fault: Malformed) -> RequestHead:
+    """The head of a malformed request, if it is of gRPC: its client is to be told what is wrong.
+
+    Raises:
+        Malformed: the client speaks something else.
+    """
+    if not any(field.kind == f.CONTENT_TYPE and is_grpc_type(field.value) for field in fields):
+        raise fault
+    head = RequestHead()
+    head.is_grpc = True
+    head.fault = fault.detail
+    head.count = len(fields)
+    for field in fields:
+        head.size += field.size
+        head.cacheable = head.cacheable and not field.never_indexed
+        if field.kind == f.METHOD:
+            head.method = field.value
+        elif field.kind == f.PATH and _PATH.fullmatch(field.value) is not None:
+            head.path = field.value
+        elif field.kind == f.REQUEST_ID:
+            head.request_id = field.value
     return head
 
 
@@ -208,9 +251,14 @@ def _take_scheme(head: RequestHead, value: bytes) -> None:
 def _take_authority(head: RequestHead, value: bytes) -> None:
     if _AUTHORITY.fullmatch(value) is None:
         raise _malformed("bad authority")
-    if head.authority and value != head.authority:
-        raise _malformed("host differs from :authority")
     head.authority = value
+
+
+def _take_host(head: RequestHead, value: bytes) -> None:
+    # Beside an :authority it is metadata like any other: meshes route by it (RFC 9113 8.3.1 would
+    # have it refused where they differ).
+    if not head.authority:
+        _take_authority(head, value)
 
 
 def _take_te(head: RequestHead, value: bytes) -> None:
@@ -249,7 +297,7 @@ _TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
     f.METHOD: _take_method,
     f.SCHEME: _take_scheme,
     f.AUTHORITY: _take_authority,
-    f.HOST: _take_authority,
+    f.HOST: _take_host,
     f.TE: _take_te,
     f.CONTENT_TYPE: _take_content_type,
     f.CONTENT_LENGTH: _take_content_length,
@@ -263,7 +311,7 @@ def check_trailers(fields: list[Field]) -> int:
     """Validate the trailers of a request; returns their decoded size.
 
     Raises:
-        StreamError: pseudo-fields or forbidden fields (RFC 9113 8.1).
+        Malformed: pseudo-fields or forbidden fields (RFC 9113 8.1).
     """
     seen, size, _ = _survey(fields)
     if seen & ((1 << f.LAST_PSEUDO + 1) - 1):
@@ -274,7 +322,8 @@ def check_trailers(fields: list[Field]) -> int:
 def build_response(
     fields: list[Field], block: bytes, hide: Callable[[bytes], bytes] = bytes
 ) -> ResponseHead:
-    """Validate and digest a response head or its trailers.
+    """Validate and digest a response head or its trailers. White space around values stays: some of
+    Triton's errors end with a space.
 
     Args:
         fields: of the block, in order.
@@ -282,7 +331,7 @@ def build_response(
         hide: gives a `grpc-message` as the client may see it.
 
     Raises:
-        StreamError: malformed.
+        Malformed: as for requests.
     """
     seen, size, cacheable = _survey(fields)
     if seen & _REQUEST_PSEUDO:

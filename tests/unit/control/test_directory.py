@@ -413,19 +413,44 @@ def test_a_server_that_loads_a_model_serves_those_that_it_has_ready() -> None:
     assert where(directory, "n") == ["b"]
 
 
-def test_a_server_without_ready_models_that_is_not_ready_is_down() -> None:
+def test_a_server_without_ready_models_that_is_not_ready_is_unready() -> None:
     directory = make_directory("a", ready=False)
     for port in directory.find("a").ports:
         found(directory, port, Finding.MODELS_NOT_READY, 101.0)
-    assert directory.find("a").state is BackendState.DOWN
+    assert directory.find("a").state is BackendState.UNREADY
     lists(directory, "a", "m")
     states = [directory.find("a").state]
     assert eligible(directory, HTTP) == ["a"]
     assert directory.ref.current.is_served(b"m", b"", HTTP)
     lists(directory, "a")
     states.append(directory.find("a").state)
-    assert states == [BackendState.PARTIAL, BackendState.DOWN]
-    assert eligible(directory, HTTP) == []
+    assert states == [BackendState.PARTIAL, BackendState.UNREADY]
+
+
+def test_an_unready_server_gets_requests_when_nobody_else_is_left() -> None:
+    directory = make_directory("a", "b", ready=False)
+    published = Publications(directory)
+    for port in directory.find("a").ports:
+        found(directory, port, Finding.MODELS_NOT_READY, 101.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["a"]
+    assert [published[-1].ready(protocol) for protocol in (HTTP, GRPC)] == [(), ()]
+    for port in directory.find("b").ports:
+        found(directory, port, READY, 102.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == ["b"]
+    assert published[-1].ready(GRPC) == (backend_of(directory, "b"),)
+
+
+def test_an_unready_server_that_exits_gets_nothing_and_its_models_are_forgotten() -> None:
+    directory = make_directory("a", ready=False)
+    lists(directory, "a")
+    for port in directory.find("a").ports:
+        found(directory, port, Finding.MODELS_NOT_READY, 101.0)
+    assert directory.find("a").models.lists is True
+    for port in directory.find("a").ports:
+        found(directory, port, Finding.REFUSED, 102.0)
+    assert eligible(directory, HTTP) == eligible(directory, GRPC) == []
+    assert directory.find("a").state is BackendState.DOWN
+    assert directory.find("a").models.lists is None
 
 
 def test_a_partial_server_that_exits_is_down_at_once() -> None:

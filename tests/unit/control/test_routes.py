@@ -32,9 +32,12 @@ def unlisted(backend: Backend) -> Candidate:
 
 
 def tiers(
-    *up: Candidate, partial: tuple[Candidate, ...] = (), suspected: tuple[Candidate, ...] = ()
+    *up: Candidate,
+    partial: tuple[Candidate, ...] = (),
+    suspected: tuple[Candidate, ...] = (),
+    unready: tuple[Candidate, ...] = (),
 ) -> Tiers:
-    return Tiers(up=up, partial=partial, suspected=suspected, for_models=up + partial)
+    return Tiers(up, partial, suspected, for_models=up + partial, unready=unready)
 
 
 def build(http: Tiers, grpc: Tiers | None = None, *names: bytes) -> Routing:
@@ -104,6 +107,21 @@ def test_partial_backends_get_everything_when_nothing_better_is_left() -> None:
     routing = build(tiers(partial=(having(A, "m"), having(B, "m", "n"))))
     assert backends(routing.placements[HTTP]) == "ab"
     assert where(routing, b"n") == "b"
+
+
+def test_unready_backends_get_requests_when_nobody_else_is_left() -> None:
+    for better in (
+        tiers(having(A, "m"), unready=(having(B),)),
+        tiers(partial=(having(A, "m"),), unready=(having(B),)),
+        tiers(suspected=(having(A, "m"),), unready=(having(B),)),
+    ):
+        routing = build(better)
+        assert where(routing, b"m") == where(routing, b"n") == "a"
+        assert routing.only_unready == (False, False)
+    routing = build(tiers(unready=(having(A), having(B))), tiers(having(B, "m")))
+    assert where(routing, b"m", HTTP) == where(routing, b"n", HTTP) == "ab"
+    assert where(routing, b"m", GRPC) == "b"
+    assert routing.only_unready == (True, False)
 
 
 def test_a_suspected_backend_gets_what_only_it_has() -> None:

@@ -246,7 +246,18 @@ def test_a_server_that_is_not_ready_is_partial_while_it_has_a_model_ready() -> N
     port.probed(Finding.MODELS_NOT_READY, 0.0)
     assert port.state is BackendState.PARTIAL
     port.has_models = False
-    assert port.state is DOWN
+    assert port.state is BackendState.UNREADY
+
+
+def test_a_server_is_unready_only_after_it_has_said_so() -> None:
+    port = PortHealth(Thresholds(rise=2))
+    port.probed(Finding.REFUSED, 0.0)
+    port.probed(Finding.READY, 0.0)
+    states = [port.state]
+    for finding in (Finding.MODELS_NOT_READY, Finding.READY, Finding.REFUSED):
+        port.probed(finding, 0.0)
+        states.append(port.state)
+    assert states == [DOWN, BackendState.UNREADY, BackendState.UNREADY, DOWN]
 
 
 def test_a_partial_server_may_miss_a_probe_or_two() -> None:

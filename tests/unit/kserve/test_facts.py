@@ -63,6 +63,27 @@ def test_sequences_without_batches_have_one_slot() -> None:
     assert read(config).facts.slots == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "data_type", "expected"),
+    [
+        ("CONTROL_SEQUENCE_CORRID", "TYPE_UINT64", True),
+        ("CONTROL_SEQUENCE_CORRID", "TYPE_INT32", True),
+        ("CONTROL_SEQUENCE_CORRID", "TYPE_STRING", False),
+        ("CONTROL_SEQUENCE_START", "TYPE_INT32", False),
+    ],
+)
+def test_a_control_input_tells_whether_ids_are_numbers(
+    kind: str, data_type: str, expected: bool
+) -> None:
+    body = b"""{"sequence_batching": {"control_input": [
+      {"name": "START", "control": [{"kind": "CONTROL_SEQUENCE_START"}]},
+      {"name": "X", "control": [{"kind": "%b", "data_type": "%b"}]}]}}"""
+    configured = configured_from_json(body % (kind.encode(), data_type.encode()))
+    assert configured.facts.has_number_ids is expected
+    steps = {b"m": [configured], b"e": [Configured(STATELESS.facts, (b"m",))]}
+    assert resolve(steps)[b"e"].has_number_ids is expected
+
+
 def test_iterative_sequences_are_no_state_of_clients() -> None:
     config = pb.ModelConfig(
         sequence_batching=pb.ModelSequenceBatching(iterative_sequence=True), max_batch_size=8

@@ -7,6 +7,7 @@ import pytest
 from lb.domain.operation import ModelIn, OperationKind, Treatment
 from lb.kserve import inference_pb2 as pb
 from lb.kserve import tfserving
+from lb.kserve.gate import RESERVED
 from lb.kserve.operations import (
     GRPC_OPERATIONS,
     HEALTH_CHECK,
@@ -231,3 +232,17 @@ def test_reserved_region_is_a_fault_of_a_registration_only() -> None:
 
 def test_liveness_is_one_operation_on_both_protocols() -> None:
     assert http_route(b"GET", b"/v2/health/live").operation is SERVER_LIVE
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"PUT", b"DELETE", b"GET", b"POST"])
+@pytest.mark.parametrize("action", [b"status", b"register", b"unregister"])
+def test_other_methods_on_shared_memory_are_the_backends_to_refuse(
+    method: bytes, action: bytes
+) -> None:
+    """A Triton says 405, with headers that only it knows how to write for HEAD."""
+    right = b"GET" if action == b"status" else b"POST"
+    route = http_route(method, b"/v2/systemsharedmemory/region/r/" + action)
+    assert route.is_asked is (method == right)
+    assert (route.operation is UNKNOWN) is (method != right)
+    reserved = http_route(method, b"/v2/systemsharedmemory/region/" + RESERVED + b"1/register")
+    assert reserved.fault

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lb.balancing.sequences import Affinity
@@ -9,12 +11,14 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.pool import PoolRef, PoolSnapshot
+from lb.domain.pool import ModelRoute, PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.failure import grpc_status, http_status
 from lb.proxy.steps import UNKNOWN_IDLE_S, idle_of, slots_of
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
@@ -166,6 +170,22 @@ def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
     assert "sequence 7 of model m" in refusal.value.detail
     assert home.name in refusal.value.detail
     assert parts.run(parts.step(start=True)) is not home
+
+
+@pytest.mark.parametrize("protocol", list(AppProtocol))
+def test_a_text_is_no_id_where_ids_are_numbers(protocol: AppProtocol) -> None:
+    parts = two()
+    facts = ModelFacts(is_stateful=True, has_number_ids=True)
+    routes = {b"m": ModelRoute(facts=facts)}
+    parts.ref.publish(replace(snapshot_of(parts.backends), routes=routes))
+    text = SequenceKey(b"m", "seven")
+    with pytest.raises(RequestRefused) as refusal:
+        parts.dispatcher.place(parts.step(start=True, key=text, protocol=protocol))
+    reason = refusal.value.reason
+    assert (http_status(reason), grpc_status(reason)) == (400, GrpcStatus.INVALID_ARGUMENT)
+    assert 'sequence "seven" of model m' in refusal.value.detail
+    assert parts.run(parts.step(start=True, protocol=protocol)) in parts.backends
+    assert [backend.in_flight for backend in parts.backends] == [0, 0]
 
 
 def test_a_failed_attempt_names_the_sequence() -> None:

@@ -107,10 +107,10 @@ async def test_errors_of_the_reply_are_the_clients_and_name_no_reserved_region()
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\0\0\0\0\x09abc", message(b"") + message(b""), b"\1\0\0\0\3abc",
+    [b"", b"\0\0\0\0\x09abc", b"\1\0\0\0\3abc",
      message(zlib.compress(b"ok")[:-1], 1), message(zlib.compress(b"ok") + b"more", 1)],
 )  # fmt: skip
-async def test_a_call_needs_exactly_one_whole_message(body: bytes) -> None:
+async def test_a_call_needs_a_whole_message(body: bytes) -> None:
     relay = Bench(Reply(status=0))
     client = relay.client()
     client.sends(headers(1, request_fields(path=_INDEX), end=not body))
@@ -120,6 +120,17 @@ async def test_a_call_needs_exactly_one_whole_message(body: bytes) -> None:
     assert not relay.fan_out.questions
     (record,) = relay.finished.records
     assert (record.grpc_status, record.reason) == (13, Reason.BAD_REQUEST)
+    assert relay.is_clean()
+
+
+async def test_of_several_messages_the_first_one_counts() -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    body = message(b"first") + message(b"second")
+    client.sends(headers(1, request_fields(path=_INDEX)) + data(1, body, end=True))
+    await relay.settle()
+    (question,) = relay.fan_out.questions
+    assert question.body == b"first"
     assert relay.is_clean()
 
 

@@ -13,7 +13,6 @@ from tests.fakes.frames import (
     HEADERS,
     NO_ERROR,
     OK_TRAILERS,
-    PROTOCOL_ERROR,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
     RST_STREAM,
@@ -115,13 +114,15 @@ async def test_what_is_not_grpc_is_answered_in_http(
 
 
 @pytest.mark.parametrize("length", [b"3", b"9999"])
-async def test_a_length_that_lies_resets_the_stream(length: bytes) -> None:
+async def test_a_length_that_lies_is_told_to_the_client(length: bytes) -> None:
     relay = PaperRelay()
     relay.backend()
     client = relay.client()
     client.sends(call(1, None, (b"content-length", length)))
-    (reset,) = client.gets()
-    assert (reset.kind, reset.code) == (RST_STREAM, PROTOCOL_ERROR)
+    (head,) = client.gets()
+    assert b"grpc-status\x0213" in head.payload
+    assert b"content-length differs from the data" in head.payload
+    assert head.ends_stream
     assert relay.is_clean()
 
 

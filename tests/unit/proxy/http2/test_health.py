@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from grpc_health.v1 import health_pb2
 
+from lb.domain.backend import AppProtocol
 from lb.domain.model import NO_FACTS
+from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.health import Serving
-from lb.proxy.http2.health import serving, watched
+from lb.proxy.http2.health import is_ready, serving, watched
+from lb.wire.http2.fields import encode_field
 from tests.fakes.backends import make_backends
 from tests.fakes.frames import (
     DATA,
@@ -29,6 +32,8 @@ from tests.fakes.relay import snapshot_of
 
 CHECK = b"/grpc.health.v1.Health/Check"
 WATCH = b"/grpc.health.v1.Health/Watch"
+LIVE = b"/inference.GRPCInferenceService/ServerLive"
+READY = b"/inference.GRPCInferenceService/ServerReady"
 MODEL_READY = b"/inference.GRPCInferenceService/ModelReady"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -44,6 +49,16 @@ def ask(path: bytes, stream: int = 1, service: str = "") -> bytes:
 def ask_ready(model: str, version: str = "") -> bytes:
     text = pb.ModelReadyRequest(name=model, version=version).SerializeToString()
     return headers(1, request_fields(path=MODEL_READY)) + data(1, message(text), end=True)
+
+
+def ask_server(path: bytes, stream: int = 1, text: bytes = b"") -> bytes:
+    """A call with any message."""
+    return headers(stream, request_fields(path=path)) + data(stream, message(text), end=True)
+
+
+def messages(frames: list[Frame]) -> list[bytes]:
+    """The messages in DATA, one frame each."""
+    return [frame.payload[5:] for frame in frames if frame.kind == DATA]
 
 
 def health(frames: list[Frame]) -> list[int]:
@@ -101,19 +116,6 @@ async def test_a_check_of_a_model_is_answered_by_its_state() -> None:
     assert relay.is_clean()
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        headers(1, request_fields(path=CHECK), end=True),
-        headers(1, request_fields(path=CHECK)) + data(1, message(b"\x0a\x7f"), end=True),
-    ],
-)
-async def test_a_question_that_names_nothing_is_about_the_server(request_: bytes) -> None:
-    client = PaperRelay().client()
-    client.sends(request_)
-    assert health(client.gets()) == [SERVING]
-
-
 async def test_a_question_that_is_too_long_is_refused_at_once() -> None:
     relay = PaperRelay()
     client = relay.client()
@@ -130,8 +132,8 @@ async def test_a_model_comes_and_goes_for_who_watches_it() -> None:
     relay.ref.publish(listing(relay.ref.current))
     client.sends(ask(WATCH, service="m"))
     assert health(client.gets()) == [SERVICE_UNKNOWN]
-    for is_ready, wanted in ((False, [NOT_SERVING]), (True, [SERVING]), (True, [])):
-        relay.ref.publish(listing(relay.ref.current, m=is_ready))
+    for is_there, wanted in ((False, [NOT_SERVING]), (True, [SERVING]), (True, [])):
+        relay.ref.publish(listing(relay.ref.current, m=is_there))
         relay.relay.flush()
         assert health(client.gets()) == wanted
 
@@ -200,3 +202,80 @@ async def test_of_other_models_a_backend_says_what_they_are(model: str, version:
     sent = b"".join(frame.payload for frame in backend.gets() if frame.kind == DATA)
     asked = pb.ModelReadyRequest.FromString(sent[5:])
     assert (asked.name, asked.version) == (model, version)
+
+
+# The server
+
+
+def test_ready_is_any_eligible_backend() -> None:
+    assert is_ready(snapshot_of(make_backends(0)))
+    assert not is_ready(snapshot_of(()))
+
+
+@pytest.mark.parametrize("backends", [0, 1])
+async def test_we_live_whatever_the_backends_do(backends: int) -> None:
+    relay = PaperRelay(backends=backends)
+    client = relay.client()
+    client.sends(ask_server(LIVE))
+    (answer,) = messages(client.gets())
+    assert pb.ServerLiveResponse.FromString(answer).live
+    assert relay.is_clean()
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.attempts, record.backend) == (0, 0, None)
+
+
+@pytest.mark.parametrize("backends", [0, 1])
+async def test_we_are_ready_with_a_backend(backends: int) -> None:
+    relay = PaperRelay(backends=backends)
+    client = relay.client()
+    client.sends(ask_server(READY), ask(CHECK, 3))
+    ready, check = messages(client.gets())
+    assert pb.ServerReadyResponse.FromString(ready).ready is bool(backends)
+    wanted = SERVING if backends else NOT_SERVING
+    assert health_pb2.HealthCheckResponse.FromString(check).status == wanted
+
+
+async def test_while_we_exit_we_are_not_ready() -> None:
+    relay = PaperRelay()
+    relay.dispatcher.announce_exit()
+    client = relay.client()
+    client.sends(ask(CHECK))
+    assert health(client.gets()) == [NOT_SERVING]
+    client.sends(ask_server(READY, 3))
+    (head,) = client.gets()
+    assert b"grpc-status\x0214" in head.payload
+    assert b"Server exiting" in head.payload
+    assert head.ends_stream
+
+
+@pytest.mark.parametrize("path", [LIVE, READY, CHECK])
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\0\x05ab", message(b"\x0a\x7f")])
+async def test_a_question_that_nobody_can_read_is_an_error(path: bytes, body: bytes) -> None:
+    relay = PaperRelay()
+    client = relay.client()
+    client.sends(headers(1, request_fields(path=path)) + data(1, body, end=True))
+    (head,) = client.gets()
+    assert b"grpc-status\x0213" in head.payload
+    assert b"Unable to parse request" in head.payload
+    assert head.ends_stream
+    assert relay.is_clean()
+
+
+@pytest.mark.parametrize("path", [READY, CHECK])
+async def test_a_balancer_is_told_through_whom_we_are_ready(path: bytes) -> None:
+    ours, other, server = (b"triton-lb-%016x" % number for number in range(3))
+    relay = PaperRelay()
+    relay.dispatcher.identity = ours
+    relay.relay.configure(relay.relay.options)
+    relay.backends[0].port(AppProtocol.GRPC).ready_through = (server,)
+    client = relay.client()
+    for stream_id, hop in ((1, other), (3, server)):
+        fields = request_fields((b"cdn-loop", hop), path=path)
+        client.sends(headers(stream_id, fields) + data(stream_id, message(), end=True))
+    heads = [frame for frame in client.gets() if frame.kind == HEADERS]
+    assert encode_field(b"triton-lb-ready-through", ours + b", " + server) in heads[0].payload
+    last = heads[-1].payload
+    assert b"grpc-status\x0214" in last
+    assert server in last
+    assert relay.is_clean()
+    assert [record.reason for record in relay.finished.records] == [None, Reason.LOOP]

@@ -144,10 +144,10 @@ async def test_a_peer_that_asks_and_never_reads_is_cut() -> None:
 
 
 BAD_TIMEOUT = request_fields((b"grpc-timeout", b"x"))
-LIVE = request_fields(path=b"/inference.GRPCInferenceService/ServerLive")
+OTHER = request_fields(path=b"/other.Service/Method")
 UNREAD = {
     "answers of ours": lambda n: headers(2 * n + 1, BAD_TIMEOUT, end=True),
-    "credit for padding": lambda n: data(1, b"12345", pad=0) if n else headers(1, LIVE),
+    "credit for padding": lambda n: data(1, b"12345", pad=0) if n else headers(1, OTHER),
 }
 
 

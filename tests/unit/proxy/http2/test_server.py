@@ -125,21 +125,22 @@ async def test_breaking_the_connection_ends_its_calls(frames: bytes, code: int) 
 
 
 @pytest.mark.parametrize(
-    ("second", "code"),
+    "second",
     [
-        (headers(1, [(b"checksum", b"1")]), PROTOCOL_ERROR),
-        (headers(1, [(b":path", b"/")], end=True), PROTOCOL_ERROR),
-        (headers(1, [(b"Upper", b"1")], end=True), PROTOCOL_ERROR),
+        headers(1, [(b"checksum", b"1")]),
+        headers(1, [(b":path", b"/")], end=True),
+        headers(1, [(b"Upper", b"1")], end=True),
     ],
 )
-async def test_bad_trailers_end_their_stream(second: bytes, code: int) -> None:
+async def test_bad_trailers_end_their_stream(second: bytes) -> None:
     """Trailers without END_STREAM, with pseudo-fields, with a malformed field."""
     relay = PaperRelay()
     relay.backend()
     client = relay.client()
     client.sends(headers(1, request_fields()), second)
-    (reset,) = client.gets()
-    assert (reset.kind, reset.stream, reset.code) == (RST_STREAM, 1, code)
+    head, reset = client.gets()
+    assert b"grpc-status\x0213" in head.payload
+    assert (reset.kind, reset.stream, reset.code) == (RST_STREAM, 1, NO_ERROR)
     assert not ended(client)
     assert relay.is_clean()
 

@@ -7,7 +7,7 @@ from hpack import Encoder
 
 from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.fields import encode_field
-from lb.wire.http2.frames import ErrorCode, Http2Error, StreamError
+from lb.wire.http2.frames import ErrorCode, Http2Error, Malformed, StreamError
 
 LIMIT = 2000
 REQUEST = [(":method", "POST"), (":scheme", "http"), (":path", "/a"), ("te", "trailers")]
@@ -96,8 +96,29 @@ def test_a_malformed_head_is_the_streams_error(stateless: bool) -> None:
     """The block can be decoded, so the connection lives."""
     reader = make_reader(stateless=stateless)
     for read in (reader.request, reader.response, reader.trailers):
-        with pytest.raises(StreamError):
+        with pytest.raises(Malformed):
             read(encode_field(b"Upper", b"case"))
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_a_malformed_head_of_grpc_is_one_that_says_what_is_wrong(stateless: bool) -> None:
+    reader = make_reader(stateless=stateless)
+    head = reader.request(
+        PLAIN + encode_field(b"content-type", b"application/grpc") + encode_field(b"Upper", b"case")
+    )
+    assert head.fault == "the name or the value of the field 'Upper' is invalid"
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_white_space_around_values_never_shifts_what_later_blocks_say(stateless: bool) -> None:
+    """Beginnings are compared and cut by the bytes that came, not by those that go on."""
+    reader = make_reader(stateless=stateless)
+    spaced, plain = encode_field(b"x-a", b" v"), encode_field(b"x-a", b"v")
+    for value in (b"1", b"2", b"3"):
+        more = encode_field(b"x-b", value)
+        for first in (plain, spaced, spaced, plain):
+            assert reader.request(PLAIN + first + more).block == PLAIN + plain + more
+            assert reader.trailers(first + more) == plain + more
 
 
 @pytest.mark.parametrize("stateless", [False, True])

@@ -84,13 +84,23 @@ def test_fields_of_the_library_become_ours() -> None:
         (b"a", b"b\0", f.MALFORMED),
         (b"a", b"b\r\nc: d", f.MALFORMED),
         (b"a", b"b\n", f.MALFORMED),
-        (b"a", b" b", f.MALFORMED),
-        (b"a", b"b\t", f.MALFORMED),
+        (b":path", b"/ ", f.MALFORMED),
+        (b"a", b"b\0 ", f.MALFORMED),
+        (b"a", b" b", f.OTHER),
+        (b"te", b"trailers\t", f.TE),
     ],
 )
 def test_kind_of_a_field(name: bytes, value: bytes, kind: int) -> None:
-    """RFC 9113 8.2.1: upper case, blanks, colons, control bytes; NUL, CR, LF, outer blanks."""
+    """RFC 9113 8.2.1: upper case, blanks, colons, control bytes; NUL, CR, LF."""
     assert Field(name, value, b"", never_indexed=False).kind == kind
+
+
+@pytest.mark.parametrize("never", [False, True])
+def test_white_space_around_a_value_is_not_part_of_it(never: bool) -> None:
+    raw = encode_field(b"a", b"\t b c ", never_indexed=never)
+    (field,) = FieldCache().split(raw)
+    assert (field.value, field.raw) == (b"b c", raw)
+    assert field.sent == encode_field(b"a", b"b c", never_indexed=never)
 
 
 def test_size_is_counted_as_in_a_table() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.fields import Field, encode_field
-from lb.wire.http2.frames import ErrorCode, StreamError
+from lb.wire.http2.frames import ErrorCode, Malformed
 from lb.wire.http2.heads import (
     NO_LENGTH,
     NO_STATUS,
@@ -15,6 +15,7 @@ from lb.wire.http2.heads import (
     build_request,
     build_response,
     check_trailers,
+    refused_request,
 )
 
 Pairs = list[tuple[bytes, bytes]]
@@ -81,9 +82,47 @@ def test_content_type_tells_grpc(value: bytes, is_grpc: bool) -> None:
     assert request(*REQUEST, (b"content-type", value)).is_grpc is is_grpc
 
 
-def test_host_may_repeat_the_authority() -> None:
-    assert request(*REQUEST, (b"host", b"lb:8001")).authority == b"lb:8001"
+@pytest.mark.parametrize("hosts", [[b"lb:8001"], [b"else.example"], [b"a", b"b"], [b"any thing"]])
+def test_host_beside_an_authority_is_metadata(hosts: list[bytes]) -> None:
+    head = request(*REQUEST, *((b"host", host) for host in hosts))
+    assert (head.authority, head.block) == (b"lb:8001", b"block")
+
+
+def test_host_stands_for_an_authority_that_is_missing() -> None:
     assert request(*PSEUDO, (b"host", b"other")).authority == b"other"
+
+
+def test_a_path_may_hold_characters_above_ascii() -> None:
+    path = "/ä€😀".encode()
+    head = request(*PSEUDO[:2], (b":path", path))
+    assert head.path == b"/%C3%A4%E2%82%AC%F0%9F%98%80"
+    assert encode_field(b":path", head.path) in head.block
+
+
+def test_white_space_around_a_value_goes_no_further() -> None:
+    head = request(*REQUEST, (b"x-a", b" \tv w "), (b"content-length", b"7 "))
+    more = [(b"te", b"trailers")] if not any(name == b"te" for name, _ in REQUEST) else []
+    sent = [*REQUEST, (b"x-a", b"v w"), (b"content-length", b"7"), *more]
+    assert head.block == b"".join(encode_field(*pair) for pair in sent)
+    assert head.content_length == 7
+
+
+def test_white_space_around_values_of_an_answer_stays() -> None:
+    answer = response((b":status", b"200"), (b"grpc-status", b"3"), (b"grpc-message", b"got [1]. "))
+    assert (answer.block, answer.grpc_status) == (b"block", 3)
+    assert answer.grpc_message == b"got [1]."
+
+
+def test_a_malformed_request_of_grpc_says_what_is_wrong() -> None:
+    pairs = [*REQUEST, (b"content-type", b"application/grpc"), (b"connection", b"close")]
+    with pytest.raises(Malformed) as caught:
+        request(*pairs)
+    head = refused_request(fields(pairs), caught.value)
+    assert (head.is_grpc, head.method, head.path, head.block) == (True, b"POST", b"/a.B/C", b"")
+    assert head.fault == "connection belongs to HTTP/1.1 connections"
+    assert head.count == len(pairs)
+    with pytest.raises(Malformed):
+        refused_request(fields(REQUEST), caught.value)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +142,7 @@ def test_host_may_repeat_the_authority() -> None:
         [*REQUEST, (b"a", b"b\r\nc: d")],
         [*PSEUDO, (b"te", b"gzip")],
         [*REQUEST, (b"te", b"trailers")],
-        [*REQUEST, (b"host", b"else")],
-        [*REQUEST, (b"host", b"lb:8001"), (b"host", b"lb:8001")],
+        [*PSEUDO, (b"host", b"a b")],
         [*REQUEST, (b"content-length", b"-1")],
         [*REQUEST, (b"content-length", b"1_0")],
         [*REQUEST, (b"content-length", b"")],
@@ -117,7 +155,9 @@ def test_host_may_repeat_the_authority() -> None:
         [*PSEUDO[:2], (b":path", b"a/b")],
         [*PSEUDO[:2], (b":path", b"/a b")],
         [*PSEUDO[:2], (b":path", b"/a#b")],
-        [*PSEUDO[:2], (b":path", b"/\xc3\xa9")],
+        [*PSEUDO[:2], (b":path", b"/\xc3")],
+        [*PSEUDO[:2], (b":path", b"/\xc0\xae")],
+        [*PSEUDO[:2], (b":path", b"/\xed\xa0\x80")],
         [*PSEUDO[:2], (b":path", b"*")],
         [*PSEUDO, (b":authority", b"a b")],
         [*PSEUDO, (b":authority", b"a/b")],
@@ -126,7 +166,7 @@ def test_host_may_repeat_the_authority() -> None:
 def test_malformed_request_is_refused(pairs: Pairs) -> None:
     """Missing, repeated, misplaced and foreign pseudo-fields; fields of connections; bad names
     and values; te, host and content-length that lie; bad method, scheme, path and authority."""
-    with pytest.raises(StreamError) as caught:
+    with pytest.raises(Malformed) as caught:
         request(*pairs)
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
@@ -176,7 +216,7 @@ def test_response_is_digested() -> None:
 )
 def test_malformed_response_is_refused(pairs: Pairs) -> None:
     """Bad, repeated and late status; pseudo-fields of requests; fields of connections."""
-    with pytest.raises(StreamError) as caught:
+    with pytest.raises(Malformed) as caught:
         response(*pairs)
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
 
@@ -190,6 +230,6 @@ def test_trailers_of_a_request_have_a_size() -> None:
 )
 def test_trailers_of_a_request_have_no_pseudo_fields(pair: tuple[bytes, bytes]) -> None:
     """Nor fields of connections."""
-    with pytest.raises(StreamError) as caught:
+    with pytest.raises(Malformed) as caught:
         check_trailers(fields([pair]))
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR

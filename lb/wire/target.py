@@ -1,0 +1,28 @@
+"""The text of request targets, for both protocols.
+
+RFC 3986 wants characters above ASCII escaped. Servers and clients that do not care exist, so UTF-8
+is taken from clients, and escaped for backends.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_VISIBLE: Final = rb"[!\"$-~]*+"
+"""Visible ASCII but for `#`, which begins a fragment."""
+_UTF_8: Final = (
+    rb"(?:[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    rb"|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}"
+    rb"|\xf4[\x80-\x8f][\x80-\xbf]{2})"
+)
+"""One character above ASCII (RFC 3629 4). Overlong forms, in which a slash or a dot could pass a
+filter, are none."""
+ORIGIN_FORM: Final = rb"/" + _VISIBLE + rb"(?:" + _UTF_8 + _VISIBLE + rb")*+"
+"""A path and a query."""
+_ABOVE_ASCII: Final = re.compile(rb"[\x80-\xff]")
+
+
+def escaped(target: bytes) -> bytes:
+    """A target with each byte above ASCII percent-encoded."""
+    return _ABOVE_ASCII.sub(lambda match: b"%%%02X" % match[0][0], target)
