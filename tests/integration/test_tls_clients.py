@@ -417,7 +417,7 @@ async def test_renegotiation_is_refused(world: World, listening: Listening) -> N
 # Ends
 
 
-async def test_a_client_may_close_its_half_and_gets_its_answer_where_that_is_set(
+async def test_a_client_may_close_its_half_where_that_is_set(
     world: World,
 ) -> None:
     release = asyncio.Event()

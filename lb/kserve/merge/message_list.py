@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from lb.kserve.merge.steps import Pace, Steps
-from lb.wire.protobuf import BYTES, fields
+from lb.wire.protobuf import BYTES, FieldBudget, fields
 
 _MAX_FIELDS: Final = 2**18
 """Fields of one answer: ten thousand models with some versions each are below a tenth of it."""
@@ -43,8 +43,8 @@ def read_list(body: bytes, number: int, max_entry: int) -> Steps[MessageList]:
     others = []
     at = 0
     pace = Pace()
-    for count, (name, kind, begin, end) in enumerate(fields(body)):
-        if count >= _MAX_FIELDS or end - begin > max_entry:
+    for name, kind, begin, end in fields(body, budget=FieldBudget(_MAX_FIELDS)):
+        if end - begin > max_entry:
             raise ValueError("the answer is too long to be merged")
         if name == number and kind == BYTES:
             spans.append((begin, end))

@@ -38,5 +38,5 @@ def test_what_is_malformed_or_has_too_long_entries_is_refused(body: bytes) -> No
 def test_fields_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_list, "_MAX_FIELDS", 10)
     assert len(finish(read_list(b"\x0a\x00" * 10, 1, 100)).spans) == 10
-    with pytest.raises(ValueError, match="too long"):
+    with pytest.raises(ValueError, match="too many fields"):
         finish(read_list(b"\x0a\x00" * 11, 1, 100))
