@@ -22,11 +22,19 @@ def main() -> int:
     parser.add_argument("--plans", type=int, default=10_000, help="connections to play")
     parser.add_argument("--seed", type=int, default=1, help="another seed makes other plans")
     parser.add_argument("--only", type=int, help="play the plan of this number alone")
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="a field that backends get and that is to differ; may be given several times",
+    )
     arguments = parser.parse_args()
     numbers = range(arguments.plans) if arguments.only is None else (arguments.only,)
     with tempfile.TemporaryDirectory() as folder:
         sources = check_out(arguments.revision, Path(folder))
-        found = asyncio.run(compare(Path(folder), sources, REPOSITORY, numbers, arguments.seed))
+        trees = (Path(folder), sources, REPOSITORY)
+        found = asyncio.run(compare(*trees, numbers, arguments.seed, arguments.ignore))
     sys.stdout.write(report(found) + "\n")
     return bool(found.differences or found.counters)
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
 
@@ -41,7 +41,12 @@ def digest(content: bytes) -> str:
 class Registry:
     """The requests under way, by id, and what backends saw of them. One per tree."""
 
-    def __init__(self) -> None:
+    def __init__(self, ignored: Collection[str] = ()) -> None:
+        """
+        Args:
+            ignored: names of fields that backends get and that are not compared.
+        """
+        self.ignored = frozenset(name.encode() for name in ignored)
         self._requests: dict[str, Request] = {}
         self._begun: Counter[str] = Counter()
         self.seen: defaultdict[str, list[str]] = defaultdict(list)
@@ -111,7 +116,7 @@ async def _serve_http(
         request, reply = registry.begin(found[1].decode())
         answer = _http_answer(reply, is_head=method == b"HEAD")
         body = await _read_body(reader, head)
-        registry.whole(request.id, _shown_head(head), digest(body))
+        registry.whole(request.id, _shown_head(head, registry.ignored), digest(body))
         if request.is_left:
             await registry.left[request.id].wait()
             try:
@@ -141,9 +146,11 @@ async def _write_in_pieces(writer: asyncio.StreamWriter, content: bytes, pieces:
         await asyncio.sleep(0)
 
 
-def _shown_head(head: bytes) -> str:
+def _shown_head(head: bytes, ignored: Collection[bytes]) -> str:
     """A head without its Host, which names the backend."""
-    return repr(re.sub(rb"(?i)\r\nhost: [^\r]*", b"", head))
+    for name in (b"host", *ignored):
+        head = re.sub(rb"(?i)\r\n" + re.escape(name) + rb": [^\r]*", b"", head)
+    return repr(head)
 
 
 async def _read_body(reader: asyncio.StreamReader, head: bytes) -> bytes:
@@ -233,7 +240,9 @@ class _GrpcConnection:
             peer.send(self._answer(stream, b"\x08\x01") if is_ready else _trailers_only(stream, 12))
             return
         request, reply = self._registry.begin(request_id.decode())
-        self._registry.whole(request.id, _shown_fields(fields), digest(body))
+        self._registry.whole(
+            request.id, _shown_fields(fields, self._registry.ignored), digest(body)
+        )
         if request.is_left or reply.act is Act.SILENT:
             self._leaving[stream] = request
         else:
@@ -297,7 +306,9 @@ class _GrpcConnection:
         request, reply = self._registry.begin(sent.id)
         is_first = stream not in self._streams
         self._streams[stream] = request.id
-        self._registry.whole(request.id, _shown_fields(fields), digest(content))
+        self._registry.whole(
+            request.id, _shown_fields(fields, self._registry.ignored), digest(content)
+        )
         if request.is_left:
             self._leaving[stream] = request
             del self._streams[stream]
@@ -326,9 +337,9 @@ class _GrpcConnection:
         return True
 
 
-def _shown_fields(fields: list[FieldPair]) -> str:
+def _shown_fields(fields: list[FieldPair], ignored: Collection[bytes]) -> str:
     """A head without what is of a backend or of the time: `:authority` and `grpc-timeout`."""
-    changing = {b":authority", b"grpc-timeout"}
+    changing = {b":authority", b"grpc-timeout", *ignored}
     return repr(sorted(field for field in fields if field[0] not in changing))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,10 @@ AGAIN = 4
 """How often a plan that differed is played once more: what one version does now and then as well
 is no difference."""
 
+ENOUGH = 50
+"""Differences after which no more plans are played again."""
+_IDENTITY = re.compile(r"triton-lb-[0-9a-f]{16}")
+"""What a process calls itself toward other balancers: another one each time it starts."""
 STRAYED = 8
 """How much a counter may differ for each plan that did not end the same way at first: its requests
 have so many attempts at most."""
@@ -42,10 +46,21 @@ class Comparison:
 
 
 async def compare(
-    folder: Path, first: Path, second: Path, numbers: Sequence[int], seed: int
+    folder: Path,
+    first: Path,
+    second: Path,
+    numbers: Sequence[int],
+    seed: int,
+    ignored: Collection[str] = (),
 ) -> Comparison:
-    """Play the plans of these numbers before the versions in two folders of sources."""
-    async with serve("first", first, folder) as one, serve("second", second, folder) as other:
+    """Play the plans of these numbers before the versions in two folders of sources.
+
+    Fields called as in `ignored` are not compared where backends get them.
+    """
+    async with (
+        serve("first", first, folder, ignored) as one,
+        serve("second", second, folder, ignored) as other,
+    ):
         plans = [make(seed, number) for number in numbers]
         got = await asyncio.gather(_play_all(one, plans), _play_all(other, plans))
         logged = [await asyncio.to_thread(tree.logged) for tree in (one, other)]
@@ -61,6 +76,8 @@ async def compare(
             difference = await _again(plan, one, other)
             if difference is not None:
                 found.append(difference)
+            if len(found) == ENOUGH:
+                break
         differing = _differing(*counters, allowed=STRAYED * len(suspects))
         return Comparison(len(plans), tuple(found), differing)
 
@@ -88,7 +105,8 @@ async def _play(tree: Tree, plan: Plan) -> tuple[str, ...]:
         f"{each.id} reached {saw}" for each in plan.requests for saw in tree.registry.seen[each.id]
     ]
     # Which backend it was is a matter of placement, and errors name it.
-    return tuple(re.sub(r"\bb\d\b", "bN", line) for line in (*got, *seen))
+    lines = (re.sub(r"\bb\d\b", "bN", line) for line in (*got, *seen))
+    return tuple(_IDENTITY.sub("triton-lb-ID", line) for line in lines)
 
 
 async def _again(plan: Plan, one: Tree, other: Tree) -> Difference | None:

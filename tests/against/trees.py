@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -77,9 +77,11 @@ class Tree:
 
 
 @asynccontextmanager
-async def serve(name: str, sources: Path, folder: Path) -> AsyncIterator[Tree]:
-    """Serve what lies in `sources`, with files in `folder`."""
-    registry = Registry()
+async def serve(
+    name: str, sources: Path, folder: Path, ignored: Collection[str] = ()
+) -> AsyncIterator[Tree]:
+    """Serve what lies in `sources`, with files in `folder`; `ignored` as in `Registry`."""
+    registry = Registry(ignored)
     tree = Tree(name, folder, registry)
     async with backends(registry, BACKENDS) as found:
         own = sources / _SETTINGS
