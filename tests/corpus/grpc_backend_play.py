@@ -87,6 +87,7 @@ class BadBackend(Ledger):
         """Close all connections, and see the other side close them too."""
         for peer in self.live:
             if not peer.writer.is_closing():
+                peer.closed = True  # it may still read, and would answer what it reads
                 peer.writer.write_eof()
         await eventually(lambda: not self.live)
 
