@@ -15,7 +15,7 @@ from lb.balancing.cost import KNOWN, SURE, SURELY, Cost
 from lb.balancing.others import Others
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
-from lb.balancing.unanswered import LOST_S, Unanswered
+from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
@@ -334,15 +334,18 @@ class Lane:
         else:
             begins = self.free_at(now)
             # What nothing is known of, or not any more, gets no more than it executes.
-            self.is_open = count < self.limit and (begins - now <= self.lead_s or self.is_exact)
-            self.is_open = self.is_open and not is_doubted and cost.count >= KNOWN
+            self.is_open = (
+                count < self.limit
+                and (begins - now <= self.lead_s or self.is_exact)
+                and not is_doubted
+                and cost.count >= KNOWN
+            )
             # `may_try` is written out.
-            if not self.is_open:
-                if now >= self.unanswered.check_at:
-                    self.check_overdue(now)
-                if self.unanswered.open_at == count:
-                    begins = now
-                    self.is_open = True
+            if not self.is_open and now >= self.unanswered.check_at:
+                self.check_overdue(now)
+            if self.unanswered.open_at == count:
+                begins = now
+                self.is_open = True
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:

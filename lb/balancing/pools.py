@@ -207,6 +207,9 @@ class Pool:
         """When a full lane may have to take one more because what is in flight is overdue."""
         if self.index is not None:
             return now + LOST_S  # the index finds such lanes about as often
+        for lane in self.lanes:
+            if now >= lane.unanswered.check_at:
+                lane.check_overdue(now)
         return min([lane.unanswered.check_at for lane in self.lanes])
 
     def rate(self, now: float) -> float:

@@ -27,6 +27,7 @@ from lb.domain.schedule import Ending, Places, Plan, Refusal, Scheduler, Schedul
 from lb.kserve.work import UNSAID
 from lb.proxy.exchange import Exchange, Queued
 from lb.proxy.hints import priority_of
+from lb.proxy.lost import report_lost
 from lb.proxy.terms import Terms, TermsBook
 from lb.wire.ledger import Ledger
 
@@ -122,6 +123,7 @@ class Queue:
             later: for tests; otherwise it is the running event loop that waits.
         """
         self.scheduler = scheduler
+        scheduler.on_lost = report_lost
         self.options = QueueOptions()
         self.placement = placement
         self._pool = pool

@@ -66,6 +66,10 @@ class Download(Upload):
     def _may_retry(self, outcome: Outcome) -> bool:
         raise NotImplementedError
 
+    def stop_abandoned(self) -> None:
+        """The attempt is over: no time-out is left of one that nobody waited for."""
+        raise NotImplementedError
+
     def _go_again(self, outcome: Outcome) -> None:
         raise NotImplementedError
 
@@ -338,6 +342,8 @@ class Download(Upload):
         if server is not None:
             dispatcher.finish(self)
             server.exchange_over(keep_alive=self._client_keeps)
+        else:
+            self.stop_abandoned()
 
     # Pressure
 

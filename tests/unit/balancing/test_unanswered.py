@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -136,7 +137,7 @@ def test_one_more_request_at_a_time_begins_beside_overdue_ones() -> None:
         world.run(0.01)
         begun_at += [world.now] * (len(world.running) - 1 - len(begun_at))
     assert 4 <= len(begun_at) <= 7
-    gaps = [after - before for before, after in zip(begun_at, begun_at[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(begun_at)]
     assert all(gap > LOST_S for gap in gaps)
     assert max(gaps) < 4.5 * LOST_S
     assert sum(ticket.is_waiting for ticket in more) == 10 - len(begun_at)

@@ -387,7 +387,7 @@ async def waits_again(ended_after_s: float) -> tuple[Sides, ServerConnection, Fa
     sides.now += ended_after_s
     server.eof_received()
     assert server.exchange is not None
-    sides.now += 5.0
+    sides.now += 0.5
     where = sides.backends.index(server.exchange.backend)
     links[where][1].lose()
     sides.waits.advance(0.1)
