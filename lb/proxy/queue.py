@@ -46,7 +46,7 @@ _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = frozenset({
     Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST,
-    Outcome.RESET, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
+    Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
 })  # fmt: skip
 _REASONS: Final = {
     Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
