@@ -152,6 +152,16 @@ def scenarios(*, quick: bool = False) -> tuple[Scenario, ...]:
             (note("died", "Tritons that died", 2), failed()),
         ),
         Scenario(
+            "lost",
+            "requests that Tritons never answer, for one model; half of their clients leave",
+            # Tritons do not exit while they have such requests.
+            (steps.rest(3.0), steps.lose(12), steps.rest(3.0), steps.kill(0, 1, 2)),
+            (
+                note("unserved", "requests for that model without an answer", 0),
+                failed_share("lose", "found", 0.0),
+            ),
+        ),
+        Scenario(
             "slow",
             "one becomes 20 times slower",
             (

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.faults.between import Fault
 from benchmarks.faults.contestants import Contestant, TritonLb
 from benchmarks.faults.load import Load
+from benchmarks.faults.lost import unserved_beside
 from benchmarks.faults.site import Site
 from benchmarks.load.bench import say
 from tests.fakes.process import wait_until
@@ -165,6 +166,18 @@ def death() -> Step:
     async def step(stage: Stage) -> None:
         stage.mark("kill")
         stage.load.send_death()
+
+    return step
+
+
+def lose(times: int) -> Step:
+    """Send requests that Tritons never answer; marks `lose` and `found`. Notes as `unserved` how
+    many good ones for the same model are not answered."""
+
+    async def step(stage: Stage) -> None:
+        stage.mark("lose")
+        stage.notes["unserved"] = await unserved_beside(stage.contestant.target, times)
+        stage.mark("found")
 
     return step
 

@@ -65,9 +65,9 @@ class BatchLane(Lane):
         self.rows = self.in_flight
         self._batch_ended = now
 
-    def end_inherited(self, now: float, ending: Ending) -> None:
+    def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over that began in the lane before this one."""
-        super().end_inherited(now, ending)
+        super().end_inherited(ticket, now, ending)
         self.rows -= 1
         if not self._batch_count:
             self._batch_ended = now
@@ -109,7 +109,7 @@ class BatchLane(Lane):
 
     def look(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
-        can_take = self.can_take()
+        can_take = self.can_take() or self.may_try(now)
         self.is_open = can_take and not self.is_shut()
         begins = now
         filled = rows
@@ -162,13 +162,16 @@ class BatchLane(Lane):
         else:
             self.waiting_rows += ticket.rows
         self.in_flight += 1
+        self.unanswered.tickets[ticket] = None
         self.rows += ticket.rows
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over."""
-        self._ends += 1
+        self._ends = ends = self._ends + 1
+        self._ends_at[ends % len(self._ends_at)] = now
         self.adapt(now)
         self.in_flight -= 1
+        del self.unanswered.tickets[ticket]
         self.rows -= ticket.rows
         if ending is Ending.FAILED:
             self.site.failed(now)

@@ -54,6 +54,11 @@ class LaneIndex:
         self._full.clear()
         for lane in self._lanes:
             heap, entry = self._entry(lane, now)
+            if lane.may_try(now):
+                # Nothing in flight there is expected to hold back one more request.
+                took = max(lane.usual_s(now), _LEAST_S)
+                entry = (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane, inf)
+                heap = self._idle
             heap.append(entry)
         heapify(self._idle)
         heapify(self._busy)

@@ -15,6 +15,7 @@ from lb.balancing.cost import KNOWN, SURELY, WINDOW, Cost
 from lb.balancing.others import Others
 from lb.balancing.site import Site
 from lb.balancing.tally import Tally
+from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
 from lb.domain.schedule import Ending, LaneLimit, Ticket
 
@@ -84,7 +85,7 @@ class Lane:
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
         "begins_at", "cost", "explore_s", "high", "in_flight", "instances", "is_exact", "is_open",
         "last_pick", "lateness_s", "lead_s", "limit", "others", "plan", "site", "slots", "stamp",
-        "sure_until", "takes_s", "tally", "work_s",
+        "sure_until", "takes_s", "tally", "unanswered", "work_s",
     )  # fmt: skip
 
     def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
@@ -93,6 +94,8 @@ class Lane:
         self.tally = tally
         self.cost = Cost(plan.instances or 1)
         self.in_flight = 0
+        self.unanswered = Unanswered()
+        """The requests in flight; those that began in a lane before this one included."""
         self.work_s = 0.0
         """Execution time of those in flight."""
         self.anchor = 0.0
@@ -182,6 +185,7 @@ class Lane:
         if tally.best is before:
             tally.best = self if self.cost.count else None
         self.in_flight = before.in_flight
+        self.unanswered = before.unanswered
         self.high = before.high
         self.last_pick = before.last_pick
         self.work_s = self.in_flight * self.predict(1, 0)
@@ -189,8 +193,9 @@ class Lane:
         self.adjust()
         self._run_beside()
 
-    def end_inherited(self, now: float, ending: Ending) -> None:
+    def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over that began in the lane before this one: it teaches nothing of it."""
+        del self.unanswered.tickets[ticket]
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
         self.work_s -= self.work_s / self.in_flight
@@ -328,8 +333,18 @@ class Lane:
         else:
             begins = self.free_at(now)
             # What nothing is known of, or not any more, gets no more than it executes.
-            self.is_open = count < self.limit and (begins - now <= self.lead_s or self.is_exact)
-            self.is_open = self.is_open and not is_doubted and cost.count >= KNOWN
+            self.is_open = (
+                count < self.limit
+                and (begins - now <= self.lead_s or self.is_exact)
+                and not is_doubted
+                and cost.count >= KNOWN
+            )
+            # `may_try` is written out.
+            if not self.is_open and now >= self.unanswered.check_at:
+                self.check_overdue(now)
+            if self.unanswered.open_at == count:
+                begins = now
+                self.is_open = True
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
         if backend.share != 1.0 or self.site.penalty != 1.0:
@@ -340,6 +355,16 @@ class Lane:
         self.begins_at = begins
         self.takes_s = took
         return begins + took
+
+    def check_overdue(self, now: float) -> None:
+        """Look for requests in flight that are overdue."""
+        self.unanswered.check(now, self.cost.mean_s, self._ends_at[self._ends % _ENDS])
+
+    def may_try(self, now: float) -> bool:
+        """Whether one more request may begin because all that are in flight are overdue."""
+        if now >= self.unanswered.check_at:
+            self.check_overdue(now)
+        return 0 < self.in_flight == self.unanswered.open_at
 
     def avoided(self, now: float) -> float:
         """How many times as long it counts as taking as it does: it fails, or has just come."""
@@ -417,6 +442,7 @@ class Lane:
         else:
             ticket.after = self._ends + count - instances + 1
         self.in_flight = count + 1
+        self.unanswered.tickets[ticket] = None
         self.work_s += took
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
@@ -427,6 +453,7 @@ class Lane:
         if self.adaptive is not None:
             self.adapt(now)
         self.in_flight = count = self.in_flight - 1
+        del self.unanswered.tickets[ticket]
         self.work_s = self.work_s - ticket.work_s if count else 0.0
         self.anchor = now
         began = ticket.began_at
@@ -463,6 +490,13 @@ class Lane:
         usual = self.tally.usual
         if usual.count < cost.count <= _WELL_KNOWN or not ends & _USUAL_EVERY:
             usual.learn(took_s, ticket.rows, ticket.size, now)
+
+    def end_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """An attempt is over that was given up as lost, and is not counted any more."""
+        if ending is _FAILED:
+            self.site.failed(now)
+        elif ending is _GOOD:
+            self.learn(now - ticket.began_at, ticket.rows, ticket.size, now)
 
     def executed_s(self, ticket: Ticket, now: float) -> float:
         """How long a ticket was executed that ends now: from when an instance was free for it."""

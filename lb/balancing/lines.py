@@ -13,7 +13,7 @@ from lb.balancing.site import Site
 from lb.balancing.tally import Tally
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, LaneLimit, Plan, Ticket
+from lb.domain.schedule import NO_DEADLINE, Ending, LaneLimit, Plan, Ticket
 
 _MAX_ALIASES: Final = 64
 _MAX_POOLS: Final = 256
@@ -251,6 +251,23 @@ class Line:
             if lane.in_flight < lane.slots:
                 self._busy -= 1
 
+    def find_lost(self, ended: Ticket, lane: Lane, now: float, ending: Ending) -> list[Ticket]:
+        """A request ended in a lane that has overdue ones. If its answer proves that these are
+        lost they are not counted any more; see `lb.balancing.unanswered`."""
+        unanswered = lane.unanswered
+        lost: list[Ticket] = []
+        if ending is Ending.GOOD and ended.began_at >= unanswered.since:
+            lost = unanswered.overdue(ended.began_at, lane.cost.mean_s)
+        for ticket in lost:
+            if ticket.lane is lane:
+                lane.end(ticket, now, Ending.NEITHER)
+            else:
+                lane.end_inherited(ticket, now, Ending.NEITHER)
+            self.ended(ticket, lane, now)
+            ticket.lane = None
+        lane.check_overdue(now)
+        return lost
+
     def _note(self, ticket: Ticket, change: int) -> None:
         if ticket.priority <= 0:
             self._high += change
@@ -443,12 +460,14 @@ class Line:
         best = pool.best
         if best is None:
             return
+        pool.wake_at = pool.overdue_at(now)
         if pool.is_capped:
             # Requests that are not ours may end there, and nobody says so.
             pool.wake_at = now + _POLL_S
         elif best.in_flight < best.limit:
             lead_s = min(best.lead_s, ahead_s + best.lead_s - LEAD_S)
-            pool.wake_at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
+            at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
+            pool.wake_at = min(at, pool.wake_at)
 
 
 def _kind(limit: LaneLimit) -> type[Lane]:

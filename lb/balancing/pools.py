@@ -13,6 +13,7 @@ from lb.balancing.cost import KNOWN
 from lb.balancing.index import LARGE, LaneIndex
 from lb.balancing.lanes import BUSY_SHARE, LATE_LEAD_S, LATENESSES, LEAD_S, OWN_SHARE, Lane
 from lb.balancing.tally import TAIL, Tally
+from lb.balancing.unanswered import LOST_S
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
@@ -266,6 +267,15 @@ class Pool:
             if begins < score:
                 total += lane.could_take(score - begins, own_share)
         return total
+
+    def overdue_at(self, now: float) -> float:
+        """When a full lane may have to take one more because what is in flight is overdue."""
+        if self.index is not None:
+            return now + LOST_S  # the index finds such lanes about as often
+        for lane in self.lanes:
+            if now >= lane.unanswered.check_at:
+                lane.check_overdue(now)
+        return min([lane.unanswered.check_at for lane in self.lanes])
 
     def rate(self, now: float) -> float:
         """Requests per second that its lanes can do at most; 0 where nothing is known."""

@@ -20,6 +20,7 @@ from lb.balancing.lanes import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, Lane
 from lb.balancing.lines import Line
 from lb.balancing.pools import Pool
 from lb.balancing.site import Site
+from lb.balancing.unanswered import nobody_listens
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
 from lb.domain.schedule import (
@@ -64,6 +65,7 @@ class QueueScheduler:
         self._elsewhere = Elsewhere()
         self._began: deque[Ticket] = deque()
         self._refused: deque[Ticket] = deque()
+        self.on_lost: Callable[[Ticket, float], None] = nobody_listens
 
     @property
     def wake_at(self) -> float:
@@ -183,6 +185,9 @@ class QueueScheduler:
 
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """The attempt of a ticket that began is over."""
+        if ticket.lane is None:
+            self._over_lost(ticket, now, ending)
+            return
         line = self._lines[ticket.model, ticket.version]
         backend = ticket.backend
         assert backend is not None
@@ -190,9 +195,13 @@ class QueueScheduler:
         if ticket.lane is lane:
             lane.end(ticket, now, ending)
         else:
-            lane.end_inherited(now, ending)
+            lane.end_inherited(ticket, now, ending)
         line.ended(ticket, lane, now)
         ticket.backend = None
+        if lane.in_flight and lane.unanswered.look_at <= now:
+            for lost in line.find_lost(ticket, lane, now, ending):
+                self.on_lost(lost, now)
+            self._look_at((line,), now)
         if self._waiting:
             if backend.max_in_flight:
                 self._look_at(self._lines.values(), now)
@@ -202,6 +211,13 @@ class QueueScheduler:
                     pool.freed += 1
             else:
                 self._look_at((line,), now)
+
+    def _over_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
+        """The attempt of a ticket that was given up is over after all."""
+        backend, ticket.backend = ticket.backend, None
+        line = self._lines.get((ticket.model, ticket.version))
+        if line is not None and backend in line.lanes:
+            line.lanes[backend].end_lost(ticket, now, ending)
 
     def _look_at(self, lines: Iterable[Line], now: float) -> None:
         """There may be room for pools that share backends. Whoever is looked at first takes it: let

@@ -36,10 +36,10 @@ class SharedLane(Lane):
         super().inherit(before, now)
         self._at = now
 
-    def end_inherited(self, now: float, ending: Ending) -> None:
+    def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over that began in the lane before this one."""
         self._count(now)
-        super().end_inherited(now, ending)
+        super().end_inherited(ticket, now, ending)
 
     @property
     def is_idle(self) -> bool:

@@ -229,8 +229,9 @@ class Backend:
     """The runtime record of one backend. Written by the relay and the directory."""
 
     __slots__ = (
-        "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "max_in_flight",
-        "name", "open_sequences", "ports", "reports_due", "share", "spec", "spoken_for",
+        "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "lost_requests",
+        "max_in_flight", "name", "open_sequences", "ports", "reports_due", "share", "spec",
+        "spoken_for",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -245,6 +246,8 @@ class Backend:
         """Number of the last one that was placed on it: ties, as with `last_pick`."""
         self.deaths = 0
         """How often it was found dead: what it remembered of sequences is gone then."""
+        self.lost_requests = 0
+        """Requests that were given up because it does not answer them."""
         self.reports_due = 0
         """How many of the next answers passive health wants to be told of."""
         self.share = 1.0

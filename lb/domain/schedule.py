@@ -161,7 +161,8 @@ class Ticket:
     joined_at: float
     """When it began to wait: it may have come long before, and have failed somewhere."""
     lane: object
-    """What it began in; the scheduler may have put another one in that place since."""
+    """What it began in; the scheduler may have put another one in that place since. None once its
+    request was given up as lost."""
 
     def __init__(
         self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...], now: float
@@ -267,6 +268,10 @@ class LineView:
 
 class Scheduler(Protocol):
     """Decides when and where requests begin."""
+
+    on_lost: Callable[[Ticket, float], None]
+    """Called with a request, and the time, when its backend is found never to answer it. It is not
+    counted from then on; its attempt goes on until `over`."""
 
     @property
     def wake_at(self) -> float:

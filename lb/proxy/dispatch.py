@@ -366,7 +366,7 @@ class Dispatcher:
         port.failures[label] = port.failures.get(label, 0) + 1
         exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
-        self._tell_of_failure(exchange, backend, outcome, now)
+        self.tell_of_failure(exchange, backend, outcome, now)
 
     def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
         """The attempt is answered, and the client has the answer: both at once.
@@ -447,9 +447,10 @@ class Dispatcher:
             backend, exchange.model, (heard if heard > began else now) - began, now
         )
 
-    def _tell_of_failure(
+    def tell_of_failure(
         self, exchange: Exchange, backend: Backend, outcome: Outcome, now: float
     ) -> None:
+        """An attempt failed: tell those who judge backends, if it speaks against this one."""
         if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
             return
         took = now - exchange.attempt_at

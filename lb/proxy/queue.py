@@ -27,6 +27,7 @@ from lb.domain.schedule import Ending, Places, Plan, Refusal, Scheduler, Schedul
 from lb.kserve.work import UNSAID
 from lb.proxy.exchange import Exchange, Queued
 from lb.proxy.hints import priority_of
+from lb.proxy.lost import report_lost
 from lb.proxy.terms import Terms, TermsBook
 from lb.wire.ledger import Ledger
 
@@ -45,7 +46,7 @@ _SERVER_ERRORS: Final = frozenset({2, 8, 13, 14})
 """gRPC: UNKNOWN, RESOURCE_EXHAUSTED, INTERNAL and UNAVAILABLE speak against a backend."""
 _BAD_ENDS: Final = frozenset({
     Outcome.CONNECT_REFUSED, Outcome.CONNECT_TIMEOUT, Outcome.CONNECT_FAILED, Outcome.LOST,
-    Outcome.RESET, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
+    Outcome.RESET, Outcome.REFUSED, Outcome.PROTOCOL_ERROR, Outcome.STALLED, Outcome.BROKEN,
 })  # fmt: skip
 _REASONS: Final = {
     Refusal.FULL: (Reason.QUEUE_FULL, "too many requests wait for this model"),
@@ -122,6 +123,7 @@ class Queue:
             later: for tests; otherwise it is the running event loop that waits.
         """
         self.scheduler = scheduler
+        scheduler.on_lost = report_lost
         self.options = QueueOptions()
         self.placement = placement
         self._pool = pool

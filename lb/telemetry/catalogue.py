@@ -324,6 +324,13 @@ BACKENDS: Final = (
         _PORT,
     ),
     MetricSpec(
+        "triton_lb_backend_lost_requests_total",
+        _COUNTER,
+        "Requests given up because the backend does not answer them: it has answered later ones of "
+        "the model, or the client left and the answer is far overdue.",
+        ("backend",),
+    ),
+    MetricSpec(
         "triton_lb_backend_own_calls_total",
         _COUNTER,
         "Calls to the backend that one request of a client for all backends became, by what came "

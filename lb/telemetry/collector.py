@@ -293,6 +293,9 @@ class LoadBalancerCollector:
             "triton_lb_restored_total": lambda: tuple(sources.restored.items()),
             **self._sequence_rows(),
             **self._port_rows(),
+            "triton_lb_backend_lost_requests_total": lambda: [
+                ((each.name,), each.lost_requests) for each in sources.snapshot().backends
+            ],
             "triton_lb_backend_own_calls_total": self._own_calls,
             **self._discovery_rows(),
             **queue_rows(sources.queue, lambda: sources.meter.max_models),

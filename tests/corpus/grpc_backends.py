@@ -120,7 +120,7 @@ STATUSES = [
     BackendRow("U-2k", "reset with an unknown code", rst(1, 0xFFFF), Status(INTERNAL), PROTOCOL, keeps=True),
     BackendRow("U-2l", "reset after the answer began", HEAD + data(1, message()) + rst(1, 2), Reset(2), PROTOCOL, keeps=True),
     BackendRow("U-3", "REFUSED_STREAM", rst(1, REFUSED_STREAM), Status(), "RFC 9113 8.7", keeps=True, retried=True),
-    BackendRow("U-3a", "REFUSED_STREAM after the answer began", HEAD + rst(1, REFUSED_STREAM), Reset(REFUSED_STREAM), "gRFC A6", keeps=True),
+    BackendRow("U-3a", "REFUSED_STREAM after the head of the answer", HEAD + rst(1, REFUSED_STREAM), Status(UNAVAILABLE), "gRFC A6", keeps=True),
     BackendRow("U-4", "CANCEL", rst(1, CANCEL), Status(CANCELLED), PROTOCOL, keeps=True),
     BackendRow("U-4a", "ENHANCE_YOUR_CALM", rst(1, ENHANCE_YOUR_CALM), Status(EXHAUSTED), PROTOCOL, keeps=True),
     BackendRow("U-4b", "INADEQUATE_SECURITY", rst(1, 12), Status(PERMISSION), PROTOCOL, keeps=True),
@@ -159,7 +159,7 @@ ANSWERS = [
     broken("U-6", "DATA before a head", data(1, message()) + WHOLE),
     broken("U-6a", "empty DATA with the end before a head", data(1, end=True)),
     broken("U-6b", "trailers before a head", TRAILERS),
-    BackendRow("U-7", "two final heads", HEAD + HEAD, CUT, "RFC 9113 8.1"),
+    broken("U-7", "two final heads", HEAD + HEAD, "RFC 9113 8.1"),
     broken("U-7a", "no status", headers(1, RESPONSE_FIELDS[1:]) + TRAILERS),
     *(
         broken(f"U-7b{number}", f"status {status.decode()!r}", head(status=status) + TRAILERS)
@@ -176,9 +176,9 @@ ANSWERS = [
     broken("U-7k", "a space in a name", head((b"x y", b"a"))),
     broken("U-7l", "status 101", head(status=b"101") + WHOLE, "RFC 9113 8.6"),
     broken("U-7m", "status 100 and the end", headers(1, [(b":status", b"100")], end=True)),
-    BackendRow("U-7n", "a status in trailers", HEAD + headers(1, [*RESPONSE_FIELDS, *OK_TRAILERS], end=True), CUT, "RFC 9113 8.1"),
-    BackendRow("U-7o", "CR in trailers", HEAD + headers(1, [*OK_TRAILERS, (b"x", b"a\rb")], end=True), CUT, "RFC 9113 8.2.1"),
-    BackendRow("U-7p", "more than the window", HEAD + 2 * data(1, bytes(2**19)) + data(1, b"x"), CUT, "RFC 9113 6.9.1"),
+    broken("U-7n", "a status in trailers", HEAD + headers(1, [*RESPONSE_FIELDS, *OK_TRAILERS], end=True), "RFC 9113 8.1"),
+    broken("U-7o", "CR in trailers", HEAD + headers(1, [*OK_TRAILERS, (b"x", b"a\rb")], end=True), "RFC 9113 8.2.1"),
+    broken("U-7p", "more than the window", HEAD + 2 * data(1, bytes(2**19)) + data(1, b"x"), "RFC 9113 6.9.1"),
     BackendRow("U-7q", "HEADERS after the end", WHOLE + TRAILERS, Status(), "RFC 9113 5.1", keeps=True),
     BackendRow("U-7r", "DATA after the end", WHOLE + data(1, b"late"), Status(), "RFC 9113 5.1", keeps=True),
     BackendRow("U-7s", "a reset after the end", WHOLE + rst(1, NO_ERROR), Status(), "RFC 9113 8.1", keeps=True),
@@ -227,7 +227,7 @@ CONNECTIONS = [
 ]  # fmt: skip
 
 FLOODS = [
-    BackendRow(id_, f"a flood of {name}", HEAD + 3000 * one, CUT, "RFC 9113 10.5")
+    BackendRow(id_, f"a flood of {name}", HEAD + 3000 * one, BROKEN, "RFC 9113 10.5")
     for id_, name, one in (
         ("U-17F1", "PING", ping()),
         ("U-17F2", "SETTINGS", settings()),

@@ -45,10 +45,12 @@ class Gated:
         """By the id of the request."""
         self.seen: list[str] = []
         self.open = False
+        self.lost: set[str] = set()
+        """Ids of requests that are not answered even then, unless they are released."""
 
     async def serve(self, name: str) -> None:
         self.seen.append(name)
-        if self.open:
+        if self.open and name not in self.lost:
             return
         event = self.running[name] = asyncio.Event()
         try:

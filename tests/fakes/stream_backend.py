@@ -39,13 +39,27 @@ class StreamBackend(grpc.GenericRpcHandler):
         """Size of the tensor in every answer."""
         self.takes_s = 0.0
         """What each request takes, one after the other."""
+        self.lost: set[str] = set()
+        """Ids of requests that are never answered."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method.endswith("/ModelInfer"):
+            return grpc.unary_unary_rpc_method_handler(
+                self._infer,
+                request_deserializer=pb.ModelInferRequest.FromString,
+                response_serializer=pb.ModelInferResponse.SerializeToString,
+            )
         return grpc.stream_stream_rpc_method_handler(
             self._stream,
             request_deserializer=pb.ModelInferRequest.FromString,
             response_serializer=pb.ModelStreamInferResponse.SerializeToString,
         )
+
+    async def _infer(
+        self, request: pb.ModelInferRequest, _context: grpc.aio.ServicerContext
+    ) -> pb.ModelInferResponse:
+        self.seen.append(request)
+        return self._answer(request).infer_response
 
     async def _stream(
         self, requests: AsyncIterator[pb.ModelInferRequest], context: grpc.aio.ServicerContext
@@ -93,7 +107,7 @@ class StreamBackend(grpc.GenericRpcHandler):
             if request.model_name.startswith("free"):
                 for _ in range(int(request.model_version or 1)):
                     ready.put_nowait(self._answer(request))
-            else:
+            elif request.id not in self.lost:
                 waiting.append(request)
                 arrived.set()
         while waiting and request.model_name not in self.ends:

@@ -13,7 +13,7 @@ from benchmarks.faults.between import NO_FAULT, Fault
 from benchmarks.faults.contestants import TritonLb
 from benchmarks.faults.load import Mix
 from benchmarks.faults.play import perform
-from benchmarks.faults.rules import Rule, failed, failed_steps, judge
+from benchmarks.faults.rules import Rule, failed, failed_share, failed_steps, judge, note
 from benchmarks.faults.scenarios import Scenario
 from benchmarks.faults.site import Site
 from benchmarks.faults.steps import Step
@@ -57,6 +57,21 @@ ROWS = (
         *(steps.tell(2, "poison", "UNKNOWN"), steps.bad_requests(60.0), steps.rest(2.0)),
         *(steps.heal(2), steps.bad_requests(0.0)),
         rules=(failed(), failed_steps()),
+    ),
+    row(
+        "requests that are never answered",
+        # They would still be there when the Tritons are asked to exit.
+        *(
+            steps.lose(6),
+            steps.rest(2.0),
+            steps.kill(0, 1, 2),
+            steps.restart(0, 1, 2),
+            steps.back(0, 1, 2),
+        ),
+        rules=(
+            note("unserved", "requests for that model without an answer", 0),
+            failed_share("lose", "found", 0.0),
+        ),
     ),
     row(
         "refuses connections",

@@ -30,6 +30,7 @@ from tests.fakes.frames import (
     call,
     data,
     headers,
+    message,
     raw_backend,
     raw_client,
     replies,
@@ -119,7 +120,9 @@ RESETS = [
 @pytest.mark.parametrize(("code", "status"), RESETS)
 async def test_reset_within_the_answer_is_passed_on(code: int, status: int) -> None:
     async with (
-        raw_backend(replies(lambda s, _: headers(s, RESPONSE_FIELDS) + rst(s, code))) as backend,
+        raw_backend(
+            replies(lambda s, _: headers(s, RESPONSE_FIELDS) + data(s, message()) + rst(s, code))
+        ) as backend,
         running_relay(backend.target) as relay,
         raw_client(relay.port) as client,
     ):

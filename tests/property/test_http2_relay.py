@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.relay import Http2Options
 from lb.proxy.http2.server import ServerLink
+from lb.wire.http2.flow import UNCOUNTED
 from tests.fakes.frames import (
     METHOD_PATH,
     OK_TRAILERS,
@@ -257,7 +258,9 @@ def test_every_byte_arrives_when_readers_read(
                 assert client.resets.get(stream, CANCEL) in (0, CANCEL)
                 continue
             assert server.got.get(other, b"") == client.sent.get(stream, b"")
-            assert client.got.get(stream, b"") == server.sent.get(other, b"")
+            got, sent = client.got.get(stream, b""), server.sent.get(other, b"")
+            # A short beginning of a message that never becomes whole is no answer.
+            assert got == sent or (not got and len(sent) <= UNCOUNTED)
             assert other in server.ended
             assert stream in client.ended
         assert world.relay.leftovers() == dict.fromkeys(world.relay.leftovers(), 0)

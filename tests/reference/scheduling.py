@@ -74,6 +74,7 @@ def begin(lane: Lane, ticket: Ticket, now: float) -> None:
     if lane.instances > 1:
         insort(lane._ends_expected, now + ticket.expected_s)
     lane.in_flight += 1
+    lane.unanswered.tickets[ticket] = None
     if lane.in_flight <= lane.instances:
         lane.anchor = now
     lane.work_s += ticket.work_s
@@ -85,6 +86,7 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
     lane._ends_at[lane._ends % _ENDS] = now
     lane.adapt(now)
     lane.in_flight -= 1
+    del lane.unanswered.tickets[ticket]
     lane.work_s = lane.work_s - ticket.work_s if lane.in_flight else 0.0
     lane.anchor = now
     expected = lane._ends_expected

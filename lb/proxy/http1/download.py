@@ -28,6 +28,7 @@ from lb.wire.http1.response import ResponseHead
 _ANSWERED: Final = Outcome.ANSWERED
 _OK: Final = 200
 _INTERNAL: Final = 500
+_UNUSABLE: Final = "status 200 without a body"
 
 
 class HeldError:
@@ -66,6 +67,10 @@ class Download(Upload):
     def _may_retry(self, outcome: Outcome) -> bool:
         raise NotImplementedError
 
+    def stop_abandoned(self) -> None:
+        """The attempt is over: no time-out is left of one that nobody waited for."""
+        raise NotImplementedError
+
     def _go_again(self, outcome: Outcome) -> None:
         raise NotImplementedError
 
@@ -75,7 +80,13 @@ class Download(Upload):
         # does for all; the bytes go out as they came where the head needs no change.
         server = self.server
         plan = self.plan
-        if server is None or not plan.is_plain or not self.request_ended or server.is_leaving:
+        if (
+            server is None
+            or not plan.is_plain
+            or not self.request_ended
+            or server.is_leaving
+            or (not head.length and plan.is_inference)
+        ):
             self._on_answer_slowly(head, data, end)
             return
         now = self.relay.clock()
@@ -126,6 +137,8 @@ class Download(Upload):
             if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
             head, pieces = held.head, held.pieces
+        if head is not None and self._is_unusable(head, pieces, decoder):
+            return
         now = self.relay.clock()
         size = sum(map(len, pieces))
         port = self.port
@@ -147,6 +160,17 @@ class Download(Upload):
         if decoder.ended:
             self._tell_of_last(pieces)
             self._end(reusable=reusable)
+
+    def _is_unusable(self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder) -> bool:
+        """Whether an answer to an inference says that all is well and is empty: then nothing of it
+        goes to the client, and another backend may be asked."""
+        if not decoder.ended or head.status != _OK or not self.plan.is_inference or any(pieces):
+            return False
+        upstream = self.upstream
+        if upstream is not None:
+            upstream.close()
+        self.attempt_failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
+        return True
 
     def on_middle(self, data: bytes) -> bool:
         """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
@@ -338,6 +362,8 @@ class Download(Upload):
         if server is not None:
             dispatcher.finish(self)
             server.exchange_over(keep_alive=self._client_keeps)
+        else:
+            self.stop_abandoned()
 
     # Pressure
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from lb.domain.backend import Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
 from lb.net.dial import dial
+from lb.net.timers import Timer
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.download import Download
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
+from lb.proxy.lost import abandoned_until, report_abandoned
 from lb.wire.http1.body import Payload, few
 from lb.wire.http1.response import CONTINUE
 
@@ -32,7 +35,10 @@ _log = logging.getLogger(__name__)
 class Http1Exchange(Download):
     """A request between a client's connection and a backend's."""
 
-    __slots__ = ("_look", "_unseen", "_was_continued")
+    __slots__ = ("_abandoned", "_look", "_unseen", "_was_continued")
+
+    _abandoned: Timer
+    """Ends an attempt that nobody waits for; set with that, since nearly none has one."""
 
     may_wait: ClassVar[bool] = True
 
@@ -272,6 +278,7 @@ class Http1Exchange(Download):
             "attempt failed", extra={"backend": name, "outcome": outcome.value, "detail": detail}
         )
         if self.server is None:
+            self.stop_abandoned()
             return
         if self._may_retry(outcome):
             self._go_again(outcome)
@@ -337,8 +344,9 @@ class Http1Exchange(Download):
         """There is nobody left to answer.
 
         A plain inference on a Triton runs on: it cannot be stopped, so it stays in flight until
-        its answer, which is dropped, and the connection is used again. An answer for which the
-        client was too slow is long computed, and too long to be read for nobody.
+        its answer, which is dropped, and the connection is used again. If the answer takes far
+        longer than expected the connection is closed. An answer for which the client was too slow
+        is long computed, and too long to be read for nobody.
         """
         self._leave_client(reason)
         self.leave_to_backend(Outcome.CANCELLED)
@@ -356,10 +364,25 @@ class Http1Exchange(Download):
             and (upstream.is_reading or not self.response_begun)
         ):
             upstream.set_reading(True)
+            left_s = abandoned_until(self) - self.relay.clock()
+            give_up = partial(self._give_up, outcome)
+            self._abandoned = self.relay.timers.after(max(left_s, 0.0), give_up)
         else:
             self._end_attempt(outcome)
 
+    def _give_up(self, outcome: Outcome) -> None:
+        """Nobody waits for the answer, and it will probably never come."""
+        report_abandoned(self, self.relay.clock())
+        self._end_attempt(outcome)
+
+    def stop_abandoned(self) -> None:
+        """The attempt is over: no time-out is left of one that nobody waited for."""
+        timer = getattr(self, "_abandoned", None)
+        if timer is not None:
+            timer.cancel()
+
     def _end_attempt(self, outcome: Outcome) -> None:
+        self.stop_abandoned()
         upstream = self.upstream
         self.upstream = None
         if upstream is not None:

@@ -59,6 +59,8 @@ class AttemptedCall(JoinedStreams):
             self.upstream = None
         self.relay.dispatcher.attempt_ended(self, outcome)
         request.sink = None
+        self.held_head = None
+        self.held_text = b""
 
     def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         if is_unsent or self.request.rewind():
@@ -109,7 +111,12 @@ class AttemptedCall(JoinedStreams):
 
     def upstream_reset(self, code: int) -> None:
         """The backend reset the stream; it is off its connection already."""
-        if code == ErrorCode.REFUSED_STREAM and not self.begun:
+        if code == ErrorCode.REFUSED_STREAM and not self.begun and self.held_head is None:
+            # A backend that refuses now and then is busy; one that refuses most is broken, and
+            # passive health tells the two apart.
+            if self.backend is not None and self.port is not None:
+                dispatcher = self.relay.dispatcher
+                dispatcher.tell_of_failure(self, self.backend, Outcome.RESET, self.relay.now)
             self.attempt_failed(Outcome.REFUSED)
             return
         if self.begun:

@@ -11,14 +11,15 @@ from typing import Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import ModelIn
+from lb.domain.operation import ModelIn, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.attempt import AttemptedCall
 from lb.proxy.http2.look import look_again, look_closer, look_quickly
+from lb.proxy.http2.replies import status_trailers
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.grpc.status import status_of_http
+from lb.wire.grpc.status import GrpcStatus, status_of_http
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, pack_header, window_update
@@ -26,12 +27,19 @@ from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, ResponseHead
 
 _ANSWERED: Final = Outcome.ANSWERED
 _GRPC: Final = AppProtocol.GRPC
+_INFERENCE: Final = OperationKind.INFERENCE
 _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
 _SEQUENCE_ID: Final = b"sequence_id"
 _NAME_AT: Final = PREFIX_SIZE + 2
 """Where the name of a model stands in a message, behind its length."""
+_OK: Final = 200
+_UNUSABLE: Final = "status OK without exactly one whole message"
+_HELD_AT_MOST: Final = UNCOUNTED
+"""Bytes of a message that are held while it is not whole, so that another backend may be asked
+instead. They are as few as the ledger does not count, and never so many that the backend waits for
+its window."""
 _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
@@ -329,23 +337,24 @@ class Call(AttemptedCall):
         response = self.response
         server = self.server
         if not self.begun:
+            if self.held_head is not None:
+                self._end_held(self.held_head, head, end_stream)
+                return
             if head.status < 200:
                 self._early_head(head, end_stream)
                 return
-            if end_stream and head.grpc_status > 0 and self._is_served_elsewhere(head):
+            if not end_stream:
+                if self.operation.kind is _INFERENCE and head.status == _OK:
+                    self.held_head = head
+                else:
+                    self._begin_response(head)
+                return
+            if self._goes_on_elsewhere(head):
                 return
             self.begun = True
             self.status = head.status
             self.first_byte_at = self.relay.now
-            request = self.request
-            if request.held:
-                request.drop_retained()
-            else:
-                request.retained = None
-                request.retained_size = 0
-            if not end_stream:
-                server.send_head(self.client_id, head.block, end_stream=False)
-                return
+            self.request.drop_retained()
             response.ended = True
             self._answered(head.grpc_status)
             response.finished = True
@@ -355,14 +364,18 @@ class Call(AttemptedCall):
         if head.status or not end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
         response.ended = True
-        if head.grpc_status > 0:
+        status, block = head.grpc_status, head.block
+        if status > 0:
             self._tell_of_error(head)
-        self._answered(head.grpc_status)
+        if not status and self.message_size not in (0, self.bytes_out):
+            block = self._answered_badly(block)
+        else:
+            self._answered(status)
         if response.queue:
-            response.trailers = head.block
+            response.trailers = block
             return
         response.finished = True
-        server.send_head(self.client_id, head.block, end_stream=True)
+        server.send_head(self.client_id, block, end_stream=True)
         self.pipe_finished(response)
 
     def end_whole(
@@ -371,10 +384,10 @@ class Call(AttemptedCall):
         """The whole answer came: pass it on. False when that takes more than a write."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `response_head` twice and `response_data` in
         # one for the common unary call; those are the reference.
-        response = self.response
-        server = self.server
+        response, server = self.response, self.server
         if (
             self.begun
+            or self.held_head is not None
             or size > response.credit
             or size > server.credit
             or size > server.peer_frame_size
@@ -448,14 +461,86 @@ class Call(AttemptedCall):
         """Payload of the response arrived."""
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
         if not self.begun:
-            self._broken_response("DATA before the head of a response")
-            return
-        size = len(payload)
-        self.bytes_out += size
+            head = self.held_head
+            if head is None:
+                self._broken_response("DATA before the head of a response")
+                return
+            if self.held_text:
+                payload = b"".join((self.held_text, payload))
+            size = len(payload)
+            self.message_size = int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE
+            if (
+                size < self.message_size
+                and not end_stream
+                and size <= min(_HELD_AT_MOST, self.response.window_size // 2)
+            ):
+                self.held_text = bytes(payload)
+                self.message_size = 0
+                return
+            self._begin_response(head)
+        self.bytes_out += len(payload)
         if end_stream:
             self.response.ended = True
             self._answered(NO_STATUS)
         self.server.send_data(self.response, payload)
+
+    def _goes_on_elsewhere(self, head: ResponseHead) -> bool:
+        """Whether a response without a message does not go on to the client, because another
+        backend may do better, or because it claims to be OK."""
+        if head.grpc_status > 0:
+            return self._is_served_elsewhere(head)
+        if head.grpc_status or self.operation.kind is not _INFERENCE or head.status != _OK:
+            return False
+        self._unusable_answer()
+        return True
+
+    def _end_held(self, held: ResponseHead, trailers: ResponseHead, end_stream: bool) -> None:
+        """A response to an inference ends without a message: if its status is OK another backend
+        may be asked, since nothing of it went to the client."""
+        if trailers.status or not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        if not trailers.grpc_status:
+            self._unusable_answer()
+            return
+        self._begin_response(held)
+        if self.held_text:
+            self.response_data(self.held_text, 0)
+        self.response_head(trailers, end_stream)
+
+    def _begin_response(self, head: ResponseHead) -> None:
+        """Send the head of a response to the client."""
+        self.held_head = None
+        self.begun = True
+        self.status = head.status
+        self.first_byte_at = self.relay.now
+        request = self.request
+        if request.held:
+            request.drop_retained()
+        else:
+            request.retained = None
+            request.retained_size = 0
+        self.server.send_head(self.client_id, head.block, end_stream=False)
+
+    def _unusable_answer(self) -> None:
+        """The backend says that all is well, but the response contains no whole message; nothing of
+        it went to the client."""
+        upstream = self.upstream
+        if upstream is not None:
+            if not self.request.finished:
+                upstream.reset(self.request.sink_id, ErrorCode.NO_ERROR)
+            upstream.close_stream(self.request.sink_id)
+        self.attempt_failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
+
+    def _answered_badly(self, block: bytes) -> bytes:
+        """As `_unusable_answer` where some of it did go to the client. The trailers for it: of more
+        than one message clients make what they like."""
+        if self.bytes_out > self.message_size:
+            self._answered(GrpcStatus.OK, Outcome.PROTOCOL_ERROR)
+            return block
+        _, text = self.relay.dispatcher.steps.failure(self, Outcome.PROTOCOL_ERROR)
+        self.reason = Reason.UPSTREAM_PROTOCOL
+        self._answered(GrpcStatus.INTERNAL, Outcome.PROTOCOL_ERROR)
+        return status_trailers(GrpcStatus.INTERNAL, f"{text}: {_UNUSABLE}")
 
     def _broken_response(self, detail: str) -> None:
         upstream = self.upstream
@@ -463,16 +548,18 @@ class Call(AttemptedCall):
             error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
             upstream.on_stream_error(self.request.sink_id, error)
 
-    def _answered(self, status: int) -> None:
+    def _answered(self, status: int, outcome: Outcome = _ANSWERED) -> None:
         """The backend's part is over."""
         self.grpc_status = status
         port = self.port
         if port is not None:
             port.bytes_sent += self.bytes_in
             port.bytes_received += self.bytes_out
-        self.relay.dispatcher.attempt_ended(
-            self, _ANSWERED, status if status >= 0 else status_of_http(self.status), self.relay.now
-        )
+        dispatcher = self.relay.dispatcher
+        if status < 0:
+            status = status_of_http(self.status)
+            dispatcher.answered_with_error(self, status, "")
+        dispatcher.attempt_ended(self, outcome, status, self.relay.now)
         upstream = self.upstream
         if upstream is not None:
             request = self.request

@@ -12,6 +12,7 @@ from lb.domain.backend import AppProtocol, Port
 from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
 from lb.proxy.http2.link import PER_SIDE, Link
+from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -269,6 +270,8 @@ class ClientLink(Link):
             or trailers is None
             or pipe.ended
             or size > pipe.window
+            # Not exactly one message, whose length is in the last four of the first five bytes.
+            or not PREFIX_SIZE <= size == (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
             or head.status < 200
             or trailers.status
             or not pipe.owner.end_whole(head, data[pos + 9 : middle], size, trailers)

@@ -78,7 +78,7 @@ class HedgeCall(Exchange):
         first = self._first
         if end_stream or first is None or not self.is_wanted or not self.request.finished:
             # An error is not what one hopes for, and the first attempt goes on.
-            self._answered(head)
+            self._answered(head, end_stream)
         else:
             self._overtake(first)
             first.response_head(head, end_stream)
@@ -106,8 +106,12 @@ class HedgeCall(Exchange):
         upstream.streams[stream_id] = response
         self._leave()
 
-    def _answered(self, head: ResponseHead) -> None:
+    def _answered(self, head: ResponseHead, end_stream: bool) -> None:
         """What came is no answer for the client."""
+        if end_stream and not head.grpc_status:
+            # Status OK without a message.
+            self._end(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
+            return
         if head.grpc_status > 0:
             text = decode_message(head.grpc_message)
             self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)

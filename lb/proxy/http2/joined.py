@@ -22,7 +22,7 @@ from lb.wire.grpc.message import MessageMeter
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.flow import Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError
-from lb.wire.http2.heads import NO_STATUS, RequestHead
+from lb.wire.http2.heads import NO_STATUS, RequestHead, ResponseHead
 
 if TYPE_CHECKING:
     from lb.proxy.http2.client import ClientLink
@@ -36,8 +36,10 @@ class JoinedStreams(Exchange):
     """A stream of a client, and the stream of a backend that serves it."""
 
     __slots__ = (
-        "begun", "client_id", "early_heads", "head", "held_back", "look_again_at", "messages",
-        "opened_at", "relay", "request", "response", "server", "timer", "upstream", "watch",
+        "begun", "client_id", "early_heads", "head", "held_back", "held_head", "held_text",
+        "look_again_at",
+        "message_size", "messages", "opened_at", "relay", "request", "response", "server", "timer",
+        "upstream", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,12 @@ class JoinedStreams(Exchange):
         self.upstream: ClientLink | None = None
         self.begun = False
         """Some of the response has gone to the client."""
+        self.held_head: ResponseHead | None = None
+        """Of the response to an inference, until a message comes."""
+        self.held_text = b""
+        """The beginning of that message."""
+        self.message_size = 0
+        """Bytes of that message, once it goes to the client."""
         self.held_back = False
         """The first message is awaited before the call is placed."""
         self.messages = MessageMeter(options.message_size) if options.message_size else None

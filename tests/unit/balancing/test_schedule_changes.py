@@ -198,9 +198,9 @@ def test_requests_at_a_backend_that_drains_shut_nobody_out() -> None:
 
 
 def test_request_that_goes_again_may_wait_as_long_as_any() -> None:
-    desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_wait_s=2.0))
+    desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_wait_s=0.4))
     first, second = desk.fill(2)
-    desk.now += 5.0
+    desk.now += 0.9
     desk.over(first, Ending.FAILED)
     assert first.backend is None
     other = desk.ticket(*[each for each in desk.backends if each is not second.backend])
@@ -209,18 +209,18 @@ def test_request_that_goes_again_may_wait_as_long_as_any() -> None:
     assert desk.offer(first) is None
     assert desk.due() == []
     assert desk.refused() == []
-    desk.now += 1.9
+    desk.now += 0.3
     assert desk.refused() == []
     desk.now += 0.1
     assert desk.refused() == [(first, Refusal.EXPIRED)]
 
 
 def test_snapshot_does_not_prolong_a_wait() -> None:
-    desk = Desk(0.005, limit=1, rules=QueueRules(max_wait_s=2.0))
+    desk = Desk(0.005, limit=1, rules=QueueRules(max_wait_s=0.75))
     _, waiting = desk.fill(2)
-    desk.now += 1.5
-    desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
     desk.now += 0.5
+    desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
+    desk.now += 0.25
     assert desk.due() == []
     assert desk.refused() == [(waiting, Refusal.EXPIRED)]
 

@@ -219,9 +219,9 @@ def test_one_that_waits_makes_room_for_a_higher_priority() -> None:
 
 
 def test_nobody_waits_longer_than_the_limit() -> None:
-    bench = Bench(max_wait_s=2.0)
+    bench = Bench(max_wait_s=0.9)
     first, second = bench.come(), bench.come()
-    bench.turn(1.9)
+    bench.turn(0.8)
     assert second.refused is None
     bench.turn(0.2)
     assert second.refused is not None

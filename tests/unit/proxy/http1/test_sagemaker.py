@@ -195,7 +195,7 @@ async def test_models_are_loaded_listed_invoked_and_unloaded() -> None:
     assert await bench.manage("GET", "/models") == b'200 {"models":[%b]}' % described
     assert await bench.manage("GET", "/models/H") == b"200 " + described
 
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
     invoke = INVOKE.replace(b"/invocations", b"/models/H/invoke")
     assert bench.invoke(answer, invoke) == answer
 

@@ -13,7 +13,7 @@ from tests.fakes.http1_sides import FakeTransport, Sides
 
 ROUTES = VertexRoutes(health=b"/h", predict=b"/p")
 PREDICT = b"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Bench(Sides):

@@ -15,7 +15,7 @@ from tests.fakes.http1_sides import Sides
 
 SHARED = b'{"inputs":[{"name":"I","parameters":{"shared_memory_region":"r"}}]}'
 PLAIN = b'{"inputs":[{"name":"I","data":["shared_memory_region"]}]}'
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Bench(Sides):

@@ -16,6 +16,7 @@ from tests.fakes.frames import (
     call,
     data,
     headers,
+    message,
     rst,
 )
 from tests.fakes.links import PaperRelay
@@ -97,12 +98,12 @@ async def test_what_has_begun_or_has_nowhere_to_go_waits_for_a_hung_backend() ->
         client.sends(call(1))
         backend.gets()
         if begun:
-            backend.sends(headers(1, RESPONSE_FIELDS))
+            backend.sends(headers(1, RESPONSE_FIELDS), data(1, message()))
         hang(relay, 0)
         relay.loop.advance(0.1)
         assert backend.gets() == []
         whole = answer(1)
-        backend.sends(data(1, b"") + headers(1, OK_TRAILERS, end=True) if begun else whole)
+        backend.sends(headers(1, OK_TRAILERS, end=True) if begun else whole)
         assert client.gets()
         assert relay.finished.records[0].attempts == 1
         assert relay.is_clean()

@@ -151,8 +151,8 @@ async def test_a_reset_within_the_answer_is_passed_on(code: int) -> None:
     relay = PaperRelay(backends=2)
     backend, client = relay.backend(), relay.client()
     client.sends(call(1))
-    backend.sends(headers(1, RESPONSE_FIELDS), rst(1, code))
-    assert [(f.kind, f.code) for f in client.gets()[1:]] == [(RST_STREAM, code)]
+    backend.sends(headers(1, RESPONSE_FIELDS), data(1, message()), rst(1, code))
+    assert [(f.kind, f.code) for f in client.gets()[2:]] == [(RST_STREAM, code)]
     assert relay.is_clean()
 
 

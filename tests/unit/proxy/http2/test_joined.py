@@ -15,6 +15,7 @@ from tests.fakes.frames import (
     call,
     data,
     headers,
+    message,
     named,
     request_fields,
     rst,
@@ -65,7 +66,7 @@ async def test_deadline_after_the_answer_began_resets_the_stream() -> None:
     relay = PaperRelay(options=Http2Options(request_timeout_s=2.0))
     backend, client = relay.backend(), relay.client()
     client.sends(call(1))
-    backend.sends(headers(1, RESPONSE_FIELDS))
+    backend.sends(headers(1, RESPONSE_FIELDS), data(1, message()))
     client.gets()
     relay.loop.advance(2.1)
     relay.relay.flush()

@@ -109,7 +109,7 @@ async def test_streams_that_wait_for_a_connection_without_window_are_reset() -> 
     backend, client = relay.backend(), relay.client(settings({}) + SETTINGS_ACK)
     client.sends(call(1), call(3))
     backend.sends(headers(1, RESPONSE_FIELDS), data(1, bytes(65_535)), data(1, b"x"))
-    backend.sends(headers(3, RESPONSE_FIELDS), data(3, b"x"))
+    backend.sends(headers(3, RESPONSE_FIELDS), data(3, message()))
     client.gets()
     wait(relay, 1.3 * LIMIT_S)
     assert [(f.kind, f.stream) for f in client.gets()] == [(RST_STREAM, 1), (RST_STREAM, 3)]

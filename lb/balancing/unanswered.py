@@ -1,0 +1,107 @@
+"""The requests in flight at one model's backend, and which of them it will probably never answer.
+
+A request is overdue once it has taken a multiple of its estimate, and at least a second. When
+everything in flight is overdue, one more request may begin. Its answer proves that the overdue
+requests are lost: from then on they count neither toward the limit nor as load.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.schedule import NO_DEADLINE, Ticket
+
+LOST_S: Final = 1.0
+"""No request is overdue before that many seconds. A server that pauses, to collect garbage or to
+load a model, is silent for less, and clients wait for longer."""
+LOST_TIMES: Final = 5.0
+"""A request is overdue after that many times its estimate. Of times that vary as randomly as those
+of an exponential distribution less than one in a hundred is longer."""
+_MAX_BACKOFF: Final = 4
+"""While further requests are not answered either, the next one waits twice as long, up to this
+many times. A backend that hangs gets few requests, and a client that sends one unanswerable request
+after the other cannot block its model for long."""
+
+
+def patience_s(expected_s: float) -> float:
+    """Seconds after which a request is overdue.
+
+    Args:
+        expected_s: how long it was expected to take when it began.
+    """
+    return max(LOST_S, LOST_TIMES * expected_s)
+
+
+def nobody_listens(_ticket: Ticket, _now: float) -> None:
+    """Do nothing with a lost request."""
+
+
+class Unanswered:
+    """The requests in flight of one lane."""
+
+    __slots__ = ("check_at", "look_at", "open_at", "since", "tickets")
+
+    def __init__(self) -> None:
+        self.tickets: dict[Ticket, None] = {}
+        """All requests in flight, in the order in which they began."""
+        self.check_at = 0.0
+        """When `check` is due again."""
+        self.look_at = 0.0
+        """From when on each end of a request is looked at: it may prove others lost, or `check` is
+        due."""
+        self.since = NO_DEADLINE
+        """When a request was first seen to be overdue; infinite while none is."""
+        self.open_at = 0
+        """One more request may begin while exactly this many are in flight; 0: not at all."""
+
+    def check(self, now: float, usual_s: float, ended_at: float) -> None:
+        """Look for overdue requests. The result holds until `check_at`, unless a request ends.
+
+        Args:
+            now: the time.
+            usual_s: seconds that an execution takes in this lane.
+            ended_at: when a request ended last in this lane.
+        """
+        since = self.since
+        self.check_at = now + LOST_S
+        self.open_at = overdue = further = 0
+        patience = 0.0
+        last: Ticket | None = None
+        for ticket in self.tickets:
+            patience = self._patience_s(ticket, usual_s)
+            if ticket.began_at + patience <= now:
+                overdue += 1
+                further += ticket.began_at >= since
+            else:
+                self.check_at = min(self.check_at, ticket.began_at + patience)
+            last = ticket
+        if not overdue or last is None:
+            self.since = NO_DEADLINE
+            self.look_at = self.check_at
+            return
+        self.look_at = 0.0
+        if since > now:
+            self.since = now
+        if overdue == len(self.tickets):
+            # Where requests still end the others are late, not lost.
+            quiet_from = max(last.began_at, ended_at)
+            open_from = quiet_from + patience * min(1 << further, _MAX_BACKOFF)
+            if open_from <= now:
+                self.open_at = overdue
+            else:
+                self.check_at = min(self.check_at, open_from)
+
+    def _patience_s(self, ticket: Ticket, usual_s: float) -> float:
+        expected_s = ticket.expected_s
+        if ticket.began_at >= self.since:
+            # The estimate contains how long the overdue requests might still take.
+            expected_s = min(expected_s, LOST_S + usual_s)
+        return patience_s(expected_s)
+
+    def overdue(self, began_at: float, usual_s: float) -> list[Ticket]:
+        """The requests that were overdue at a time when another request began."""
+        return [
+            ticket
+            for ticket in self.tickets
+            if ticket.began_at + self._patience_s(ticket, usual_s) <= began_at
+        ]

@@ -1,0 +1,56 @@
+"""Requests that a backend never answers: how long they are waited for, counted and logged."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from lb.balancing.unanswered import patience_s
+from lb.domain.backend import Backend
+from lb.domain.schedule import Ticket
+from lb.proxy.exchange import Exchange
+
+_log = logging.getLogger(__name__)
+
+UNSCHEDULED_S: Final = 60.0
+"""How long an answer that nobody waits for may take where nothing was learnt of the model: as long
+as reverse proxies wait for an answer by default."""
+
+
+def report_lost(ticket: Ticket, now: float) -> None:
+    """Count and log a request whose backend has answered later ones, but not this one."""
+    if ticket.backend is not None:
+        _report(ticket.backend, ticket.model, now - ticket.began_at)
+
+
+def report_abandoned(exchange: Exchange, now: float) -> None:
+    """Count and log an attempt that is ended because no client and no answer is left of it."""
+    ticket = _ticket(exchange)
+    is_reported = ticket is not None and ticket.lane is None
+    if exchange.backend is not None and not is_reported:
+        _report(exchange.backend, exchange.model, now - exchange.attempt_at)
+
+
+def abandoned_until(exchange: Exchange) -> float:
+    """When the attempt of an exchange without a client is ended, if it is not answered before."""
+    ticket = _ticket(exchange)
+    wait_s = UNSCHEDULED_S if ticket is None else patience_s(ticket.expected_s)
+    return exchange.attempt_at + wait_s
+
+
+def _report(backend: Backend, model: bytes, waited_s: float) -> None:
+    backend.lost_requests += 1
+    _log.warning(
+        "request given up as lost: the backend does not answer it",
+        extra={
+            "backend": backend.name,
+            "model": model.decode("utf-8", "backslashreplace"),
+            "seconds": round(waited_s, 3),
+        },
+    )
+
+
+def _ticket(exchange: Exchange) -> Ticket | None:
+    """The ticket of the attempt under way, where the scheduler counts it."""
+    queued = exchange.particulars.queued if exchange.particulars is not None else None
+    return queued.ticket if queued is not None and queued.is_under_way else None

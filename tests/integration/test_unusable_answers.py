@@ -1,0 +1,249 @@
+"""Backends whose answers say that all is well and contain no result: another one is asked, the
+client is told, and passive health and the scheduler learn of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from lb.domain.backend import Backend
+from lb.domain.fault import Fault
+from lb.domain.model import ModelFacts
+from lb.domain.outcome import Reason
+from lb.domain.pool import ModelRoute
+from lb.domain.schedule import LaneLimit, Plan
+from lb.kserve import inference_pb2 as pb
+from tests.fakes.frames import (
+    OK_TRAILERS,
+    REFUSED_STREAM,
+    RESPONSE_FIELDS,
+    Peer,
+    RawBackend,
+    Script,
+    data,
+    headers,
+    message,
+    raw_backend,
+    rst,
+)
+from tests.fakes.grpc_server import grpc_channel, path
+from tests.fakes.http1_backend import Peer as Http1Peer
+from tests.fakes.http1_backend import eventually, raw_client, reply, scripted_backend
+from tests.fakes.http1_relay import running_http1_relay
+from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
+
+GOOD = message(pb.ModelInferResponse(model_name="m", id="good").SerializeToString())
+LONG = message(bytes(200_000))
+
+Reply = Callable[[int], bytes]
+
+
+def head(stream: int) -> bytes:
+    return headers(stream, RESPONSE_FIELDS)
+
+
+def trailers(stream: int) -> bytes:
+    return headers(stream, OK_TRAILERS, end=True)
+
+
+def good(stream: int) -> bytes:
+    return head(stream) + data(stream, GOOD) + trailers(stream)
+
+
+UNUSABLE: dict[str, Reply] = {
+    "only a status": lambda s: headers(s, [*RESPONSE_FIELDS, *OK_TRAILERS], end=True),
+    "no message": lambda s: head(s) + trailers(s),
+    "an empty frame": lambda s: head(s) + data(s, b"") + trailers(s),
+    "half a prefix": lambda s: head(s) + data(s, GOOD[:3]) + trailers(s),
+    "half a message": lambda s: head(s) + data(s, GOOD[:-2]) + trailers(s),
+    "half a message in frames": lambda s: (
+        head(s) + data(s, GOOD[:4]) + data(s, GOOD[4:-2]) + trailers(s)
+    ),
+}
+"""Of none of them anything has to go to the client."""
+BEGUN: dict[str, Reply] = {
+    "half a long message": lambda s: (
+        head(s)
+        + b"".join(data(s, LONG[at : at + 16_000]) for at in range(0, 96_000, 16_000))
+        + trailers(s)
+    ),
+}
+
+
+def answers(reply: Reply) -> Callable[[RawBackend], Script]:
+    """Answer every request so, on any connection."""
+
+    def make(backend: RawBackend) -> Script:
+        async def play(peer: Peer) -> None:
+            while True:
+                request = await peer.until(lambda frame: frame.ends_stream)
+                peer.send(reply(request.stream))
+
+        return play
+
+    return make
+
+
+async def ask(relay: RunningRelay, count: int) -> list[tuple[grpc.StatusCode, str]]:
+    """Status and text, one after the other."""
+    found = []
+    request = pb.ModelInferRequest(model_name="m").SerializeToString()
+    async with grpc_channel(relay.target) as channel:
+        infer = channel.unary_unary(path("ModelInfer"))
+        for _ in range(count):
+            try:
+                await asyncio.wait_for(infer(request), 20)
+            except grpc.aio.AioRpcError as error:
+                found.append((error.code(), error.details() or ""))
+            else:
+                found.append((grpc.StatusCode.OK, ""))
+    return found
+
+
+class Told:
+    """What passive health hears of."""
+
+    def __init__(self) -> None:
+        self.failures: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+
+    def answered(self, backend: Backend, _model: bytes, _took_s: float, _now: float) -> None:
+        self.answers[backend.name] += 1
+
+    def failed(
+        self, backend: Backend, _model: bytes, _fault: Fault, _took_s: float, _now: float
+    ) -> None:
+        self.failures[backend.name] += 1
+
+    def abandoned(self, _backend: Backend, _model: bytes, _waited_s: float, _now: float) -> None:
+        raise AssertionError("nobody leaves")
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+async def test_another_backend_is_asked_where_nothing_went_to_the_client(name: str) -> None:
+    async with (
+        raw_backend(answers(UNUSABLE[name])) as bad,
+        raw_backend(answers(good)) as fine,
+        running_relay(bad.target, fine.target) as relay,
+    ):
+        relay.dispatcher.conduct = told = Told()
+        for backend in relay.backends:
+            backend.reports_due = 1000
+        found = await ask(relay, 6)
+        assert found == [(grpc.StatusCode.OK, "")] * 6
+        assert told.failures["b0"] == sum(record.attempts - 1 for record in relay.finished.records)
+        assert told.failures["b0"] > 0
+        assert told.answers["b0"] == 0
+        assert told.failures["b1"] == 0
+        await relay.until_clean()
+
+
+@pytest.mark.parametrize("name", [*UNUSABLE, *BEGUN])
+async def test_the_client_is_told_whose_fault_it_is_where_no_other_backend_is_left(
+    name: str,
+) -> None:
+    reply = (UNUSABLE | BEGUN)[name]
+    async with raw_backend(answers(reply)) as bad, running_relay(bad.target) as relay:
+        relay.dispatcher.conduct = told = Told()
+        relay.backends[0].reports_due = 1000
+        for code, text in await ask(relay, 2):
+            assert code is grpc.StatusCode.INTERNAL
+            assert "backend b0 (grpc) broke the protocol" in text
+            assert "without exactly one whole message" in text
+        assert (told.answers["b0"], told.failures["b0"]) == (0, 2)
+        assert {record.reason for record in relay.finished.records} == {Reason.UPSTREAM_PROTOCOL}
+        port = relay.backends[0].ports[1]
+        assert port is not None
+        assert port.codes == {}
+        assert port.failures == {"upstream_protocol": 2}
+        await relay.until_clean()
+
+
+@pytest.mark.parametrize("protocol_of", ["no message", "half a message", "refused"])
+async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> None:
+    refused: dict[str, Reply] = {"refused": lambda stream: rst(stream, REFUSED_STREAM)}
+    reply = (UNUSABLE | refused)[protocol_of]
+    facts = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
+    plan = Plan(limits={}, default=LaneLimit(4, instances=4))
+    routes = {b"m": ModelRoute(facts=facts, is_uniform=True, plan=plan)}
+    async with (
+        raw_backend(answers(reply)) as bad,
+        raw_backend(answers(good)) as fine,
+        running_relay(bad.target, fine.target) as relay,
+    ):
+        relay.dispatcher.conduct = told = Told()
+        relay.pool.publish(replace(snapshot_of(relay.backends), routes=routes))
+        found = await ask(relay, 100)
+        assert found.count((grpc.StatusCode.OK, "")) == 100
+        # It is tried again as its penalty fades, and that is told to who judges backends.
+        assert 0 < told.failures["b0"] < 40
+        await relay.until_clean()
+
+
+async def test_a_response_with_an_error_status_needs_no_message() -> None:
+    status = [(b"grpc-status", b"3"), (b"grpc-message", b"bad input")]
+    async with (
+        raw_backend(answers(lambda s: head(s) + headers(s, status, end=True))) as backend,
+        running_relay(backend.target) as relay,
+    ):
+        relay.dispatcher.conduct = told = Told()
+        assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "bad input")] * 2
+        assert told.failures["b0"] == 0
+        await relay.until_clean()
+
+
+async def test_a_response_without_a_status_speaks_against_its_backend() -> None:
+    async with (
+        raw_backend(answers(lambda s: head(s) + data(s, GOOD, end=True))) as backend,
+        running_relay(backend.target) as relay,
+    ):
+        relay.dispatcher.conduct = told = Told()
+        for code, _ in await ask(relay, 2):
+            assert code is not grpc.StatusCode.OK
+        assert told.failures["b0"] == 2
+        await relay.until_clean()
+
+
+_INFER = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+EMPTY = {
+    "a length of 0": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    "no chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+}
+
+
+def says(answer: bytes) -> Callable[[Http1Peer], Awaitable[None]]:
+    """Answer every request over HTTP/1.1 so."""
+
+    async def script(peer: Http1Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(answer)
+
+    return script
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("has_other", [True, False])
+async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other: bool) -> None:
+    async with AsyncExitStack() as stack:
+        backends = [await stack.enter_async_context(scripted_backend(says(EMPTY[name])))]
+        if has_other:
+            fine = scripted_backend(says(reply(b"{}")))
+            backends.append(await stack.enter_async_context(fine))
+        targets = [backend.target for backend in backends]
+        relay = await stack.enter_async_context(running_http1_relay(*targets))
+        relay.dispatcher.conduct = told = Told()
+        async with raw_client(relay.port) as client:
+            for _ in range(4):
+                await client.send(_INFER)
+                answer = await client.answer("POST")
+                assert answer.status == (200 if has_other else 502)
+                assert answer.body == b"{}" if has_other else b"status 200 without" in answer.body
+        assert told.failures["b0"] > 0
+        await eventually(lambda: not any(relay.leftovers().values()))

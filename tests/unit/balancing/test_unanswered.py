@@ -1,0 +1,236 @@
+"""Requests that a backend never answers hold back others for a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from lb.balancing.schedule import QueueScheduler
+from lb.balancing.unanswered import LOST_S, patience_s
+from lb.domain.backend import Backend
+from lb.domain.schedule import NO_DEADLINE, Ending, LaneLimit, Plan, Ticket
+from tests.fakes.backends import make_backend
+
+TOOK_S = 0.005
+LIMITS = {
+    "a limit of 1": LaneLimit(1),
+    "a limit of 2": LaneLimit(2),
+    "found by itself": LaneLimit(1, is_auto=True),
+    "two instances": LaneLimit(2, is_auto=True, instances=2),
+    "batches": LaneLimit(8, is_auto=True, max_batch=4),
+    "adaptive": LaneLimit(1, is_adaptive=True),
+}
+
+
+class World:
+    """A scheduler and its backends, each of which answers at once what it answers at all."""
+
+    def __init__(self, limit: LaneLimit, count: int = 1) -> None:
+        self.scheduler = QueueScheduler()
+        self.lost: list[Ticket] = []
+        self.scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
+        self.backends = tuple(make_backend(f"b{number}") for number in range(count))
+        self.plan = Plan(limits={}, default=limit)
+        self.now = 100.0
+        self.served = 0
+        self.unanswerable: set[Ticket] = set()
+        self.running: list[Ticket] = []
+        for _ in range(40 * count):
+            self.ask()
+            self.run(0.1)
+
+    def ask(self, *, is_answered: bool = True, eligible: tuple[Backend, ...] = ()) -> Ticket:
+        ticket = Ticket(b"m", b"", self.plan, eligible or self.backends, self.now)
+        if not is_answered:
+            self.unanswerable.add(ticket)
+        if self.scheduler.offer(ticket, self.now) is not None:
+            self._began(ticket)
+        return ticket
+
+    def _began(self, ticket: Ticket) -> None:
+        assert ticket.backend is not None
+        ticket.backend.in_flight += 1
+        self.running.append(ticket)
+
+    def over(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
+        self.running.remove(ticket)
+        assert ticket.backend is not None
+        ticket.backend.in_flight -= 1
+        self.scheduler.over(ticket, self.now, ending)
+
+    def _turn(self) -> None:
+        while (ticket := self.scheduler.next_due(self.now)) is not None:
+            self._began(ticket)
+
+    def run(self, seconds: float, *, stops: Callable[[], bool] = bool) -> None:
+        """Let time pass; wakes are kept and each good request takes `TOOK_S`."""
+        end = self.now + seconds
+        while not stops():
+            ends = [
+                (ticket.began_at + TOOK_S, ticket.number, ticket)
+                for ticket in self.running
+                if ticket not in self.unanswerable
+            ]
+            ended_at = min(ends)[0] if ends else NO_DEADLINE
+            at = min(ended_at, self.scheduler.wake_at)
+            if at > end:
+                break
+            self.now = max(self.now, at)
+            if at == ended_at:
+                self.over(min(ends)[2])
+                self.served += 1
+            self._turn()
+        self.now = max(self.now, end) if not stops() else self.now
+
+    @property
+    def in_flight(self) -> int:
+        return sum(lane.in_flight for lane in self.scheduler.lanes())
+
+
+@pytest.fixture(params=LIMITS)
+def limit(request: pytest.FixtureRequest) -> LaneLimit:
+    return LIMITS[request.param]
+
+
+def test_patience_is_a_multiple_and_at_least_a_second() -> None:
+    assert patience_s(0.001) == LOST_S
+    assert patience_s(10.0) == 50.0
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("lost", [1, 2, 5])
+def test_requests_that_are_never_answered_do_not_hold_back_others(
+    limit: LaneLimit, count: int, lost: int
+) -> None:
+    world = World(limit, count)
+    for _ in range(lost):
+        world.ask(is_answered=False)
+    good = [world.ask() for _ in range(20)]
+    world.run(LOST_S * 5 * lost + 1.0)
+    assert all(ticket.backend is None and not ticket.is_waiting for ticket in good)
+    # From now on it is as if they were not there.
+    for _ in range(20):
+        asked_at, served = world.now, world.served
+        world.ask()
+        world.run(1.0, stops=lambda served=served: world.served > served)  # type: ignore[misc]
+        assert world.now - asked_at < 0.1
+    assert world.in_flight == lost - len(world.lost)
+
+
+def test_lost_requests_count_neither_as_load_nor_toward_the_limit() -> None:
+    world = World(LaneLimit(1))
+    first = world.ask(is_answered=False)
+    world.ask()
+    world.run(LOST_S + 0.1)
+    assert world.lost == [first]
+    assert world.in_flight == 0
+
+
+def test_one_more_request_at_a_time_begins_beside_overdue_ones() -> None:
+    world = World(LaneLimit(1))
+    world.ask(is_answered=False)
+    more = [world.ask(is_answered=False) for _ in range(10)]
+    begun_at = []
+    for _ in range(2000):
+        world.run(0.01)
+        begun_at += [world.now] * (len(world.running) - 1 - len(begun_at))
+    assert 4 <= len(begun_at) <= 7
+    gaps = [after - before for before, after in pairwise(begun_at)]
+    assert all(gap > LOST_S for gap in gaps)
+    assert max(gaps) < 4.5 * LOST_S
+    assert sum(ticket.is_waiting for ticket in more) == 10 - len(begun_at)
+
+
+def test_a_backend_that_goes_on_answering_has_lost_nothing() -> None:
+    """Everything in flight may be overdue where all has become slower."""
+    world = World(LaneLimit(4))
+    slow = [world.ask() for _ in range(4)]
+    world.unanswerable.update(slow)
+    waiting = world.ask()
+    for ticket in slow[:-1]:
+        world.now += 0.9
+        world.over(ticket)
+        world._turn()
+    assert world.lost == []
+    assert waiting.backend is not None
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_a_lost_request_may_be_answered_after_all(limit: LaneLimit, ending: Ending) -> None:
+    world = World(limit)
+    lost = world.ask(is_answered=False)
+    while not world.lost:
+        world.ask()
+        world.run(0.1)
+    assert world.lost == [lost]
+    before = world.in_flight
+    world.over(lost, ending)
+    assert lost.backend is None
+    assert world.in_flight == before
+    # It may go again like any other.
+    world.unanswerable.clear()
+    lost.tried = ()
+    assert world.scheduler.offer(lost, world.now) is not None
+    world._began(lost)
+    world.run(1.0)
+    assert world.in_flight == 0
+
+
+def test_an_answer_to_an_earlier_request_proves_nothing() -> None:
+    world = World(LaneLimit(3))
+    first, second = world.ask(is_answered=False), world.ask(is_answered=False)
+    world.run(3.0)
+    world.over(second)
+    assert world.lost == []
+    assert world.in_flight == 1
+    world.over(first)
+    assert world.in_flight == 0
+
+
+@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.NEITHER])
+def test_only_a_good_answer_proves_something(ending: Ending) -> None:
+    world = World(LaneLimit(1))
+    world.ask(is_answered=False)
+    further = world.ask(is_answered=False)
+    world.run(LOST_S + 0.1)
+    world.over(further, ending)
+    assert world.lost == []
+
+
+def test_a_request_that_began_in_a_lane_of_another_kind_is_found_lost() -> None:
+    world = World(LaneLimit(1))
+    lost = world.ask(is_answered=False)
+    world.plan = Plan(limits={}, default=LaneLimit(2, max_batch=2, is_auto=True))
+    for _ in range(40):
+        world.ask()
+        world.run(0.1)
+    assert world.lost == [lost]
+    assert world.in_flight == 0
+    world.over(lost)
+    assert world.in_flight == 0
+
+
+def test_many_backends_are_found_out_as_well() -> None:
+    world = World(LaneLimit(1), 20)
+    for backend in world.backends:
+        world.ask(is_answered=False, eligible=(backend,))
+    world.run(0.5)
+    good = [world.ask() for _ in range(100)]
+    world.run(5.0)
+    assert all(ticket.backend is None and not ticket.is_waiting for ticket in good)
+    assert world.lost
+
+
+def test_lost_requests_may_outlive_all_that_is_known_of_their_model() -> None:
+    world = World(LaneLimit(1))
+    lost = world.ask(is_answered=False)
+    world.ask()
+    world.run(2.0)
+    assert world.lost == [lost]
+    world.scheduler.forget(world.backends[0])
+    world.scheduler.follow(lambda _ticket: None, world.now)
+    assert not list(world.scheduler.lanes())
+    world.over(lost, Ending.NEITHER)
+    assert lost.backend is None
