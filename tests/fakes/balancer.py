@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from lb.domain.schedule import LaneView
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
@@ -25,6 +26,10 @@ class Balancer:
     def accepted(self) -> int:
         """Connections of clients so far."""
         return sum(traffic.accepted for traffic in self.product.meter.traffic)
+
+    def lanes(self) -> list[LaneView]:
+        """What is known of each scheduled model on each backend."""
+        return list(self.product.dispatcher.queue.scheduler.lanes())
 
     def address(self, listener: str) -> str:
         """HOST:PORT of a listener."""
