@@ -432,6 +432,9 @@ class Relay:
             Http2Relay(*shared, traffic[AppProtocol.GRPC], _http2_options(http2)),
         )
         self.form = form
+        self.flush = self.parts.http2.flush
+        """Writes what HTTP/2 connections have collected, as at the end of a loop iteration. Not a
+        method, since benchmarks count calls."""
         self.queue = QueueView(dispatcher)
 
     # Connections without sockets
@@ -489,10 +492,6 @@ class Relay:
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
         Link.data_received(link, b"")
-
-    def flush(self) -> None:
-        """Write what HTTP/2 connections have collected, as at the end of a loop iteration."""
-        self.parts.http2.flush()
 
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
