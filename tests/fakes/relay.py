@@ -19,7 +19,7 @@ from typing import Any
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
 from lb.balancing.schedule import QueueScheduler
-from lb.balancing.sequences import Affinity
+from lb.balancing.sequences import Affinity, SequenceTable
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -29,15 +29,17 @@ from lb.domain.backend import (
     BackendTls,
     parse_address,
 )
+from lb.domain.errors import RequestRefused
 from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ModelRoute, Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.pool import ModelRoute, OutcomeSink, Placement, Policy, PoolRef, PoolSnapshot
 from lb.domain.schedule import LaneView, Ticket
-from lb.domain.sequence import SequenceKey
+from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.hedging import Hedger
@@ -52,11 +54,13 @@ from lb.proxy.patience import AttemptTimes, Patience
 from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import Reruns
 from lb.proxy.sniff import Sniffer
+from lb.proxy.steps import Steps
 from lb.proxy.unheard import Unheard
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.record import RequestRecord
+from lb.telemetry.record import RequestRecord, RequestSink
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
+from tests.fakes.records import INFER
 from tests.reference.http2_receive import receive_plainly
 
 Clock = Callable[[], float]
@@ -387,6 +391,7 @@ class Relay:
         form: Form = USUAL,
         identity: bytes = b"",
         forgets: bool = False,
+        sink: RequestSink | None = None,
     ) -> None:
         """
         Args:
@@ -402,6 +407,7 @@ class Relay:
             form: of HTTP/2 connections.
             identity: ours in hop markers; empty: requests get none.
             forgets: finished requests are counted alone, and outcomes are not remembered.
+            sink: is told of finished requests instead of us.
         """
         self.backends = backends
         self.pool = PoolRef(snapshot or snapshot_of(backends))
@@ -413,7 +419,7 @@ class Relay:
         dispatcher = Dispatcher(
             self.pool,
             _IgnoredOutcomes() if forgets else self.outcomes,
-            self.finished.meter if forgets else self.finished,
+            sink or (self.finished.meter if forgets else self.finished),
             clock=clock,
             ledger=self.ledger,
             max_attempts=3,
@@ -702,6 +708,74 @@ class Relay:
         """Close all connections, requests under way included."""
         await self.parts.http1.aclose()
         await self.parts.http2.aclose()
+
+
+class Placed:
+    """A request that a `Desk` has sent to a backend."""
+
+    def __init__(self, exchange: Exchange, backend: Backend) -> None:
+        self.exchange = exchange
+        self.backend = backend
+
+
+class Desk:
+    """Places requests of a published pool, without connections."""
+
+    def __init__(
+        self, pool: PoolRef, outcomes: OutcomeSink, clock: Clock, *, max_sequences: int
+    ) -> None:
+        self._clock = clock
+        self._dispatcher = Dispatcher(
+            pool, outcomes, Finished(), clock=clock, ledger=Ledger(2**20), max_attempts=3
+        )
+        self._dispatcher.steps = Steps(SequenceTable(limit=max_sequences))
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have begun and not finished."""
+        return self._dispatcher.open_exchanges
+
+    def begin(self, protocol: AppProtocol) -> Placed | None:
+        """Begin an inference; None: it was refused."""
+        exchange = self._exchange(protocol)
+        self._dispatcher.begin(exchange)
+        try:
+            backend = self._dispatcher.place(exchange)
+        except RequestRefused:
+            self._dispatcher.finish(exchange)
+            return None
+        assert backend is not None, "nothing is queued"
+        return Placed(exchange, backend)
+
+    def answer(self, placed: Placed) -> None:
+        """The backend has answered well."""
+        now = self._clock()
+        self._dispatcher.attempt_ended(placed.exchange, Outcome.ANSWERED, 200, now)
+        self._dispatcher.finish(placed.exchange, None, now)
+
+    def lose(self, placed: Placed) -> None:
+        """The connection to the backend was lost."""
+        self._dispatcher.attempt_ended(placed.exchange, Outcome.LOST)
+        self._dispatcher.finish(placed.exchange)
+
+    def step(self, sequence: SequenceStep) -> Backend | None:
+        """Place a step of a sequence, which is answered at once; None: it was refused."""
+        exchange = self._exchange(AppProtocol.GRPC)
+        exchange.particulars = Particulars()
+        exchange.particulars.step = sequence
+        try:
+            backend = self._dispatcher.place(exchange)
+        except RequestRefused:
+            return None
+        self._dispatcher.attempt_ended(exchange, Outcome.ANSWERED, 0, self._clock())
+        return backend
+
+    def home_of(self, key: SequenceKey) -> Backend | None:
+        """The backend that a sequence is bound to."""
+        return self._dispatcher.steps.table.backend_of(key)
+
+    def _exchange(self, protocol: AppProtocol) -> Exchange:
+        return Exchange(protocol, INFER, "10.9.9.9:1", self._clock())
 
 
 class RunningRelay(Relay):

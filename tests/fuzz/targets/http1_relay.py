@@ -71,7 +71,7 @@ class _World:
 
     def client_says(self, data: bytes) -> None:
         """Bytes arrive, or their end, and everything that follows from them happens."""
-        if not len(self.sides.relay.upstreams):
+        if not self.sides.idle_upstreams:
             self.upstreams.append(_Upstream(self.sides))
         if not self.client.ended and not self.server.eof:
             if data:
@@ -82,7 +82,7 @@ class _World:
             pass
 
     def _work(self, upstream: _Upstream) -> bool:
-        if not len(self.sides.relay.upstreams):
+        if not self.sides.idle_upstreams:
             self.upstreams.append(_Upstream(self.sides))
         worked = upstream.work()
         self.requests += upstream.requests
@@ -102,10 +102,10 @@ class _World:
         sides = self.sides
         await sides.tasks.aclose()
         sides.timers.close()
-        assert sides.dispatcher.open_exchanges == 0
+        assert sides.open_requests == 0
         assert sides.in_flight == 0
         assert (sides.ledger.held, len(sides.ledger)) == (0, 0)
-        assert sides.relay.downstream_connections == sides.relay.upstream_connections == 0
+        assert sides.client_connections == sides.upstream_connections == 0
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -150,7 +150,7 @@ async def _of_backend(pieces: list[bytes], method: bytes) -> tuple[Any, ...]:
     client.lose()
     await sides.tasks.aclose()
     sides.timers.close()
-    assert sides.dispatcher.open_exchanges == sides.in_flight == sides.ledger.held == 0
+    assert sides.open_requests == sides.in_flight == sides.ledger.held == 0
     return answer
 
 
