@@ -12,6 +12,7 @@ from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
+from tests.fakes.relay import lanes_of
 
 
 class Balancer:
@@ -29,7 +30,7 @@ class Balancer:
 
     def lanes(self) -> list[LaneView]:
         """What is known of each scheduled model on each backend."""
-        return list(self.product.dispatcher.queue.scheduler.lanes())
+        return lanes_of(self.product)
 
     def address(self, listener: str) -> str:
         """HOST:PORT of a listener."""

@@ -23,6 +23,10 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.ended = ""
         """`close` or `abort` once that was called."""
+        self.is_lost = False
+        """The connection is gone, and its protocol knows."""
+        self.is_half_closed = False
+        """A test says that the peer sends nothing more."""
         self.eof_sent = False
         self.high = 0
 
@@ -64,6 +68,7 @@ class FakeTransport(asyncio.Transport):
 
     def lose(self, error: Exception | None = None) -> None:
         """The connection is gone, as the loop would report it."""
+        self.is_lost = True
         self.protocol.connection_lost(error)
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
@@ -34,7 +34,7 @@ from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
 from lb.domain.pool import ModelRoute, OutcomeSink, Placement, Policy, PoolRef, PoolSnapshot
-from lb.domain.schedule import LaneView, Ticket
+from lb.domain.schedule import LaneView, Scheduler, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -44,6 +44,7 @@ from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.hedging import Hedger
 from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.heads import HeadReader
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.client import ClientLink
@@ -58,10 +59,14 @@ from lb.proxy.steps import Steps
 from lb.proxy.unheard import Unheard
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink
+from lb.wire.http1.limits import HeadLimits
 from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
 from tests.fakes.records import INFER
 from tests.reference.http2_receive import receive_plainly
+
+if TYPE_CHECKING:
+    from lb.runtime.wiring import Product
 
 Clock = Callable[[], float]
 Options = Mapping[str, Any]
@@ -124,6 +129,18 @@ def _http2_options(given: Any) -> Http2Options:
 def named_policy(name: str) -> Policy:
     """A policy of the product, by the name that the configuration uses."""
     return make_policy(name, Random(1))
+
+
+def new_scheduler() -> Scheduler:
+    """The scheduler of the product."""
+    return QueueScheduler()
+
+
+def head_lookups(limits: HeadLimits) -> tuple[Callable[[bytes], object], Callable[[bytes], object]]:
+    """Two ways to look up the head of an HTTP/1.1 request: one for heads that were seen before, and
+    one that parses the others."""
+    reader = HeadReader(limits)
+    return reader.known_request, reader.request
 
 
 def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapshot:
@@ -442,6 +459,7 @@ class Relay:
         """Writes what HTTP/2 connections have collected, as at the end of a loop iteration. Not a
         method, since benchmarks count calls."""
         self.queue = QueueView(dispatcher)
+        self._patience: Patience | None = None
 
     # Connections without sockets
 
@@ -683,8 +701,6 @@ class Relay:
             self._patience = Patience(self.timers, self.parts.dispatcher.clock, self._under_way)
         self._patience.use(AttemptTimes(common=common_s))
 
-    _patience: Patience | None = None
-
     def hedge(self, rules: HedgeRules) -> HedgeView:
         """Send hedges from now on."""
 
@@ -834,6 +850,33 @@ class RunningRelay(Relay):
 class _IgnoredOutcomes:
     def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
         """There is no control plane."""
+
+
+def lanes_of(product: Product) -> list[LaneView]:
+    """What a whole product knows of each scheduled model on each backend."""
+    return list(product.dispatcher.queue.scheduler.lanes())
+
+
+def relay_configuration(product: Product) -> dict[str, Any]:
+    """What the relay of a whole product was told by its settings, to be compared."""
+    dispatcher = product.dispatcher
+    table, reruns = dispatcher.steps.table, dispatcher.reruns
+    return {
+        "http1": product.http1.options,
+        "http2": product.http2.options,
+        "fan_out": product.fan_out.options,
+        "kinds": (product.http1.kinds, product.http2.kinds),
+        "crowd": (product.http1.crowd.limit, product.http2.crowd.limit),
+        "attempts": dispatcher.max_attempts,
+        "sequences": (table.limit, table.affinity, table.bound),
+        "gates": dispatcher.gate is product.access.gate,
+        "sink": type(dispatcher.requests).__name__,
+        "budget": (reruns.budget.share, reruns.budget.floor),
+        "never": reruns.never,
+        "patience": product.patience.times,
+        "hedging": product.hedger.rules,
+        "queue": dispatcher.queue.options,
+    }
 
 
 @asynccontextmanager

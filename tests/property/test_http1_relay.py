@@ -87,8 +87,6 @@ class _World:
         self.clients = [self.sides.client() for _ in range(3)]
         self.backends: list[tuple[asyncio.Protocol, FakeTransport]] = []
         self.gone: set[FakeTransport] = set()
-        self.half_closed: set[FakeTransport] = set()
-        """Those of clients that send nothing more."""
 
     def _settle(self) -> None:
         """Report what was closed, replace it, and provide an idle connection."""
@@ -99,7 +97,7 @@ class _World:
         for connection, transport in tuple(self.backends):
             if transport.ended:
                 self._lose(transport, None)
-            if transport in self.gone:
+            if transport.is_lost:
                 self.backends.remove((connection, transport))
         if not self.sides.idle_upstreams:
             self.backends.append(self.sides.upstream())
@@ -115,7 +113,7 @@ class _World:
         server, client = self.clients[who]
         busy = [pair for pair in self.backends if self.sides.serving(pair[0]) is not None]
         connection, backend = (busy or self.backends)[who % len(busy or self.backends)]
-        if what == "client says" and client.reading and client not in self.half_closed:
+        if what == "client says" and client.reading and not client.is_half_closed:
             server.data_received(data)
         elif what == "backend says" and backend.reading:
             connection.data_received(data)
@@ -133,8 +131,8 @@ class _World:
     def _client_event(self, what: str, server: asyncio.Protocol, client: FakeTransport) -> None:
         if what == "client lost":
             client.ended = "abort"
-        elif what == "client eof" and client not in self.half_closed:
-            self.half_closed.add(client)
+        elif what == "client eof" and not client.is_half_closed:
+            client.is_half_closed = True
             server.eof_received()
         elif what == "client full":
             client.waiting = 5000
