@@ -422,7 +422,7 @@ async def test_a_client_may_close_its_half_and_gets_its_answer(world: World) -> 
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target) as relay,
+        running_http1_relay(backend.target, options={"aborts_on_half_close": False}) as relay,
         tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
