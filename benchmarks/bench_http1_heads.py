@@ -9,10 +9,10 @@ import itertools
 import time
 from collections.abc import Callable
 
-from lb.proxy.http1.heads import HeadReader
 from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import parse_request_head
 from lb.wire.http1.response import parse_response_head
+from tests.fakes.relay import head_lookups
 from tests.reference import http1_heads as reference
 
 ROUNDS = 7
@@ -51,18 +51,18 @@ def cost(call: Callable[[], object]) -> float:
 
 def known(head: bytes) -> Callable[[], object]:
     """Find a head by its bytes, as they are cut out of a read."""
-    reader = HeadReader(LIMITS)
-    reader.request(head)
+    look_up, parse = head_lookups(LIMITS)
+    parse(head)
     read = head + b"body"
     end = len(head)
-    return lambda: reader.known_request(read[:end])
+    return lambda: look_up(read[:end])
 
 
 def first_time(head: bytes) -> Callable[[], object]:
     """Find out all about a head that differs from all before it in one value."""
-    reader = HeadReader(LIMITS)
+    _, parse = head_lookups(LIMITS)
     numbers = itertools.count()
-    return lambda: reader.request(b"%bX: %08x\r\n\r\n" % (head[:-2], next(numbers)))
+    return lambda: parse(b"%bX: %08x\r\n\r\n" % (head[:-2], next(numbers)))
 
 
 def main() -> None:

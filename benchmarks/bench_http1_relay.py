@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 
 from benchmarks.bench_http1_heads import MESH, SMALL
-from lb.domain.pool import PoolRef
-from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http1.server import ServerConnection
-from tests.fakes.http1_sides import FakeTransport, Sides
+from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
+from tests.fakes.http1_sides import FakeTransport
+from tests.fakes.relay import Relay
 
 EVENT = b"6e\r\n" + b"x" * 108 + b"\n\n\r\n"
 OTHER_EVENT = b"6f\r\n" + b"x" * 109 + b"\n\n\r\n"
@@ -46,16 +45,14 @@ class NoSink:
         """Take it."""
 
 
-def make_sides() -> tuple[Sides, ServerConnection, ClientConnection]:
+def make_sides() -> tuple[Relay, asyncio.Protocol, asyncio.Protocol]:
     """A client and an idle connection to a backend, on transports that forget."""
-    sides = Sides()
-    sides.dispatcher.requests = NoSink()  # type: ignore[assignment]
-    assert isinstance(sides.pool, PoolRef)
-    server = sides.relay.server_protocol()
+    backend = Backend(BackendSpec(name="b", http=parse_address("127.0.0.1:1")))
+    relay = Relay([backend], forgets=True, sink=NoSink())
+    server = relay.server_protocol(AppProtocol.HTTP)
     server.connection_made(Sink(server))
-    connection, _ = sides.upstream()
-    connection.transport = Sink(connection)
-    return sides, server, connection
+    connection = relay.backend_protocol(backend, AppProtocol.HTTP, Sink, is_reused=True)
+    return relay, server, connection
 
 
 def cost(exchange: Callable[[int], None]) -> float:

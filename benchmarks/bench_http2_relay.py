@@ -13,22 +13,13 @@ import cProfile
 import pstats
 import sys
 import time
-from random import Random
 from typing import Any
 
-from lb.balancing.least_loaded import LeastLoaded
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
-from lb.domain.outcome import Outcome
-from lb.domain.pool import Placement, PoolRef, PoolSnapshot
-from lb.net.tasks import TaskOwner
-from lb.net.timers import TimerWheel
-from lb.proxy.dispatch import Dispatcher
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.relay import Http2Options, Http2Relay
-from lb.telemetry.meter import Meter
+from lb.domain.pool import Placement, PoolSnapshot
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
-from lb.wire.ledger import Ledger
+from tests.fakes.relay import Relay, named_policy
 
 CALLS = 20_000
 BATCH = 8
@@ -62,13 +53,6 @@ class CollectingTransport(asyncio.Transport):
         pass
 
     abort = close
-
-
-class IgnoredOutcomes:
-    """An `OutcomeSink` that does nothing."""
-
-    def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
-        raise AssertionError(outcome)
 
 
 def request(stream_id: int, number: int | None, message: bytes | None = None) -> tuple[bytes, ...]:
@@ -107,39 +91,35 @@ def join(calls: list[tuple[bytes, ...]], *, interleaved: bool) -> bytes:
     return b"".join(frame for frames in order for frame in frames)
 
 
-def make_relay() -> tuple[Http2Relay, Backend]:
-    loop = asyncio.get_running_loop()
+def make_relay() -> Relay:
+    """A relay before one backend, of whose models nothing is known."""
     backend = Backend(BackendSpec(name="b", grpc=parse_address("127.0.0.1:1")))
-    policy = LeastLoaded(Random(1))
+    policy = named_policy("least_loaded")
     placement = Placement((backend,), policy.build((backend,)), policy)
-    ref = PoolRef(PoolSnapshot(1, (backend,), (placement, placement)))
-    ledger = Ledger(2**28)
-    meter = Meter()
-    dispatcher = Dispatcher(
-        ref, IgnoredOutcomes(), meter, clock=loop.time, ledger=ledger, max_attempts=3
+    return Relay(
+        [backend],
+        snapshot=PoolSnapshot(1, (backend,), (placement, placement)),
+        clock=asyncio.get_running_loop().time,
+        forgets=True,
     )
-    relay = Http2Relay(
-        dispatcher,
-        TimerWheel(loop),
-        ledger,
-        TaskOwner(),
-        meter.traffic[AppProtocol.GRPC],
-        Http2Options(),
+
+
+def connect(relay: Relay, greeting: bytes) -> tuple[asyncio.Protocol, asyncio.Protocol]:
+    """The protocols of a client's connection and of one to the backend, both greeted."""
+    server = relay.server_protocol(AppProtocol.GRPC)
+    server.connection_made(CollectingTransport())
+    client = relay.backend_protocol(
+        relay.backends[0], AppProtocol.GRPC, lambda _: CollectingTransport()
     )
-    return relay, backend
+    server.data_received(fr.PREFACE + greeting)
+    client.data_received(greeting)
+    return server, client
 
 
 async def run(*, unique: bool, interleaved: bool, profile: bool) -> None:
-    relay, backend = make_relay()
-    server = relay.server_protocol()
-    server.connection_made(CollectingTransport())
-    pool = relay.pool(backend)
-    client = ClientLink(pool)
-    client.connection_made(CollectingTransport())
-    pool.links.append(client)
+    relay = make_relay()
     greeting = fr.settings({}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
-    server.data_received(fr.PREFACE + greeting)
-    client.data_received(greeting)
+    server, client = connect(relay, greeting)
     reads = []
     for start in range(0, CALLS, BATCH):
         numbers = range(start, start + BATCH)
@@ -163,8 +143,8 @@ async def run(*, unique: bool, interleaved: bool, profile: bool) -> None:
         relay.flush()
     took = time.process_time() - began
     profiler.disable()
-    assert relay.dispatcher.open_exchanges == 0
-    assert backend.port(AppProtocol.GRPC).codes == {0: CALLS}
+    assert relay.open_requests == 0
+    assert relay.backends[0].port(AppProtocol.GRPC).codes == {0: CALLS}
     name = "never-repeating heads" if unique else "repeating heads"
     if interleaved:
         name += ", streams interleaved"

@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 from random import Random
 from time import thread_time
 
-from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Ticket
 from lb.wire.grpc.message import frame_message
+from tests.fakes.relay import new_scheduler
 
 CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
 """Backends, and requests that wait."""
@@ -64,7 +64,7 @@ class Desk:
             Backend(BackendSpec(name=f"b{at}", http=address)) for at in range(count)
         )
         self.plan = PLAN
-        self.scheduler = QueueScheduler()
+        self.scheduler = new_scheduler()
         self.under_way: list[tuple[float, int, Ticket]] = []
         """Heap of when each will end."""
         self.free_at = dict.fromkeys(self.backends, 0.0)

@@ -14,11 +14,10 @@ import sys
 import time
 from dataclasses import replace
 
-from benchmarks.bench_http2_relay import CollectingTransport, make_relay
+from benchmarks.bench_http2_relay import connect, make_relay
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import LaneLimit, Plan
-from lb.proxy.http2.client import ClientLink
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
 
@@ -57,20 +56,12 @@ def routes_of(kind: str) -> dict[bytes, ModelRoute]:
 
 
 async def run(size: int, other_size: int, *, kind: str, profile: bool) -> None:
-    relay, backend = make_relay()
+    relay = make_relay()
     routes = routes_of(kind)
     if routes:
-        pool_ref = relay.dispatcher.pool
-        pool_ref.publish(replace(pool_ref.current, routes=routes))
-    server = relay.server_protocol()
-    server.connection_made(CollectingTransport())
-    pool = relay.pool(backend)
-    client = ClientLink(pool)
-    client.connection_made(CollectingTransport())
-    pool.links.append(client)
+        relay.pool.publish(replace(relay.pool.current, routes=routes))
     greeting = fr.settings({4: 2**31 - 1}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
-    server.data_received(fr.PREFACE + greeting)
-    client.data_received(greeting)
+    server, client = connect(relay, greeting)
     ids = range(1, 2 * STREAMS, 2)
     server.data_received(b"".join(map(head, ids)))
     ups = [
@@ -103,7 +94,7 @@ async def run(size: int, other_size: int, *, kind: str, profile: bool) -> None:
     client.data_received(
         b"".join(fr.header_frames(n, ok, end_stream=True, frame_size=16384) for n in ids)
     )
-    assert relay.dispatcher.open_exchanges == 0
+    assert relay.open_requests == 0
     relay.timers.close()
 
 

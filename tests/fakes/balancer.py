@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from lb.domain.schedule import LaneView
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
+from tests.fakes.relay import lanes_of
 
 
 class Balancer:
@@ -25,6 +27,10 @@ class Balancer:
     def accepted(self) -> int:
         """Connections of clients so far."""
         return sum(traffic.accepted for traffic in self.product.meter.traffic)
+
+    def lanes(self) -> list[LaneView]:
+        """What is known of each scheduled model on each backend."""
+        return lanes_of(self.product)
 
     def address(self, listener: str) -> str:
         """HOST:PORT of a listener."""

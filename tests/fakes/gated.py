@@ -15,14 +15,17 @@ from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.queue import Queue
 from lb.telemetry.record import RequestRecord
 from tests.fakes.grpc_server import grpc_channel, path
 from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
-from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
+from tests.fakes.relay import (
+    Options,
+    QueueView,
+    RunningRelay,
+    running_http1_relay,
+    running_relay,
+    snapshot_of,
+)
 
 _PATIENCE_S = 10.0
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
@@ -96,14 +99,14 @@ class Side:
     unavailable: int
     protocol: AppProtocol
 
-    def __init__(self, relay: RunningRelay | RunningHttp1Relay, gates: list[Gated]) -> None:
+    def __init__(self, relay: RunningRelay, gates: list[Gated]) -> None:
         self.relay = relay
         self.gates = gates
         self.tasks: list[asyncio.Task[Outcome]] = []
 
     @property
-    def queue(self) -> Queue:
-        return self.relay.dispatcher.queue
+    def queue(self) -> QueueView:
+        return self.relay.queue
 
     @property
     def records(self) -> list[RequestRecord]:
@@ -138,7 +141,7 @@ class Side:
 
     async def asked(self, name: str, **more: object) -> asyncio.Task[Outcome]:
         """As `ask`, until it runs or waits."""
-        before = self.relay.dispatcher.open_exchanges, len(self.queue), len(self.seen)
+        before = self.relay.open_requests, len(self.queue), len(self.seen)
         task = self.ask(name, **more)
 
         def is_there() -> bool:
@@ -157,10 +160,10 @@ class Side:
 
     async def until_clean(self) -> None:
         """Nothing is left of any request."""
-        await until(lambda: not any(self.relay.leftovers().values()), "nothing is left")
+        await until(self.relay.is_clean, "nothing is left")
         assert len(self.queue) == 0
-        assert self.queue._held == 0
-        assert not any(lane.in_flight for lane in self.queue.scheduler.lanes())
+        assert self.queue.reserved == 0
+        assert not any(self.queue.in_flight)
 
 
 class GrpcSide(Side):
@@ -222,7 +225,7 @@ async def gated_grpc(gate: Gated) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def grpc_side(count: int = 1, options: Http2Options | None = None) -> AsyncIterator[Side]:
+async def grpc_side(count: int = 1, options: Options | None = None) -> AsyncIterator[Side]:
     """A gRPC relay before `count` backends."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
@@ -288,12 +291,12 @@ async def gated_http(gate: Gated) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def http_side(count: int = 1, options: Http1Options | None = None) -> AsyncIterator[Side]:
+async def http_side(count: int = 1, options: Options | None = None) -> AsyncIterator[Side]:
     """An HTTP/1.1 relay before `count` backends."""
     gates = [Gated() for _ in range(count)]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(gated_http(gate)) for gate in gates]
-        options = options or Http1Options(deadline_header=b"x-timeout")
+        options = options or {"deadline_header": b"x-timeout"}
         relay = await stack.enter_async_context(running_http1_relay(*targets, options=options))
         side = HttpSide(relay, gates)
         yield side

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from random import Random
 from typing import Any
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind, BackendSpec, parse_address
-from lb.domain.pool import PoolRef
-from lb.net.tasks import TaskOwner
-from lb.net.timers import TimerWheel
-from lb.proxy.dispatch import Dispatcher
-from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http1.server import ServerConnection
-from lb.proxy.reruns import Reruns
-from lb.wire.ledger import Ledger
 from tests.fakes.clock import FakeLoop
-from tests.fakes.relay import Finished, Outcomes, snapshot_of
+from tests.fakes.relay import Options, Relay
 
 
 class FakeTransport(asyncio.Transport):
@@ -34,6 +23,10 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.ended = ""
         """`close` or `abort` once that was called."""
+        self.is_lost = False
+        """The connection is gone, and its protocol knows."""
+        self.is_half_closed = False
+        """A test says that the peer sends nothing more."""
         self.eof_sent = False
         self.high = 0
 
@@ -75,77 +68,68 @@ class FakeTransport(asyncio.Transport):
 
     def lose(self, error: Exception | None = None) -> None:
         """The connection is gone, as the loop would report it."""
+        self.is_lost = True
         self.protocol.connection_lost(error)
 
 
-class Sides:
+class Sides(Relay):
     """A relay whose connections are made by hand."""
 
     def __init__(
         self,
-        options: Http1Options | None = None,
+        options: Options | None = None,
         *,
         backends: int = 1,
         kind: BackendKind = BackendKind.TRITON,
         ceiling: int = 1 << 20,
+        loop: FakeLoop | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        """
+        Args:
+            options: values of the HTTP/1.1 side.
+            backends: how many there are.
+            kind: of the backends.
+            ceiling: bytes that may be held.
+            loop: has all clocks and timers; otherwise timers are real and the clock is `now`.
+        """
         self.now = 1000.0
-        self.backends = [
-            Backend(BackendSpec(name=f"b{at}", http=parse_address("127.0.0.1:1"), kind=kind))
-            for at in range(backends)
-        ]
-        self.pool = PoolRef(snapshot_of(self.backends))
-        self.outcomes = Outcomes()
-        self.finished = Finished()
-        self.ledger = Ledger(ceiling)
-        self.tasks = TaskOwner()
-        self.dispatcher = Dispatcher(
-            self.pool,
-            self.outcomes,
-            self.finished,
-            clock=lambda: self.now,
-            ledger=self.ledger,
-            max_attempts=3,
-        )
-        self.waits = FakeLoop(self.now)
-        """Of requests that go again, alone."""
-        self.dispatcher.reruns = Reruns(
-            self.pool, self.waits.time, schedule=self.waits.call_later, rng=Random(1)
+        self.waits = FakeLoop(self.now) if loop is None else loop
+        """For retries alone, unless `loop` was given."""
+        super().__init__(
+            [
+                Backend(BackendSpec(name=f"b{at}", http=parse_address("127.0.0.1:1"), kind=kind))
+                for at in range(backends)
+            ],
+            http1=options,
+            ceiling=ceiling,
+            clock=(lambda: self.now) if loop is None else loop.time,
+            timers=None if loop is None else loop.wheel(),
+            retry_loop=self.waits,
         )
         self.traffic = self.finished.meter.traffic[AppProtocol.HTTP]
-        self.timers = TimerWheel(loop)
-        self.relay = Http1Relay(
-            self.dispatcher,
-            self.timers,
-            self.ledger,
-            self.tasks,
-            self.traffic,
-            options or Http1Options(),
-        )
+        # For unit tests of these classes.
+        self.relay = self.parts.http1
+        self.dispatcher = self.parts.dispatcher
 
-    def client(self, host: str = "10.1.2.3") -> tuple[ServerConnection, FakeTransport]:
-        """A client that has connected, to an address of its own machine."""
-        server = self.relay.server_protocol()
+    def client(self, host: str = "10.1.2.3") -> tuple[Any, FakeTransport]:
+        """The protocol and the transport of a client that has connected, from `host`."""
+        server = self.server_protocol(AppProtocol.HTTP)
         transport = FakeTransport(server, host)
         server.connection_made(transport)
         return server, transport
 
-    def upstream(self, index: int = 0) -> tuple[ClientConnection, FakeTransport]:
-        """An idle connection to a backend."""
-        backend = self.backends[index]
-        connection = ClientConnection(self.relay, backend, backend.port(AppProtocol.HTTP))
-        transport = FakeTransport(connection)
-        connection.connection_made(transport)
-        connection.is_reused = True
-        self.relay.upstreams.put(connection)
-        return connection, transport
+    def upstream(self, index: int = 0) -> tuple[Any, FakeTransport]:
+        """The protocol and the transport of an idle connection to a backend."""
+        made: list[FakeTransport] = []
 
-    @property
-    def in_flight(self) -> int:
-        """Attempts that the backends are counted for."""
-        return sum(backend.in_flight for backend in self.backends)
+        def connected(connection: asyncio.Protocol) -> FakeTransport:
+            made.append(FakeTransport(connection))
+            return made[0]
+
+        backend = self.backends[index]
+        connection = self.backend_protocol(backend, AppProtocol.HTTP, connected, is_reused=True)
+        return connection, made[0]
 
     def is_clean(self) -> bool:
-        """Nothing is left of any request."""
-        return not (self.in_flight or self.dispatcher.open_exchanges or self.ledger.held)
+        """Nothing is left of any request; closed transports may not have been reported yet."""
+        return not (self.in_flight or self.open_requests or self.ledger.held)

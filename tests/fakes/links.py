@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
+import asyncio
+from typing import Any
 
 from lb.access.gate import Gate
 from lb.domain.backend import AppProtocol
-from lb.domain.pool import PoolRef
-from lb.net.tasks import TaskOwner
-from lb.proxy.dispatch import Dispatcher
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.link import Link
-from lb.proxy.http2.relay import Http2Options, Http2Relay
-from lb.proxy.http2.server import ServerLink
-from lb.proxy.reruns import Reruns
 from lb.wire.http2 import frames as fr
-from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.frames import Frame
-from tests.fakes.relay import Finished, Outcomes, snapshot_of
+from tests.fakes.relay import USUAL, Form, Http2Facts, Options, Relay
 from tests.fakes.transport import FakeTransport
 
 GREETING = fr.settings({}) + fr.SETTINGS_ACK + fr.window_update(0, 2**30)
@@ -41,22 +32,32 @@ def frames_of(data: bytes) -> list[Frame]:
 class Side:
     """One connection of the relay, as its peer has it."""
 
-    def __init__(self, bench: PaperRelay, link: ServerLink | ClientLink) -> None:
-        self.link = link
-        self.transport = FakeTransport()
+    def __init__(
+        self, bench: PaperRelay, link: Any, transport: FakeTransport | None = None
+    ) -> None:
+        """
+        Args:
+            bench: the relay.
+            link: the protocol of its connection; only unit tests may use more of it.
+            transport: where `link` was connected already.
+        """
+        self.link: Any = link
         self._bench = bench
-        link.connection_made(self.transport)
-        bench.relay.flush()
+        if transport is None:
+            transport = FakeTransport()
+            link.connection_made(transport)
+            bench.flush()
+        self.transport = transport
 
     def sends(self, *parts: bytes) -> int:
         """Bytes of the peer arrive in one read. Returns how many turns of the loop they take."""
         self.link.data_received(b"".join(parts))
-        self._bench.relay.flush()
+        self._bench.flush()
         turns = 1
         while not self.transport.reading and not self.transport.is_closing():
             self.transport.resume_reading()
-            Link.data_received(self.link, b"")
-            self._bench.relay.flush()
+            self._bench.read_on(self.link)
+            self._bench.flush()
             turns += 1
         return turns
 
@@ -64,74 +65,68 @@ class Side:
         """The frames that were written since the last time."""
         return frames_of(self.transport.take())
 
+    @property
+    def facts(self) -> Http2Facts:
+        """The relay's state of the connection."""
+        return self._bench.http2_facts(self.link)
+
+    def pause(self) -> None:
+        """The peer takes nothing more."""
+        self.link.pause_writing()
+
+    def resume(self) -> None:
+        """The peer takes something again."""
+        self.link.resume_writing()
+
     def goes(self) -> None:
         """The peer closes the connection."""
         self.link.connection_lost(None)
-        self._bench.relay.flush()
+        self._bench.flush()
 
 
-class PaperRelay:
+class PaperRelay(Relay):
     """A relay, its backends, and everything that counts. Needs a running loop."""
 
     def __init__(
         self,
         *,
         backends: int = 1,
-        options: Http2Options | None = None,
+        options: Options | None = None,
         ceiling: int = 2**24,
         gate: Gate | None = None,
+        form: Form = USUAL,
     ) -> None:
-        self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
         self.loop = FakeLoop()
-        self.outcomes = Outcomes()
-        self.finished = Finished()
-        self.ledger = Ledger(ceiling)
-        self.ref = PoolRef(snapshot_of(self.backends))
-        self.dispatcher = Dispatcher(
-            self.ref,
-            self.outcomes,
-            self.finished,
-            clock=self.loop.time,
-            ledger=self.ledger,
-            max_attempts=3,
+        super().__init__(
+            tuple(make_backend(f"b{number}") for number in range(backends)),
+            http2=options,
+            ceiling=ceiling,
             gate=gate,
+            clock=self.loop.time,
+            timers=self.loop.wheel(),
+            retry_loop=self.loop,
+            form=form,
         )
-        self.dispatcher.reruns = Reruns(
-            self.ref, self.loop.time, schedule=self.loop.call_later, rng=Random(1)
-        )
-        self.timers = self.loop.wheel()
-        self.tasks = TaskOwner()
-        self.relay = Http2Relay(
-            self.dispatcher,
-            self.timers,
-            self.ledger,
-            self.tasks,
-            self.finished.meter.traffic[AppProtocol.GRPC],
-            options or Http2Options(),
-        )
+        self.ref = self.pool
+        # For unit tests of these classes.
+        self.relay = self.parts.http2
+        self.dispatcher = self.parts.dispatcher
 
-    def client(
-        self, greeting: bytes = GREETING, make: Callable[[Http2Relay], ServerLink] = ServerLink
-    ) -> Side:
+    def client(self, greeting: bytes = GREETING) -> Side:
         """A client connects and says `greeting` behind its preface."""
-        side = Side(self, make(self.relay))
+        side = self.silent_client()
         if greeting:
             side.sends(fr.PREFACE, greeting)
         side.gets()
         return side
 
-    def backend(
-        self,
-        number: int = 0,
-        greeting: bytes = GREETING,
-        make: Callable[..., ClientLink] = ClientLink,
-    ) -> Side:
+    def silent_client(self) -> Side:
+        """A client connects, and has said nothing yet."""
+        return Side(self, self.server_protocol(AppProtocol.GRPC))
+
+    def backend(self, number: int = 0, greeting: bytes = GREETING) -> Side:
         """A connection to a backend is made, and the backend says `greeting`."""
-        pool = self.relay.pool(self.backends[number])
-        link = make(pool)
-        side = Side(self, link)
-        pool.discard(link)  # it waits for its greeting no more
-        pool.links.append(link)
+        side = self.silent_backend(number)
         if greeting:
             side.sends(greeting)
         preface = side.transport.written[: len(fr.PREFACE)]
@@ -139,22 +134,17 @@ class PaperRelay:
         side.gets()
         return side
 
+    def silent_backend(self, number: int = 0) -> Side:
+        """A connection to a backend is made, which has said nothing yet."""
+        transport = FakeTransport()
+
+        def connected(_link: asyncio.Protocol) -> FakeTransport:
+            return transport
+
+        link = self.backend_protocol(self.backends[number], AppProtocol.GRPC, connected)
+        return Side(self, link, transport)
+
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[Any]:
         """Downstream connections."""
-        return list(self.relay.servers)
-
-    def leftovers(self) -> dict[str, int]:
-        """Everything that must be zero when no call is under way."""
-        return {
-            "open": self.dispatcher.open_exchanges,
-            "held": self.ledger.held,
-            "holders": len(self.ledger),
-            "in_flight": sum(backend.in_flight for backend in self.backends),
-            "streams": sum(len(link.streams) for link in self.links),
-            "tasks": len(self.tasks),
-        }
-
-    def is_clean(self) -> bool:
-        """Whether no call left anything behind."""
-        return not any(self.leftovers().values())
+        return list(self.parts.http2.servers)

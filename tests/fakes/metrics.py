@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lb.balancing.round_robin import RoundRobin
 from lb.domain.backend import Backend
 from lb.domain.pool import Placement, PoolSnapshot
 from lb.telemetry.collector import (
@@ -23,6 +22,7 @@ from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts
 from lb.telemetry.scaling import ScalingStatus
+from tests.fakes.relay import named_policy
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -34,7 +34,7 @@ def key(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 def make_snapshot(backends: Sequence[Backend]) -> PoolSnapshot:
     """A snapshot in which every backend is eligible for both protocols."""
-    placement = Placement(tuple(backends), None, RoundRobin())
+    placement = Placement(tuple(backends), None, named_policy("round_robin"))
     return PoolSnapshot(1, tuple(backends), (placement, placement))
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.http2.stream_call import StreamCall
 from lb.wire.grpc.message import frame_message
 from tests.fakes.frames import (
     DATA,
@@ -25,6 +23,7 @@ from tests.fakes.frames import (
     request_fields,
 )
 from tests.fakes.links import PaperRelay
+from tests.fakes.relay import Options
 from tests.fakes.stream_backend import step
 
 STREAM = b"/inference.GRPCInferenceService/ModelStreamInfer"
@@ -57,7 +56,7 @@ class PaperStreams:
         self,
         *more: FieldPair,
         backends: int = 2,
-        options: Http2Options | None = None,
+        options: Options | None = None,
         **sizes: int,
     ) -> None:
         self.bench = PaperRelay(backends=backends, options=options, **sizes)
@@ -69,12 +68,9 @@ class PaperStreams:
         self.client.sends(headers(1, request_fields(*more, path=STREAM)))
 
     @property
-    def call(self) -> StreamCall:
-        """The call that runs."""
-        (server,) = self.bench.relay.servers
-        call = server.streams[1].owner
-        assert isinstance(call, StreamCall)
-        return call
+    def call(self) -> Any:
+        """The call that runs, for unit tests of its class."""
+        return self.client.facts.streams[1].owner
 
     def send(self, *requests: bytes, end: bool = False) -> None:
         """The client sends messages, each in a frame of its own."""
@@ -146,4 +142,4 @@ class PaperStreams:
         """Let what was put off happen."""
         for _ in range(3):
             await asyncio.sleep(0)
-        self.bench.relay.flush()
+        self.bench.flush()

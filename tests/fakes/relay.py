@@ -1,24 +1,77 @@
-"""A relay over fixed backends, without a control plane: for tests of the data plane."""
+"""Builds relays for tests and benchmarks, without a control plane.
+
+This is the only module of tests outside of `tests/unit` that knows of which classes a relay is made
+(`tests/architecture/test_guards.py`). A test gets listening sockets or protocol factories, gives
+options as plain values, and sees only what a `Relay` tells: records of finished requests, counters,
+gauges. What a `Relay` has under `parts` is for unit tests and for modules of `tests/fakes`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from lb.access.gate import Gate
-from lb.domain.backend import AppProtocol, Backend, BackendSpec, BackendTls, parse_address
+from lb.balancing.policies import make_policy
+from lb.balancing.schedule import QueueScheduler
+from lb.balancing.sequences import Affinity, SequenceTable
+from lb.domain.backend import (
+    Address,
+    AppProtocol,
+    Backend,
+    BackendKind,
+    BackendSpec,
+    BackendTls,
+    parse_address,
+)
+from lb.domain.errors import RequestRefused
+from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ModelRoute, Placement, PoolRef, PoolSnapshot
+from lb.domain.pool import ModelRoute, OutcomeSink, Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.schedule import LaneView, Scheduler, Ticket
+from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
+from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.fan_out.account import AnswerAccount
+from lb.proxy.fan_out.question import Question, Reply
+from lb.proxy.hedging import Hedger
+from lb.proxy.http1.client import ClientConnection
+from lb.proxy.http1.heads import HeadReader
+from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http2.client import ClientLink
+from lb.proxy.http2.link import Link
 from lb.proxy.http2.relay import Http2Options, Http2Relay
-from lb.telemetry.meter import Meter
-from lb.telemetry.record import RequestRecord
+from lb.proxy.http2.server import ServerLink
+from lb.proxy.patience import AttemptTimes, Patience
+from lb.proxy.queue import Queue, QueueOptions
+from lb.proxy.reruns import Reruns
+from lb.proxy.sniff import Sniffer
+from lb.proxy.steps import Steps
+from lb.proxy.unheard import Unheard
+from lb.telemetry.meter import Meter, Traffic
+from lb.telemetry.record import RequestRecord, RequestSink
+from lb.wire.http1.limits import HeadLimits
+from lb.wire.http2.flow import Pipe
 from lb.wire.ledger import Ledger
+from tests.fakes.records import INFER
+from tests.reference.http2_receive import receive_plainly
+
+if TYPE_CHECKING:
+    from lb.runtime.wiring import Product
+
+Clock = Callable[[], float]
+Options = Mapping[str, Any]
+"""Values of `Http1Options` or `Http2Options`, by name. Unit tests may give the objects."""
+MakeTransport = Callable[[asyncio.Protocol], asyncio.Transport]
 
 
 class FewestInFlight:
@@ -65,10 +118,35 @@ _PLAIN = ModelRoute(
 )
 
 
+def _http1_options(given: Any) -> Http1Options:
+    return given if isinstance(given, Http1Options) else Http1Options(**(given or {}))
+
+
+def _http2_options(given: Any) -> Http2Options:
+    return given if isinstance(given, Http2Options) else Http2Options(**(given or {}))
+
+
+def named_policy(name: str) -> Policy:
+    """A policy of the product, by the name that the configuration uses."""
+    return make_policy(name, Random(1))
+
+
+def new_scheduler() -> Scheduler:
+    """The scheduler of the product."""
+    return QueueScheduler()
+
+
+def head_lookups(limits: HeadLimits) -> tuple[Callable[[bytes], object], Callable[[bytes], object]]:
+    """Two ways to look up the head of an HTTP/1.1 request: one for heads that were seen before, and
+    one that parses the others."""
+    reader = HeadReader(limits)
+    return reader.known_request, reader.request
+
+
 def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapshot:
     """All of `backends` eligible, each on the ports that it has.
 
-    Of the models m and simple it is known that they are stateless, of others nothing.
+    The models m and simple are known to be stateless. Nothing is known of other models.
     """
     policy = FewestInFlight()
     placements = []
@@ -80,37 +158,662 @@ def snapshot_of(backends: Sequence[Backend], generation: int = 1) -> PoolSnapsho
     return PoolSnapshot(generation, tuple(backends), (placements[0], placements[1]), routes)
 
 
-class RunningRelay:
-    """A gRPC relay with a listener on a free port of loopback."""
+class RecordedFanOut:
+    """Answers every fan-out request with `reply`, once `may_answer` is set."""
+
+    def __init__(self, reply: Reply, ledger: Ledger | None = None) -> None:
+        self.reply = reply
+        self.ledger = Ledger(1 << 30) if ledger is None else ledger
+        self.questions: list[Question] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def ask(self, question: Question) -> Reply:
+        """See `lb.proxy.fan_out.question.FanOut`."""
+        self.questions.append(question)
+        account = AnswerAccount(self.ledger)
+        account.keep(len(question.body))
+        try:
+            await self.may_answer.wait()
+        finally:
+            account.close()
+        return self.reply
+
+
+# What a test sees
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStream:
+    """An open HTTP/2 stream of a client."""
+
+    held: int
+    """Bytes of the response that wait for the client."""
+    window: int
+    """Bytes of the response that its backend may send beyond what the client has taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientView:
+    """An open connection of a client, as it is when a test asks for it."""
+
+    transport: asyncio.Transport
+    is_paused: bool
+    """The transport has asked us to write no more."""
+    is_busy: bool
+    """A request is under way. HTTP/1.1 only."""
+    is_answering: bool
+    """The head of the response has been sent. HTTP/1.1 only."""
+    has_ended: bool
+    """The client has closed its direction. HTTP/1.1 only."""
+    is_leaving: bool
+    """The connection is closed after the next response. HTTP/1.1 only."""
+    streams: tuple[ClientStream, ...] = ()
+    """Those that are open. HTTP/2 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Facts:
+    """The state of one HTTP/2 connection of a relay."""
+
+    last_peer_stream: int
+    """The last stream that the peer opened."""
+    next_stream: int
+    """The next stream that we would open; 0 towards clients."""
+    streams: Mapping[int, Pipe[Any]]
+    """What comes in on each open stream."""
+    credit: int
+    """Bytes that the peer's connection window lets us send."""
+    owed: int
+    """Bytes of our connection window that the peer has used and not got back."""
+    is_paused: bool
+    """The transport has asked us to write no more."""
+    waiting: int
+    """Streams with payload that waits for the connection."""
+
+    def carried(self, stream: int) -> tuple[int, int]:
+        """Bytes that a request and its response have carried so far."""
+        record: Any = self.streams[stream].owner
+        return record.bytes_in, record.bytes_out
+
+
+class QueueView:
+    """The queue of a relay."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def __len__(self) -> int:
+        """Queued requests."""
+        return len(self._dispatcher.queue)
+
+    def configure(self, **options: Any) -> None:
+        """Go by these values of `QueueOptions`, and by the defaults of the others."""
+        self._dispatcher.queue.options = QueueOptions(**options)
+
+    def tickets(self) -> list[Ticket]:
+        """The tickets of queued requests."""
+        return list(self._dispatcher.queue.waiting())
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that queued requests may come to hold."""
+        return self._dispatcher.queue._held
+
+    @property
+    def positions(self) -> dict[bytes, int]:
+        """The sum of the positions at which requests were queued, by model."""
+        return {model: each.sum for model, each in self._dispatcher.queue.places.items()}
+
+    def lanes(self) -> list[LaneView]:
+        """What is known of each scheduled model on each backend."""
+        return list(self._dispatcher.queue.scheduler.lanes())
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Scheduled requests that run, for each model on each backend."""
+        return [lane.in_flight for lane in self.lanes()]
+
+
+class HedgeView:
+    """The hedges of a relay."""
+
+    def __init__(self, hedger: Hedger, backend: Backend) -> None:
+        self._hedger = hedger
+        self._backend = backend
+
+    def learn(self, model: bytes, took_s: float, times: int) -> None:
+        """Responses of a model have taken so long."""
+        for _ in range(times):
+            self._hedger.answered(self._backend, model, took_s, 0.0)
+
+    def stop(self) -> None:
+        """Send no hedges any more, and end those under way."""
+        self._hedger.use(None)
+
+    def __len__(self) -> int:
+        """Hedges under way."""
+        return len(self._hedger)
+
+    @property
+    def count(self) -> int:
+        """Hedges sent so far."""
+        return self._hedger.count
+
+    @property
+    def won(self) -> int:
+        """Hedges that answered first."""
+        return self._hedger.won
+
+
+# Reference forms of HTTP/2 connections: plain where the product has a short way
+
+
+class SingleFrameServer(ServerLink):
+    """Sends every frame by itself."""
+
+    __slots__ = ()
+
+    def run_room(self, pipe: Pipe[Any], length: int) -> int:
+        return 0
+
+
+class SingleFrameClient(ClientLink):
+    """Sends every frame by itself."""
+
+    __slots__ = ()
+
+    def run_room(self, pipe: Pipe[Any], length: int) -> int:
+        return 0
+
+
+class PlainServer(ServerLink):
+    """Knows no short way for whole small messages."""
+
+    __slots__ = ()
+
+    def receive(self, data: bytes) -> None:
+        receive_plainly(self, data)
+
+    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
+        return 0
+
+
+class PlainClient(ClientLink):
+    """Knows no short way for whole small messages."""
+
+    __slots__ = ()
+
+    def receive(self, data: bytes) -> None:
+        receive_plainly(self, data)
+
+    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the connections of a relay are made."""
+
+    server: Callable[..., ServerLink] = ServerLink
+    client: Callable[..., ClientLink] = ClientLink
+
+
+USUAL = Form()
+SINGLE_FRAMES = Form(SingleFrameServer, SingleFrameClient)
+WITHOUT_SHORT_WAYS = Form(PlainServer, PlainClient)
+
+
+def counts_runs() -> tuple[Form, Callable[[], int]]:
+    """A form that counts the frames that pass in runs toward clients, and the count."""
+
+    class Counting(ServerLink):
+        __slots__ = ()
+        runs = 0
+
+        def send_run(self, pipe: Pipe[Any], pieces: Any, length: int) -> None:
+            Counting.runs += len(pieces)
+            super().send_run(pipe, pieces, length)
+
+    return Form(Counting), lambda: Counting.runs
+
+
+# Relays
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The classes that a relay is made of; not for tests that are to outlive them."""
+
+    dispatcher: Dispatcher
+    http1: Http1Relay
+    http2: Http2Relay
+
+
+class Relay:
+    """A relay for both protocols over fixed backends. Needs a running loop."""
 
     def __init__(
         self,
         backends: Sequence[Backend],
-        options: Http2Options,
-        ceiling: int,
+        *,
+        http1: Options | None = None,
+        http2: Options | None = None,
+        snapshot: PoolSnapshot | None = None,
+        ceiling: int = 2**28,
         gate: Gate | None = None,
+        clock: Clock = time.monotonic,
+        timers: TimerWheel | None = None,
+        retry_loop: asyncio.AbstractEventLoop | None = None,
+        form: Form = USUAL,
+        identity: bytes = b"",
+        forgets: bool = False,
+        sink: RequestSink | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
+        """
+        Args:
+            backends: those of the pool.
+            http1: values of `Http1Options`.
+            http2: values of `Http2Options`.
+            snapshot: the pool at first; otherwise that of `snapshot_of`.
+            ceiling: bytes that may be held.
+            gate: who may do what.
+            clock: of the data plane; monotonic seconds.
+            timers: other ones than those of the running loop.
+            retry_loop: waits before retries instead of the running loop, always equally long.
+            form: of HTTP/2 connections.
+            identity: ours in hop markers; empty: requests get none.
+            forgets: finished requests are counted alone, and outcomes are not remembered.
+            sink: is told of finished requests instead of us.
+        """
         self.backends = backends
-        self.pool = PoolRef(snapshot_of(backends))
+        self.pool = PoolRef(snapshot or snapshot_of(backends))
         self.outcomes = Outcomes()
         self.finished = Finished()
         self.ledger = Ledger(ceiling)
-        self.timers = TimerWheel(loop)
+        self.timers = TimerWheel(asyncio.get_running_loop()) if timers is None else timers
         self.tasks = TaskOwner()
-        self.dispatcher = Dispatcher(
+        dispatcher = Dispatcher(
             self.pool,
-            self.outcomes,
-            self.finished,
-            clock=time.monotonic,  # as in the product: uvloop's own has a resolution of 1 ms
+            _IgnoredOutcomes() if forgets else self.outcomes,
+            sink or (self.finished.meter if forgets else self.finished),
+            clock=clock,
             ledger=self.ledger,
             max_attempts=3,
             gate=gate,
         )
-        traffic = self.finished.meter.traffic[AppProtocol.GRPC]
-        self.relay = Http2Relay(
-            self.dispatcher, self.timers, self.ledger, self.tasks, traffic, options
+        dispatcher.identity = identity
+        if retry_loop is not None:
+            dispatcher.reruns = Reruns(
+                self.pool, retry_loop.time, schedule=retry_loop.call_later, rng=Random(1)
+            )
+        shared = (dispatcher, self.timers, self.ledger, self.tasks)
+        traffic = self.finished.meter.traffic
+        self.parts = Parts(
+            dispatcher,
+            Http1Relay(*shared, traffic[AppProtocol.HTTP], _http1_options(http1)),
+            Http2Relay(*shared, traffic[AppProtocol.GRPC], _http2_options(http2)),
         )
+        self.form = form
+        self.flush = self.parts.http2.flush
+        """Writes what HTTP/2 connections have collected, as at the end of a loop iteration. Not a
+        method, since benchmarks count calls."""
+        self.queue = QueueView(dispatcher)
+        self._patience: Patience | None = None
+
+    # Connections without sockets
+
+    def server_protocol(self, protocol: AppProtocol) -> asyncio.Protocol:
+        """The protocol of one accepted connection."""
+        if protocol is AppProtocol.HTTP:
+            return self.parts.http1.server_protocol()
+        return self.form.server(self.parts.http2)
+
+    def sniffing_protocol(self) -> asyncio.Protocol:
+        """The protocol of one connection that was accepted on a port for both protocols."""
+        http1, http2 = self.parts.http1, self.parts.http2
+        return Sniffer(http1.server_protocol, http2.server_protocol, self.timers, 10.0)()
+
+    def backend_protocol(
+        self,
+        backend: Backend,
+        protocol: AppProtocol,
+        transport_of: MakeTransport,
+        *,
+        is_reused: bool = False,
+    ) -> asyncio.Protocol:
+        """The protocol of an idle connection to a backend, as if it had just been dialled.
+
+        An HTTP/1.1 connection may also count as one that has served requests before.
+        """
+        if protocol is AppProtocol.HTTP:
+            relay = self.parts.http1
+            connection = ClientConnection(relay, backend, backend.port(protocol))
+            connection.connection_made(transport_of(connection))
+            connection.is_reused = is_reused
+            relay.upstreams.put(connection)
+            return connection
+        pool = self.parts.http2.pool(backend)
+        link = self.form.client(pool)
+        link.connection_made(transport_of(link))
+        self.flush()
+        pool.discard(link)  # it waits for its greeting no more
+        pool.links.append(link)
+        return link
+
+    def stand_still(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Use another event loop from now on: for benchmarks, one that does nothing."""
+        self.parts.http1.loop = self.parts.http2.loop = loop
+
+    def queue_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have queued requests wait on another event loop. Before the first request."""
+        dispatcher = self.parts.dispatcher
+        dispatcher.queue = Queue(
+            QueueScheduler(), self.pool, loop.time, self.ledger, dispatcher.placement,
+            later=loop.call_later,
+        )  # fmt: skip
+
+    def read_on(self, link: Any) -> None:
+        """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
+        Link.data_received(link, b"")
+
+    def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
+        return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
+
+    # What a test sees
+
+    def http2_facts(self, link: Any) -> Http2Facts:
+        """The state of an HTTP/2 connection."""
+        return Http2Facts(
+            last_peer_stream=link.last_peer_id,
+            next_stream=link.next_id if isinstance(link, ClientLink) else 0,
+            streams=link.streams,
+            credit=link.credit,
+            owed=link.owed,
+            is_paused=link.congested,
+            waiting=len(link.waiting),
+        )
+
+    def serving(self, connection: Any) -> object | None:
+        """The request that an HTTP/1.1 connection to a backend serves, to be compared alone."""
+        found: object | None = connection.exchange
+        return found
+
+    def evict(self, connection: Any) -> None:
+        """Cut a client's HTTP/1.1 connection for want of memory, as the ledger does."""
+        connection.evict()
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have begun and not finished."""
+        return self.parts.dispatcher.open_exchanges
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way at all backends."""
+        return sum(backend.in_flight for backend in self.backends)
+
+    @property
+    def upstream_connections(self) -> int:
+        """Open connections to backends."""
+        return self.parts.http1.upstream_connections + self.parts.http2.upstream_connections
+
+    @property
+    def idle_upstreams(self) -> int:
+        """Open HTTP/1.1 connections to backends that serve no request."""
+        return len(self.parts.http1.upstreams)
+
+    @property
+    def upstream_transports(self) -> list[asyncio.Transport]:
+        """The transports of HTTP/1.1 connections to backends."""
+        return [each.transport for each in self.parts.http1.upstreams.open if each.transport]
+
+    @property
+    def clients(self) -> list[ClientView]:
+        """Open connections of clients."""
+        views = [
+            ClientView(
+                transport=server.transport,
+                is_paused=server.is_full,
+                is_busy=server.exchange is not None,
+                is_answering=server.exchange is not None and server.exchange.response_begun,
+                has_ended=server.eof,
+                is_leaving=server.is_leaving,
+            )
+            for server in self.parts.http1.servers
+            if server.transport is not None
+        ]
+        return views + [
+            ClientView(
+                transport=link.transport,
+                is_paused=link.congested,
+                is_busy=bool(link.streams),
+                is_answering=False,
+                has_ended=False,
+                is_leaving=False,
+                streams=tuple(
+                    ClientStream(pipe.opposite.held, pipe.opposite.window_size)
+                    for pipe in link.streams.values()
+                ),
+            )
+            for link in self.parts.http2.servers
+            if link.transport is not None
+        ]
+
+    @property
+    def client_connections(self) -> int:
+        """Connections of clients that are not closed yet."""
+        return len(self.parts.http1.servers) + len(self.parts.http2.servers)
+
+    @property
+    def unread_clients(self) -> int:
+        """HTTP/1.1 clients that nothing is read from while their requests are queued."""
+        return len(self.parts.http1.unread)
+
+    @property
+    def pumps(self) -> int:
+        """Long bodies that the kernel moves from socket to socket."""
+        return self.parts.http1.pumps.running
+
+    @property
+    def answer_window(self) -> int:
+        """Bytes of a response that a backend may send beyond what its client has taken. HTTP/2."""
+        return self.parts.http2.options.answer_window
+
+    @property
+    def stream_window_max(self) -> int:
+        """Bytes that the window of a client's stream may grow to. HTTP/2."""
+        return self.parts.http2.options.stream_window_max
+
+    @property
+    def blocked_models(self) -> bool:
+        """Whether a model is suspected to have killed a backend."""
+        return bool(self.parts.dispatcher.reruns.deadly.seen)
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that are bound to a backend."""
+        return len(self.parts.dispatcher.steps.table)
+
+    def home_of(self, model: bytes, sequence: int) -> Backend | None:
+        """The backend that a sequence is bound to."""
+        return self.parts.dispatcher.steps.table.backend_of(SequenceKey(model, sequence))
+
+    def leftovers(self) -> dict[str, int]:
+        """Everything that must be zero when no request is under way."""
+        http1, http2 = self.parts.http1, self.parts.http2
+        return {
+            "open": self.open_requests,
+            "held": self.ledger.held,
+            "holders": len(self.ledger),
+            "in_flight": self.in_flight,
+            "tasks": len(self.tasks),
+            "busy": sum(server.exchange is not None for server in http1.servers),
+            "not pooled": http1.upstream_connections - len(http1.upstreams),
+            "pumps": http1.pumps.running,
+            "streams": sum(len(server.streams) for server in http2.servers),
+        }
+
+    def is_clean(self) -> bool:
+        """Whether no request left anything behind."""
+        return not any(self.leftovers().values())
+
+    # What a test changes
+
+    def begin_drain(self) -> None:
+        """Ask clients to leave."""
+        self.parts.http1.begin_drain()
+        self.parts.http2.begin_drain()
+
+    def use_identity(self, identity: bytes) -> None:
+        """Have another identity in hop markers."""
+        self.parts.dispatcher.identity = identity
+        for side in (self.parts.http1, self.parts.http2):
+            side.configure(side.options)
+
+    def share_work(self) -> None:
+        """Place new sequences by how much work backends have, not by how many are open."""
+        self.parts.dispatcher.steps.table.affinity = Affinity.LEAST_WORK
+
+    def announce_exit(self) -> None:
+        """Answer questions about readiness as a process that shuts down."""
+        self.parts.dispatcher.exiting = True
+
+    def record_fan_out(self, **reply: Any) -> RecordedFanOut:
+        """Answer requests that concern all backends with `reply`, without asking any."""
+        recorded = RecordedFanOut(Reply(**reply))
+        self.parts.http1.fan_out = self.parts.http2.fan_out = recorded
+        return recorded
+
+    def limit_age(self, limit_s: float) -> None:
+        """Close the connections of clients that are open now when they are older."""
+        for server in (*self.parts.http1.servers, *self.parts.http2.servers):
+            server.limit_age(limit_s)
+
+    def skip_streams(self, at: int, next_id: int) -> None:
+        """Have the only HTTP/2 connection to a backend open its next stream with this number."""
+        (link,) = self.parts.http2.pool(self.backends[at]).links
+        link.next_id = next_id
+
+    def limit_attempts(self, common_s: float = 0.0) -> None:
+        """Give an attempt up that has no response after so long; 0: none."""
+        if self._patience is None:
+            self._patience = Patience(self.timers, self.parts.dispatcher.clock, self._under_way)
+        self._patience.use(AttemptTimes(common=common_s))
+
+    def hedge(self, rules: HedgeRules) -> HedgeView:
+        """Send hedges from now on."""
+
+        def begin(exchange: Any) -> Any:
+            return self._side(exchange.protocol).hedge(exchange)
+
+        hedger = Hedger(self.parts.dispatcher, self._under_way, begin)
+        hedger.use(rules)
+        return HedgeView(hedger, self.backends[0])
+
+    def watch_unheard(self) -> None:
+        """Give connections to backends up over which nothing arrives any more."""
+        http1, http2 = self.parts.http1, self.parts.http2
+        clock = self.parts.dispatcher.clock
+        Unheard(self.timers, clock, lambda: (*http1.owing(), *http2.owing())).keep()
+
+    def _under_way(self) -> list[Any]:
+        return [*self.parts.http1.under_way(), *self.parts.http2.under_way()]
+
+    async def aclose(self) -> None:
+        """Close all connections, requests under way included."""
+        await self.parts.http1.aclose()
+        await self.parts.http2.aclose()
+
+
+class Placed:
+    """A request that a `Desk` has sent to a backend."""
+
+    def __init__(self, exchange: Exchange, backend: Backend) -> None:
+        self.exchange = exchange
+        self.backend = backend
+
+
+class Desk:
+    """Places requests of a published pool, without connections."""
+
+    def __init__(
+        self, pool: PoolRef, outcomes: OutcomeSink, clock: Clock, *, max_sequences: int
+    ) -> None:
+        self._clock = clock
+        self._dispatcher = Dispatcher(
+            pool, outcomes, Finished(), clock=clock, ledger=Ledger(2**20), max_attempts=3
+        )
+        self._dispatcher.steps = Steps(SequenceTable(limit=max_sequences))
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have begun and not finished."""
+        return self._dispatcher.open_exchanges
+
+    def begin(self, protocol: AppProtocol) -> Placed | None:
+        """Begin an inference; None: it was refused."""
+        exchange = self._exchange(protocol)
+        self._dispatcher.begin(exchange)
+        try:
+            backend = self._dispatcher.place(exchange)
+        except RequestRefused:
+            self._dispatcher.finish(exchange)
+            return None
+        assert backend is not None, "nothing is queued"
+        return Placed(exchange, backend)
+
+    def answer(self, placed: Placed) -> None:
+        """The backend has answered well."""
+        now = self._clock()
+        self._dispatcher.attempt_ended(placed.exchange, Outcome.ANSWERED, 200, now)
+        self._dispatcher.finish(placed.exchange, None, now)
+
+    def lose(self, placed: Placed) -> None:
+        """The connection to the backend was lost."""
+        self._dispatcher.attempt_ended(placed.exchange, Outcome.LOST)
+        self._dispatcher.finish(placed.exchange)
+
+    def step(self, sequence: SequenceStep) -> Backend | None:
+        """Place a step of a sequence, which is answered at once; None: it was refused."""
+        exchange = self._exchange(AppProtocol.GRPC)
+        exchange.particulars = Particulars()
+        exchange.particulars.step = sequence
+        try:
+            backend = self._dispatcher.place(exchange)
+        except RequestRefused:
+            return None
+        self._dispatcher.attempt_ended(exchange, Outcome.ANSWERED, 0, self._clock())
+        return backend
+
+    def home_of(self, key: SequenceKey) -> Backend | None:
+        """The backend that a sequence is bound to."""
+        return self._dispatcher.steps.table.backend_of(key)
+
+    def _exchange(self, protocol: AppProtocol) -> Exchange:
+        return Exchange(protocol, INFER, "10.9.9.9:1", self._clock())
+
+
+class RunningRelay(Relay):
+    """A relay with a listener for one protocol on a free port of loopback."""
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        protocol: AppProtocol,
+        options: Options,
+        ceiling: int,
+        gate: Gate | None,
+    ) -> None:
+        is_http = protocol is AppProtocol.HTTP
+        super().__init__(
+            backends,
+            http1=options if is_http else None,
+            http2=None if is_http else options,
+            ceiling=ceiling,
+            gate=gate,
+        )
+        self.protocol = protocol
         self.port = 0
 
     @property
@@ -118,22 +821,25 @@ class RunningRelay:
         """Where clients connect."""
         return f"127.0.0.1:{self.port}"
 
-    def leftovers(self) -> dict[str, int]:
-        """Everything that must be zero when no call is under way."""
-        return {
-            "open": self.dispatcher.open_exchanges,
-            "held": self.ledger.held,
-            "holders": len(self.ledger),
-            "in_flight": sum(backend.in_flight for backend in self.backends),
-            "streams": sum(len(server.streams) for server in self.relay.servers),
-            "tasks": len(self.tasks),
-        }
+    @property
+    def traffic(self) -> Traffic:
+        """Counters of the clients' side."""
+        return self.finished.meter.traffic[self.protocol]
+
+    def accept(self) -> asyncio.Protocol:
+        """The protocol of one accepted connection, for further listeners."""
+        return self.server_protocol(self.protocol)
+
+    def configure(self, **options: Any) -> None:
+        """Go by these values, and by those in force for the others."""
+        side = self._side(self.protocol)
+        side.configure(replace(side.options, **options))
 
     async def until_clean(self) -> None:
-        """Wait until nothing of any call is left; without clients, nothing of connections too."""
+        """Wait until nothing of any request is left; without clients, nothing of connections."""
         for _ in range(2000):
             left = self.leftovers()
-            if not self.relay.servers:
+            if not self.client_connections:
                 left["timers"] = len(self.timers)
             if not any(left.values()):
                 return
@@ -141,10 +847,42 @@ class RunningRelay:
         raise AssertionError(left)
 
 
+class _IgnoredOutcomes:
+    def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
+        """There is no control plane."""
+
+
+def lanes_of(product: Product) -> list[LaneView]:
+    """What a whole product knows of each scheduled model on each backend."""
+    return list(product.dispatcher.queue.scheduler.lanes())
+
+
+def relay_configuration(product: Product) -> dict[str, Any]:
+    """What the relay of a whole product was told by its settings, to be compared."""
+    dispatcher = product.dispatcher
+    table, reruns = dispatcher.steps.table, dispatcher.reruns
+    return {
+        "http1": product.http1.options,
+        "http2": product.http2.options,
+        "fan_out": product.fan_out.options,
+        "kinds": (product.http1.kinds, product.http2.kinds),
+        "crowd": (product.http1.crowd.limit, product.http2.crowd.limit),
+        "attempts": dispatcher.max_attempts,
+        "sequences": (table.limit, table.affinity, table.bound),
+        "gates": dispatcher.gate is product.access.gate,
+        "sink": type(dispatcher.requests).__name__,
+        "budget": (reruns.budget.share, reruns.budget.floor),
+        "never": reruns.never,
+        "patience": product.patience.times,
+        "hedging": product.hedger.rules,
+        "queue": dispatcher.queue.options,
+    }
+
+
 @asynccontextmanager
 async def running_relay(
     *targets: str,
-    options: Http2Options | None = None,
+    options: Options | None = None,
     ceiling: int = 2**28,
     gate: Gate | None = None,
     tls: BackendTls | None = None,
@@ -154,14 +892,46 @@ async def running_relay(
         Backend(BackendSpec(name=f"b{number}", grpc=parse_address(target), tls=tls))
         for number, target in enumerate(targets)
     ]
-    running = RunningRelay(backends, options or Http2Options(), ceiling, gate)
+    relay = RunningRelay(backends, AppProtocol.GRPC, options or {}, ceiling, gate)
+    async with _listening(relay):
+        yield relay
+
+
+@asynccontextmanager
+async def running_http1_relay(
+    *targets: Address | str,
+    options: Options | None = None,
+    ceiling: int = 2**28,
+    gate: Gate | None = None,
+    kind: BackendKind = BackendKind.TRITON,
+    **spec: Any,
+) -> AsyncIterator[RunningRelay]:
+    """Run an HTTP/1.1 relay over backends at `targets`."""
+    backends = [
+        Backend(
+            BackendSpec(
+                name=f"b{number}",
+                http=target if isinstance(target, Address) else parse_address(target),
+                kind=kind,
+                **spec,
+            )
+        )
+        for number, target in enumerate(targets)
+    ]
+    relay = RunningRelay(backends, AppProtocol.HTTP, options or {}, ceiling, gate)
+    async with _listening(relay):
+        yield relay
+
+
+@asynccontextmanager
+async def _listening(relay: RunningRelay) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(running.relay.server_protocol, "127.0.0.1", 0)
-    running.port = server.sockets[0].getsockname()[1]
+    server = await loop.create_server(relay.accept, "127.0.0.1", 0)
+    relay.port = server.sockets[0].getsockname()[1]
     try:
-        yield running
+        yield
     finally:
         server.close()
-        await running.relay.aclose()
-        await running.tasks.aclose()
-        running.timers.close()
+        await relay.aclose()
+        await relay.tasks.aclose()
+        relay.timers.close()

@@ -17,8 +17,6 @@ from lb.domain.access import Role
 from lb.domain.backend import BackendKind
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.http1_backend import (
     Peer,
@@ -26,15 +24,14 @@ from tests.fakes.http1_backend import (
     raw_client,
     scripted_backend,
 )
-from tests.fakes.http1_relay import running_http1_relay
-from tests.fakes.relay import running_relay
+from tests.fakes.relay import running_http1_relay, running_relay
 
 SECRET = "0123456789abcdef"
 BEARER = f"Authorization: Bearer {SECRET}".encode()
 PRIVATE = frozenset({b"authorization"})
 NOWHERE = Gate(GateRules(control=ControlRule(loopback=False)))
 """Nobody may change a server: all clients of these tests are on loopback."""
-_OPTIONS = Http1Options(linger_s=0.2, private_fields=PRIVATE)
+_OPTIONS = {"linger_s": 0.2, "private_fields": PRIVATE}
 
 
 def book(*roles: Role, name: str = "key") -> TokenBook:
@@ -125,7 +122,7 @@ async def test_no_spelling_of_control_reaches_a_backend(method: bytes, target: b
                     assert "access.control" in json.loads(answer.body)["error"]
         assert {received.target for received in backend.requests} == {b"/v2/models/m/infer"}
         assert Reason.CONTROL_REFUSED in {record.reason for record in relay.finished.records}
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 async def test_reading_settings_is_no_control_over_http() -> None:
@@ -195,7 +192,7 @@ async def test_a_token_is_needed_checked_and_kept_here(kind: bytes) -> None:
         assert not [each for each in backend.requests if SECRET.encode() in each.head]
         tokens = [record.token for record in relay.finished.records if record.status == 200]
         assert tokens == ["key"] * 4
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 async def test_health_is_open_and_401_says_how_to_come_in() -> None:
@@ -274,7 +271,7 @@ async def test_an_abandoned_request_counts_until_its_backend_is_done(kind: Backe
         assert limit.open_of(key) == (1 if kind is BackendKind.TRITON else 0)
         go.set()
         await eventually(lambda: limit.open_of(key) == 0)
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 async def test_clients_behind_a_trusted_proxy_are_told_apart() -> None:
@@ -282,7 +279,7 @@ async def test_clients_behind_a_trusted_proxy_are_told_apart() -> None:
         limits=(LimitRule(Limit(rate=0.01)),),
         proxies=TrustedProxies((ip_network("127.0.0.0/8"),)),
     )
-    options = Http1Options(trusted_proxies=rules.proxies)
+    options = {"trusted_proxies": rules.proxies}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options, gate=Gate(rules)) as relay,
@@ -345,7 +342,7 @@ async def test_grpc_needs_its_token_in_the_metadata() -> None:
     gate = Gate(GateRules(needs_token=True), book(Role.INFER))
     async with (
         grpc_server() as (service, target),
-        running_relay(target, gate=gate, options=Http2Options(private_fields=PRIVATE)) as relay,
+        running_relay(target, gate=gate, options={"private_fields": PRIVATE}) as relay,
         grpc_channel(relay.target) as channel,
     ):
         infer = path("ModelInfer")

@@ -16,7 +16,6 @@ from time import monotonic
 import pytest
 import uvloop
 
-from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops
 from lb.control.record import Member
@@ -24,6 +23,7 @@ from lb.domain.backend import Address, AppProtocol, BackendSpec, BackendState
 from lb.domain.outcome import Outcome
 from lb.health.thresholds import Thresholds
 from tests.fakes.process import ChildProcess, free_ports, wait_until
+from tests.fakes.relay import named_policy
 
 HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
 GIVE_UP_S = 20.0
@@ -74,7 +74,7 @@ class Watched:
     """A directory under real probes; waits by its publications."""
 
     def __init__(self, *simulated: Simulated, rules: Thresholds) -> None:
-        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.directory = BackendDirectory(named_policy("least_loaded"))
         self.directory.replace([Member(each.spec, rules) for each in simulated], monotonic())
         self.loops = ProbeLoops(self.directory, Random(1))
         self._published = asyncio.Event()

@@ -10,7 +10,6 @@ import grpc.aio
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.grpc_server import BytesService, grpc_channel, grpc_server, path
 from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
 
@@ -30,7 +29,7 @@ async def setup() -> AsyncIterator[tuple[BytesService, RunningRelay, grpc.aio.Ch
 async def until_clean(relay: RunningRelay) -> None:
     """Nothing of any call is left behind."""
     for _ in range(500):
-        if not any(relay.leftovers().values()):
+        if relay.is_clean():
             return
         await asyncio.sleep(0.01)
     assert relay.leftovers() == dict.fromkeys(relay.leftovers(), 0)
@@ -238,7 +237,7 @@ async def test_large_metadata_is_refused_on_its_stream_only(setup: Setup) -> Non
 async def test_message_limit() -> None:
     async with (
         grpc_server() as (_, target),
-        running_relay(target, options=Http2Options(message_size=1000)) as relay,
+        running_relay(target, options={"message_size": 1000}) as relay,
         grpc_channel(relay.target) as channel,
     ):
         method = channel.unary_unary(path("ModelInfer"))
@@ -254,16 +253,16 @@ async def test_draining_lets_calls_finish_and_closes_the_connection(setup: Setup
     call = channel.stream_stream(path("ModelStreamInfer"))()
     await call.write(b"\x0a\x01m")
     assert await call.read() == b"\x0a\x01m"
-    relay.relay.begin_drain()
+    relay.begin_drain()
     await call.write(b"again")
     assert await call.read() == b"again"
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
     for _ in range(200):
-        if not relay.relay.servers:
+        if not relay.client_connections:
             break
         await asyncio.sleep(0.01)
-    assert not relay.relay.servers
+    assert not relay.client_connections
 
 
 async def test_many_calls_at_once_share_a_connection_without_being_taken_for_a_flood(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import RunningRelay, running_http1_relay
 
 BOTH_LOOPS = True
 
@@ -30,7 +29,7 @@ _GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 _INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\n"
 _CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
-Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
+Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ async def setup() -> AsyncIterator[Setup]:
     async with scripted_backend() as backend, running_http1_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:
             yield backend, relay, client
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 def saying(data: bytes, *, step: int = 0, then_close: bool = False) -> Script:
@@ -77,7 +76,7 @@ async def test_broken_head_is_answered_for_the_backend(
     record = relay.finished.records[0]
     assert record.reason is Reason.UPSTREAM_PROTOCOL
     assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
-    assert relay.relay.upstream_connections == 0
+    assert relay.upstream_connections == 0
     backend.script = saying(reply())
     await client.send(_GET)
     assert (await client.answer()).body == b"ok"
@@ -122,7 +121,7 @@ async def test_broken_chunks_are_never_complete(setup: Setup, row: Misdeed, step
     assert answer.status in (200, 502)
     assert answer.status == 502 or not answer.complete
     assert relay.outcomes.seen == [("b0", Outcome.PROTOCOL_ERROR)]
-    assert relay.relay.upstream_connections == 0
+    assert relay.upstream_connections == 0
 
 
 async def test_reset_in_a_body_until_close_is_a_cut(setup: Setup) -> None:
@@ -163,7 +162,7 @@ async def test_bytes_behind_an_answer_reach_nobody(setup: Setup, row: Misdeed, s
         answer = await client.answer(row.method.decode())
         assert (answer.status, answer.complete) == (row.status, True)
         assert answer.body == row.body
-        await eventually(lambda: relay.relay.upstream_connections == 0)
+        await eventually(lambda: relay.upstream_connections == 0)
     assert backend.connections == 3
 
 
@@ -181,9 +180,9 @@ async def test_unsolicited_bytes_close_an_idle_connection(setup: Setup) -> None:
     backend.script = script
     await client.send(_GET)
     assert (await client.answer()).body == b"ok"
-    assert len(relay.relay.upstreams) == 1
+    assert relay.idle_upstreams == 1
     speak.set()
-    await eventually(lambda: relay.relay.upstream_connections == 0)
+    await eventually(lambda: relay.upstream_connections == 0)
     await client.send(_GET)
     assert (await client.answer()).body == b"ok"
 
@@ -203,7 +202,7 @@ async def test_backend_that_speaks_before_it_is_asked_answers_nothing_later(setu
     for _ in range(4):
         await client.send(_GET)
         seen.append((await client.answer()).body)
-        await eventually(lambda: relay.relay.upstream_connections == 0)
+        await eventually(lambda: relay.upstream_connections == 0)
     assert all(body in (b"early", b"ok") or body.startswith(b'{"error"') for body in seen)
     assert backend.connections >= 4, "no connection that spoke unasked is used twice"
 
@@ -221,7 +220,7 @@ async def test_second_answer_never_meets_a_pipelined_request(setup: Setup) -> No
     await client.send(b"".join(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % each for each in targets))
     assert [(await client.answer()).body for _ in targets] == targets
     assert backend.connections == len(targets)
-    await eventually(lambda: relay.relay.upstream_connections == 0)
+    await eventually(lambda: relay.upstream_connections == 0)
 
 
 async def test_upgrade_is_never_a_tunnel(setup: Setup) -> None:
@@ -298,7 +297,7 @@ async def test_request_on_a_connection_that_was_closing_is_sent_again(
 async def test_request_too_large_to_keep_is_not_sent_again(setup: Setup, kept: bool) -> None:
     backend, relay, client = setup
     if not kept:
-        relay.relay.options = replace(relay.relay.options, retained_size=64 * 1024)
+        relay.configure(retained_size=64 * 1024)
 
     async def closes_on_the_second(peer: Peer) -> None:
         await peer.request()

@@ -10,7 +10,6 @@ import asyncio
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http1.options import Http1Options
 from tests.corpus.http1 import ALL
 from tests.corpus.http1_rows import Row
 from tests.fakes.http1_backend import (
@@ -19,13 +18,13 @@ from tests.fakes.http1_backend import (
     raw_client,
     scripted_backend,
 )
-from tests.fakes.http1_relay import running_http1_relay
+from tests.fakes.relay import running_http1_relay
 
 BOTH_LOOPS = True
 SOON_S = 4.0
 """What ends within 200 ms or a second, on a busy machine."""
 
-_OPTIONS = Http1Options(linger_s=0.2)
+_OPTIONS = {"linger_s": 0.2}
 
 
 _ONE_OF_EACH = {
@@ -51,7 +50,7 @@ async def test_refusal_is_told_with_its_reason_and_leaves_nothing(row: Row, step
             pass  # refused before all of it was sent
         assert answer.status == row.status
         assert await client.is_closed()
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
         assert relay.finished.records[0].status == row.status
         assert relay.finished.records[0].reason is not None
 
@@ -68,7 +67,7 @@ async def test_refusal_is_told_with_its_reason_and_leaves_nothing(row: Row, step
 )
 @pytest.mark.parametrize("step", [0, 1])
 async def test_refusal_of_a_head_request_has_no_body(wire: bytes, step: int) -> None:
-    options = Http1Options(linger_s=0.1, body_size=1000, head_timeout_s=0.3)
+    options = {"linger_s": 0.1, "body_size": 1000, "head_timeout_s": 0.3}
     async with (
         running_http1_relay(options=options) as relay,
         raw_client(relay.port) as client,
@@ -107,7 +106,7 @@ async def test_request_behind_a_bad_one_is_not_served() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_body_over_the_limit_is_refused(chunked: bool) -> None:
-    options = Http1Options(body_size=1000, linger_s=0.2)
+    options = {"body_size": 1000, "linger_s": 0.2}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -125,7 +124,7 @@ async def test_body_over_the_limit_is_refused(chunked: bool) -> None:
 
 
 async def _slow_head(backend: ScriptedBackend, sent: bytes, **times: float) -> tuple[int, bool]:
-    options = Http1Options(linger_s=0.1, **times)  # type: ignore[arg-type]
+    options = {"linger_s": 0.1, **times}
     async with (
         running_http1_relay(backend.target, options=options) as relay,
         raw_client(relay.port) as client,
@@ -133,7 +132,7 @@ async def _slow_head(backend: ScriptedBackend, sent: bytes, **times: float) -> t
         await client.send(sent)
         answer = await client.answer()
         closed = await client.is_closed()
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
         return answer.status, closed
 
 
@@ -155,7 +154,7 @@ async def test_silence_is_answered_in_time(sent: bytes, status: int) -> None:
 
 
 async def test_head_that_drips_is_not_given_more_time() -> None:
-    options = Http1Options(head_timeout_s=0.2, linger_s=0.1)
+    options = {"head_timeout_s": 0.2, "linger_s": 0.1}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -179,7 +178,7 @@ async def _drip(client: object, text: bytes, gap_s: float = 0.01) -> None:
 
 async def test_body_that_drips_goes_on() -> None:
     """For longer than a body may stand still."""
-    options = Http1Options(body_timeout_s=1.0)
+    options = {"body_timeout_s": 1.0}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -191,7 +190,7 @@ async def test_body_that_drips_goes_on() -> None:
 
 
 async def test_idle_client_is_closed_in_time() -> None:
-    options = Http1Options(client_idle_s=1.0)
+    options = {"client_idle_s": 1.0}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,

@@ -13,7 +13,6 @@ import pytest
 from lb.domain.backend import AppProtocol, BackendKind, Port
 from lb.domain.outcome import Outcome, Reason
 from lb.net.splice import MOST
-from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
     RawClient,
@@ -23,28 +22,27 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
-from tests.fakes.relay import snapshot_of
+from tests.fakes.relay import RunningRelay, running_http1_relay, snapshot_of
 
 BOTH_LOOPS = True
 
 _GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 _INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
-Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
-Serving = tuple[ScriptedBackend, RunningHttp1Relay]
+Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
+Serving = tuple[ScriptedBackend, RunningRelay]
 
 
 def _upload(size: int) -> bytes:
     return b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
 
 
-def _port(relay: RunningHttp1Relay, index: int = 0) -> Port:
+def _port(relay: RunningRelay, index: int = 0) -> Port:
     return relay.backends[index].port(AppProtocol.HTTP)
 
 
-async def until_clean(relay: RunningHttp1Relay) -> None:
+async def until_clean(relay: RunningRelay) -> None:
     """Nothing of any request is left behind."""
-    await eventually(lambda: not any(relay.leftovers().values()))
+    await eventually(relay.is_clean)
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ async def test_early_answer_arrives_although_the_upload_goes_on(setup: Setup, th
     assert answer.fields[b"connection"] == b"close"
     await sending
     assert await client.is_closed()
-    await eventually(lambda: relay.relay.upstream_connections == 0)
+    await eventually(lambda: relay.upstream_connections == 0)
     assert relay.finished.records[0].reason is None
     assert _port(relay).codes == {400: 1}
 
@@ -156,13 +154,13 @@ async def test_inference_on_a_triton_stays_in_flight_when_its_client_leaves(setu
     client.reset()
     await eventually(lambda: len(relay.finished.records) == 1)
     assert relay.finished.records[0].reason is Reason.CLIENT_GONE
-    assert relay.dispatcher.open_exchanges == 0
-    assert relay.relay.idle
+    assert relay.open_requests == 0
+    assert not any(client.is_busy for client in relay.clients)
     assert (_port(relay).in_flight, relay.backends[0].in_flight) == (1, 1)
     gate.set()
     await until_clean(relay)
     assert _port(relay).codes == {200: 1}
-    assert len(relay.relay.upstreams) == 1
+    assert relay.idle_upstreams == 1
     async with raw_client(relay.port) as second:
         await second.send(_GET)
         assert (await second.answer()).status == 200
@@ -241,7 +239,7 @@ async def test_client_that_leaves_during_its_answer_ends_the_stream(setup: Setup
     client.reset()
     await until_clean(relay)
     assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
-    assert relay.relay.upstream_connections == 0
+    assert relay.upstream_connections == 0
 
 
 async def test_connection_for_a_client_that_left_meanwhile_is_kept(
@@ -253,14 +251,14 @@ async def test_connection_for_a_client_that_left_meanwhile_is_kept(
     await until_clean(relay)
     assert relay.backends[0].in_flight == 0
     assert len(relay.finished.records) in (0, 1)
-    await eventually(lambda: len(relay.relay.servers) == 0)
+    await eventually(lambda: relay.client_connections == 0)
     assert backend.failures == []
 
 
 # Slow peers
 
 
-async def _bytes_in_flight(relay: RunningHttp1Relay) -> int:
+async def _bytes_in_flight(relay: RunningRelay) -> int:
     """Payload that came from the backend, once it stops growing."""
     last, same = -1, 0
     while same < 20:
@@ -289,9 +287,8 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
         # Most of what is on its way is in kernel buffers; keep those of 200 connections small.
         peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         await peer.request()
-        for server in relay.relay.servers:
-            assert server.transport is not None
-            sock = server.transport.get_extra_info("socket")
+        for client in relay.clients:
+            sock = client.transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
         while True:
@@ -304,11 +301,7 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
         await loop.sock_sendall(sock, _GET)
     await eventually(lambda: len(backend.requests) == connections, 30)
     await _bytes_in_flight(relay)
-    waiting = [
-        server.transport.get_write_buffer_size()
-        for server in relay.relay.servers
-        if server.transport is not None
-    ]
+    waiting = [client.transport.get_write_buffer_size() for client in relay.clients]
     assert len([size for size in waiting if size]) == connections
     # High-water mark and one read.
     most = 65536 + 262_144
@@ -350,9 +343,8 @@ async def test_slow_backend_holds_back_its_client(setup: Setup) -> None:
         last = sent
         await asyncio.sleep(0.01)
     assert sent < size
-    (upstream,) = relay.relay.upstreams.open
-    assert upstream.transport is not None
-    assert upstream.transport.get_write_buffer_size() <= 65536 + 262_144
+    (upstream,) = relay.upstream_transports
+    assert upstream.get_write_buffer_size() <= 65536 + 262_144
     assert relay.ledger.held == 0
     gate.set()
     assert (await client.answer("POST")).status == 200
@@ -367,7 +359,7 @@ async def test_backend_that_stops_taking_an_upload_is_given_up() -> None:
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.3)) as relay,
+        running_http1_relay(backend.target, options={"body_timeout_s": 0.3}) as relay,
         raw_client(relay.port) as client,
     ):
         uploading = asyncio.ensure_future(client.send(_upload(64 << 20) + bytes(64 << 20)))
@@ -390,7 +382,7 @@ async def test_client_that_takes_nothing_is_given_up() -> None:
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.3)) as relay,
+        running_http1_relay(backend.target, options={"body_timeout_s": 0.3}) as relay,
     ):
         sock = _small_buffers(relay.port)
         loop = asyncio.get_running_loop()
@@ -398,7 +390,7 @@ async def test_client_that_takes_nothing_is_given_up() -> None:
         await eventually(lambda: len(relay.finished.records) == 1)
         assert relay.finished.records[0].reason is Reason.CLIENT_STALLED
         await until_clean(relay)
-        await eventually(lambda: not relay.relay.servers)
+        await eventually(lambda: not relay.client_connections)
         assert relay.outcomes.seen == [("b0", Outcome.CANCELLED)]
         sock.close()
 
@@ -413,7 +405,7 @@ async def test_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=1.0)) as relay,
+        running_http1_relay(backend.target, options={"body_timeout_s": 1.0}) as relay,
     ):
         sock = _small_buffers(relay.port)
         loop = asyncio.get_running_loop()
@@ -444,12 +436,11 @@ async def test_client_that_pipelines_without_reading_is_bounded(serving: Serving
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(sock, _GET * 400)
     await _bytes_in_flight(relay)
-    (server,) = relay.relay.servers
-    assert server.transport is not None
-    assert server.transport.get_write_buffer_size() <= 65536 + 262_144
+    (connection,) = relay.clients
+    assert connection.transport.get_write_buffer_size() <= 65536 + 262_144
     assert len(backend.requests) < 400
     sock.close()
-    await eventually(lambda: not relay.relay.servers)
+    await eventually(lambda: not relay.client_connections)
 
 
 # Time
@@ -462,7 +453,7 @@ async def test_request_that_takes_too_long_is_answered() -> None:
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=Http1Options(request_timeout_s=0.1)) as relay,
+        running_http1_relay(backend.target, options={"request_timeout_s": 0.1}) as relay,
         raw_client(relay.port) as client,
     ):
         for wire in (_INFER, _INFER, _INFER.replace(b"POST", b"PUT", 1)):
@@ -477,13 +468,13 @@ async def test_request_that_takes_too_long_is_answered() -> None:
 async def test_idle_connections_to_backends_are_closed_in_time() -> None:
     async with (
         scripted_backend() as backend,
-        running_http1_relay(backend.target, options=Http1Options(upstream_idle_s=0.1)) as relay,
+        running_http1_relay(backend.target, options={"upstream_idle_s": 0.1}) as relay,
         raw_client(relay.port) as client,
     ):
         await client.send(_GET)
         assert (await client.answer()).status == 200
-        assert len(relay.relay.upstreams) == 1
-        await eventually(lambda: relay.relay.upstream_connections == 0)
+        assert relay.idle_upstreams == 1
+        await eventually(lambda: relay.upstream_connections == 0)
         assert _port(relay).connections == 0
 
 
@@ -510,14 +501,14 @@ async def test_connections_to_a_backend_that_gets_nothing_new_are_closed() -> No
         await eventually(lambda: len(backend.requests) == 1)
         await quick.send(_GET)
         assert (await quick.answer()).status == 200
-        assert (len(relay.relay.upstreams), relay.relay.upstream_connections) == (1, 2)
+        assert (relay.idle_upstreams, relay.upstream_connections) == (1, 2)
         relay.pool.publish(snapshot_of([], 2))
-        await eventually(lambda: relay.relay.upstream_connections == 1)
+        await eventually(lambda: relay.upstream_connections == 1)
         await quick.send(_GET)
         assert (await quick.answer()).status == 503
         gate.set()
         assert (await slow.answer()).status == 200
-        await eventually(lambda: relay.relay.upstream_connections == 0)
+        await eventually(lambda: relay.upstream_connections == 0)
 
 
 # Own answers and draining
@@ -570,20 +561,20 @@ async def test_draining_closes_idle_clients_and_finishes_the_others(setup: Setup
         await client.send(_INFER)
         await late.send(_GET[:10])
         await eventually(lambda: len(backend.requests) == 1)
-        await eventually(lambda: len(relay.relay.servers) == 3)
-        relay.relay.begin_drain()
+        await eventually(lambda: relay.client_connections == 3)
+        relay.begin_drain()
         assert await idle.is_closed()
-        assert not relay.relay.idle
+        assert any(connection.is_busy for connection in relay.clients)
         gate.set()
         answer = await client.answer("POST")
         assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
         assert await client.is_closed()
-        assert relay.relay.idle
+        assert not any(connection.is_busy for connection in relay.clients)
         await late.send(_GET[10:])
         answer = await late.answer()
         assert (answer.status, answer.fields[b"connection"]) == (200, b"close")
         assert await late.is_closed()
-    relay.dispatcher.exiting = True
+    relay.announce_exit()
     async with raw_client(relay.port) as prober:
         await prober.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = await prober.answer()
@@ -605,11 +596,9 @@ async def test_an_answer_that_could_not_say_so_is_not_the_last_one(setup: Setup)
 
     backend.script = script
     await client.send(_INFER)
-    await eventually(lambda: any(server.exchange for server in relay.relay.servers))
-    server = next(iter(relay.relay.servers))
-    await eventually(lambda: server.exchange is not None and server.exchange.response_begun)
-    server.limit_age(0.01)
-    await eventually(lambda: server.is_leaving)
+    await eventually(lambda: [each.is_answering for each in relay.clients] == [True])
+    relay.limit_age(0.01)
+    await eventually(lambda: [each.is_leaving for each in relay.clients] == [True])
     gate.set()
     answer = await client.answer("POST")
     assert answer.body == b"abcdef"
@@ -629,10 +618,10 @@ async def test_closing_ends_what_is_under_way() -> None:
         async with raw_client(relay.port) as client:
             await client.send(_GET)
             await eventually(lambda: len(backend.requests) == 1)
-            await relay.relay.aclose()
+            await relay.aclose()
             assert not (await client.answer()).complete
-        assert relay.relay.downstream_connections == relay.relay.upstream_connections == 0
-        assert not any(relay.leftovers().values())
+        assert relay.client_connections == relay.upstream_connections == 0
+        assert relay.is_clean()
 
 
 # Memory
@@ -673,7 +662,7 @@ async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
     async with raw_client(relay.port) as warm:
         await warm.send(_INFER)
         assert (await warm.answer("POST")).complete
-    await eventually(lambda: not relay.relay.servers)
+    await eventually(lambda: not relay.client_connections)
     gc.collect()
     timers = len(relay.timers)
     tasks = len(asyncio.all_tasks())
@@ -690,12 +679,12 @@ async def test_ten_thousand_requests_leave_nothing(serving: Serving) -> None:
     assert len(relay.finished.records) == 10_001
     relay.finished.records.clear()
     backend.requests.clear()
-    await eventually(lambda: not relay.relay.servers)
+    await eventually(lambda: not relay.client_connections)
     await until_clean(relay)
     assert len(relay.timers) <= timers + 9
     assert relay.traffic.connections == 0
     assert sum(_port(relay).codes.values()) == 10_001
-    assert _port(relay).connections == relay.relay.upstream_connections <= 9
+    assert _port(relay).connections == relay.upstream_connections <= 9
     await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 8)
     gc.collect()
     assert len(gc.get_objects()) - objects < 3000

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-from lb.proxy.http1.options import Http1Options
 from tests.corpus.http1 import ALL
 from tests.fakes.http1_backend import (
     Peer,
@@ -16,7 +15,7 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import RunningRelay, running_http1_relay
 
 BOTH_LOOPS = True
 
@@ -51,7 +50,7 @@ async def _ask(client: RawClient, name: int, count: int, rng: random.Random) -> 
         assert answer.body == target + b" " + body
 
 
-async def _attack(relay: RunningHttp1Relay) -> None:
+async def _attack(relay: RunningRelay) -> None:
     """Send the whole corpus, a connection for each row."""
     for row in ALL:
         async with raw_client(relay.port) as client:
@@ -63,7 +62,7 @@ async def _attack(relay: RunningHttp1Relay) -> None:
 
 
 async def test_bad_clients_do_not_touch_the_good_ones() -> None:
-    options = Http1Options(linger_s=0.05)
+    options = {"linger_s": 0.05}
     async with (
         scripted_backend(_echo) as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -74,7 +73,7 @@ async def test_bad_clients_do_not_touch_the_good_ones() -> None:
                 await _ask(client, name, 150, random.Random(name))
 
         await asyncio.gather(*(run(name) for name in range(8)), _attack(relay))
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
         assert not any(b"evil" in got.target for got in backend.requests)
         assert not any(b"smuggled" in got.target for got in backend.requests)
 
@@ -109,7 +108,7 @@ async def test_backend_that_closes_idle_connections_costs_no_request() -> None:
 
         await asyncio.gather(*(run(name) for name in range(4)))
         assert len(served) == len(set(served)) == 600
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 async def test_backends_die_and_others_take_over() -> None:
@@ -140,7 +139,7 @@ async def test_backends_die_and_others_take_over() -> None:
 
         failed = await asyncio.gather(*(run() for _ in range(6)))
         assert sum(failed) <= 6, "only what was under way on a connection that was reset"
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
         records = relay.finished.records
         assert len(records) == 600
         assert sum(record.attempts for record in records) == sum(

@@ -13,7 +13,6 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome
 from lb.net.splice import MOST
-from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
     RawClient,
@@ -23,14 +22,14 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import RunningRelay, running_http1_relay
 
 BOTH_LOOPS = True
 
 _GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 _BODY = random.Random(1).randbytes(3 << 20)
 _LONG = 64 << 20
-Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
+Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
 
 
 def _upload(body: bytes, size: int = 0) -> bytes:
@@ -45,26 +44,26 @@ async def _echo(peer: Peer) -> None:
 
 
 async def _send_until_pumped(
-    relay: RunningHttp1Relay, send: Callable[[bytes], Awaitable[object]]
+    relay: RunningRelay, send: Callable[[bytes], Awaitable[object]]
 ) -> int:
     """Send of a long body until a pump moves it; returns how much that was."""
     sent = 0
-    while not relay.relay.pumps.running:
+    while not relay.pumps:
         await send(bytes(100_000))
         sent += 100_000
         await asyncio.sleep(0)
     return sent
 
 
-async def until_clean(relay: RunningHttp1Relay) -> None:
+async def until_clean(relay: RunningRelay) -> None:
     """Nothing of any request is left behind."""
-    await eventually(lambda: not any(relay.leftovers().values()))
+    await eventually(relay.is_clean)
 
 
 @pytest.fixture
 async def setup() -> AsyncIterator[Setup]:
     # What is kept for another attempt does not pass unseen.
-    options = Http1Options(retained_size=65536)
+    options = {"retained_size": 65536}
     async with (
         scripted_backend(_echo) as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -131,12 +130,12 @@ async def test_a_client_that_leaves_an_answer_leaves_the_connection_to_others(se
     backend.script = script
     async with raw_client(relay.port) as other:
         # The first connection to the backend is taken, so this one opens the scripted one.
-        (upstream,) = relay.relay.upstreams.open
+        (upstream,) = relay.upstream_transports
         upstream.abort()
-        await eventually(lambda: not relay.relay.upstreams.open)
+        await eventually(lambda: not relay.upstream_transports)
         await other.send(_upload(b"hello"))
         reading = asyncio.ensure_future(other.reader.read(-1))
-        await eventually(lambda: relay.relay.pumps.running == 1)
+        await eventually(lambda: relay.pumps == 1)
         other.reset()
         await asyncio.gather(reading, return_exceptions=True)
         await until_clean(relay)
@@ -252,12 +251,11 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
         socks = [socket.create_connection(("127.0.0.1", relay.port)) for _ in range(connections)]
         for sock in socks:
             sock.sendall(_GET)
-        pumps = relay.relay.pumps
-        await eventually(lambda: pumps.running == connections, 30)
+        await eventually(lambda: relay.pumps == connections, 30)
         await eventually(
             lambda: (
-                all(server.is_full for server in relay.relay.servers)
-                and len(relay.relay.servers) == connections
+                all(client.is_paused for client in relay.clients)
+                and relay.client_connections == connections
             ),
             30,
         )
@@ -268,7 +266,7 @@ async def test_slow_readers_whose_answers_are_pumped_hold_a_pipe_at_most() -> No
         for sock in socks:
             sock.close()
         await until_clean(relay)
-        assert (relay.ledger.held, pumps.running) == (0, 0)
+        assert (relay.ledger.held, relay.pumps) == (0, 0)
 
 
 async def test_a_backend_that_takes_an_upload_slowly_is_not_given_up() -> None:
@@ -285,7 +283,7 @@ async def test_a_backend_that_takes_an_upload_slowly_is_not_given_up() -> None:
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(backend.target, options=Http1Options(body_timeout_s=0.25)) as relay,
+        running_http1_relay(backend.target, options={"body_timeout_s": 0.25}) as relay,
         raw_client(relay.port) as client,
     ):
         sending = asyncio.ensure_future(client.send(_upload(bytes(size))))

@@ -11,7 +11,6 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.client import TrustedProxies
 from lb.domain.outcome import Reason
-from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import (
     Peer,
     RawClient,
@@ -21,13 +20,13 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
+from tests.fakes.relay import RunningRelay, running_http1_relay
 
 BOTH_LOOPS = True
 
 _GET = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
 _INFER = b"POST /v2/models/simple/infer HTTP/1.1\r\nHost: a\r\n"
-Setup = tuple[ScriptedBackend, RunningHttp1Relay, RawClient]
+Setup = tuple[ScriptedBackend, RunningRelay, RawClient]
 
 
 def _post(body: bytes, fields: bytes = b"") -> bytes:
@@ -39,9 +38,9 @@ def _chunked(*chunks: bytes) -> bytes:
     return _INFER + b"Transfer-Encoding: chunked\r\n\r\n" + framed
 
 
-async def until_clean(relay: RunningHttp1Relay) -> None:
+async def until_clean(relay: RunningRelay) -> None:
     """Nothing of any request is left behind."""
-    await eventually(lambda: not any(relay.leftovers().values()))
+    await eventually(relay.is_clean)
 
 
 @pytest.fixture
@@ -342,7 +341,7 @@ async def test_client_that_half_closes_still_gets_its_answer_where_that_is_set(
     setup: Setup,
 ) -> None:
     backend, relay, client = setup
-    relay.relay.configure(Http1Options(aborts_on_half_close=False))
+    relay.configure(aborts_on_half_close=False)
     gate = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -368,7 +367,7 @@ async def test_pipelined_requests_are_answered_after_a_half_close(
     setup: Setup, last: bytes, status: int | None
 ) -> None:
     _, relay, client = setup
-    relay.relay.configure(Http1Options(aborts_on_half_close=False))
+    relay.configure(aborts_on_half_close=False)
     await client.send(_GET + _GET + last)
     client.half_close()
     for _ in range(2):
@@ -470,7 +469,7 @@ async def test_final_answer_instead_of_continue_ends_the_connection(setup: Setup
     assert answer.status == 417
     assert answer.fields[b"connection"] == b"close"
     assert await client.is_closed()
-    assert relay.relay.upstream_connections == 0
+    assert relay.upstream_connections == 0
 
 
 async def test_interim_answers_are_passed_on_but_continue_is_not(setup: Setup) -> None:
@@ -496,7 +495,7 @@ async def test_interim_answers_are_passed_on_but_continue_is_not(setup: Setup) -
 @pytest.mark.parametrize("known", [False, True])
 async def test_client_is_named_only_if_asked_for(known: bool, trusted: bool) -> None:
     proxies = TrustedProxies((ip_network("127.0.0.1"),) if trusted else ())
-    options = Http1Options(x_forwarded=known, forwarded=known, trusted_proxies=proxies)
+    options = {"x_forwarded": known, "forwarded": known, "trusted_proxies": proxies}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
@@ -520,8 +519,7 @@ async def test_client_is_named_only_if_asked_for(known: bool, trusted: bool) -> 
 async def test_our_hop_marker_comes_last_and_the_body_whole(setup: Setup, size: int) -> None:
     backend, relay, client = setup
     own, other = (b"triton-lb-%016x" % number for number in (1, 2))
-    relay.dispatcher.identity = own
-    relay.relay.configure(relay.relay.options)
+    relay.use_identity(own)
     body = bytes(number % 251 for number in range(size))
     for field in (b"", b"CDN-Loop: a.cdn, " + other + b"\r\n"):
         wire = _post(body, field)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pytest
 
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes import frames as f
 from tests.fakes.frames import Peer, RawBackend, Script, eventually, raw_backend, raw_client
 from tests.fakes.relay import RunningRelay, running_relay
@@ -157,12 +156,12 @@ async def good_calls(relay: RunningRelay, stop: asyncio.Event) -> int:
 async def test_attacker_is_cut_and_nobody_else_is_hurt(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "lb.proxy.http2")
+    caplog.set_level(logging.INFO, "lb")
     flood = FLOODS[name]
     resets: list[float] = []
     async with (
         raw_backend(watching(resets)) as backend,
-        running_relay(backend.target, options=Http2Options(concurrent_streams=60)) as relay,
+        running_relay(backend.target, options={"concurrent_streams": 60}) as relay,
     ):
         stop = asyncio.Event()
         good = asyncio.get_running_loop().create_task(good_calls(relay, stop))
@@ -172,7 +171,7 @@ async def test_attacker_is_cut_and_nobody_else_is_hurt(
             (last,) = [frame for frame in attacker.seen if frame.kind == f.GOAWAY]
             assert last.code == flood.code
             cut_at = time.monotonic()
-            await eventually(lambda: relay.dispatcher.open_exchanges <= 1)
+            await eventually(lambda: relay.open_requests <= 1)
             await eventually(lambda: sum(b.in_flight for b in relay.backends) <= 1)
             assert time.monotonic() - cut_at < SOON_S
         stop.set()
@@ -205,7 +204,7 @@ async def test_work_of_a_flood_ends_at_the_backend_at_once() -> None:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["between frames", "within a frame"])
 async def test_a_header_block_must_be_complete_in_time(whole: bool) -> None:
-    options = Http2Options(head_timeout_s=0.3)
+    options = {"head_timeout_s": 0.3}
     block = f.headers(1, f.literals(f.request_fields()), done=False)
     async with raw_backend() as backend, running_relay(backend.target, options=options) as relay:
         async with raw_client(relay.port) as client:
@@ -221,7 +220,7 @@ async def test_a_header_block_must_be_complete_in_time(whole: bool) -> None:
 
 async def test_header_blocks_in_parts_that_come_slowly_are_fine() -> None:
     """Each within its time, on a connection that is older."""
-    options = Http2Options(head_timeout_s=1.0)
+    options = {"head_timeout_s": 1.0}
     async with raw_backend() as backend, running_relay(backend.target, options=options) as relay:
         async with raw_client(relay.port) as client:
             for stream in range(1, 21, 2):
@@ -237,7 +236,7 @@ async def test_header_blocks_in_parts_that_come_slowly_are_fine() -> None:
 @pytest.mark.parametrize("full", [False, True], ids=["no window", "unread"])
 async def test_answers_that_nobody_takes_end(full: bool) -> None:
     """100 streams with 60 kB each; the backend is told, and the client where it listens."""
-    options = Http2Options(stream_stalled_s=0.5)
+    options = {"stream_stalled_s": 0.5}
     values = {f.INITIAL_WINDOW_SIZE: 2**31 - 1 if full else 0}
     resets: list[float] = []
 
@@ -328,7 +327,7 @@ async def test_a_backend_that_never_acknowledges_settings_is_given_up() -> None:
 
         return play
 
-    options = Http2Options(head_timeout_s=0.3)
+    options = {"head_timeout_s": 0.3}
     async with (
         raw_backend(silent) as backend,
         running_relay(backend.target, options=options) as relay,
@@ -372,7 +371,7 @@ async def test_a_thousand_deadlines_at_once_are_no_flood() -> None:
         async with raw_client(relay.port) as client:
             head = f.request_fields((b"grpc-timeout", b"1500m"), path=f.HANG_PATH)
             client.send(*(f.headers(stream, head) for stream in range(1, 2001, 2)))
-            await f.eventually(lambda: relay.dispatcher.open_exchanges == 1000)
+            await f.eventually(lambda: relay.open_requests == 1000)
             await asyncio.sleep(0.8)  # more than half of what all of them have
             client.send(*(f.rst(stream) + f.ping() for stream in range(1, 401, 2)))
             client.send(*map(f.rst, range(401, 2001, 2)))

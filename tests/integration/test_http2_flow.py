@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     INITIAL_WINDOW_SIZE,
     MAX_CONCURRENT_STREAMS,
@@ -40,7 +39,7 @@ BOTH_LOOPS = True
 KIB, MIB = 1024, 1024 * 1024
 STALLED, FLOWING = 8, 92
 RESOURCE_EXHAUSTED = 8
-WIDE = Http2Options(answer_window=MIB)
+WIDE = {"answer_window": MIB}
 """Answers may run far ahead from their start, so that few streams hold much."""
 
 
@@ -81,14 +80,13 @@ async def test_stalled_streams_hold_up_nobody_on_their_connection() -> None:
         alone = [await read_all(flowing, FLOWING, 256 * KIB) for _ in range(3)]
         stalled.credits = False
         stalled.send(*(pour(stream, 64 * MIB) for stream in streams(STALLED)))
-        window = relay.relay.options.answer_window
+        window = relay.answer_window
         most = STALLED * window
         await eventually(lambda: relay.ledger.held >= most - 65_535)
         beside = [await read_all(flowing, FLOWING, 256 * KIB) for _ in range(3)]
         assert len(backend.peers) == 1, "all on one connection"
         assert relay.ledger.held <= most
-        pipes = [pipe.opposite for link in relay.relay.servers for pipe in link.streams.values()]
-        assert max(pipe.held for pipe in pipes) <= window
+        assert max(each.held for client in relay.clients for each in client.streams) <= window
         assert min(beside) <= 3 * max(alone) + 0.2
         stalled.send(*(rst(stream) for stream in streams(STALLED)))
         await relay.until_clean()
@@ -146,9 +144,7 @@ async def slow_uploads(relay: RunningRelay, count: int, size: int) -> AsyncItera
 
 async def test_slow_readers_and_uploaders_hold_one_window_each() -> None:
     window = 64 * KIB
-    options = Http2Options(
-        stream_window=window, stream_window_max=16 * window, answer_window=window
-    )
+    options = {"stream_window": window, "stream_window_max": 16 * window, "answer_window": window}
     async with (
         raw_backend(pours) as reading,
         raw_backend(plays(listens), {INITIAL_WINDOW_SIZE: 0}) as stuck,
@@ -163,7 +159,7 @@ async def test_slow_readers_and_uploaders_hold_one_window_each() -> None:
             assert up.ledger.held <= 200 * 2 * window, "a window that waits, and its copy"
             held = down.ledger.held + up.ledger.held
             assert memory() - before <= 2 * held + 32 * MIB
-            assert down.dispatcher.open_exchanges == up.dispatcher.open_exchanges == 200
+            assert down.open_requests == up.open_requests == 200
         await down.until_clean()
         await up.until_clean()
 
@@ -218,7 +214,7 @@ async def test_near_the_ceiling_new_calls_are_refused_until_there_is_room() -> N
 
 async def test_many_streams_that_wait_do_not_move_into_the_transport() -> None:
     """What a transport holds is on nobody's account, so it must be little."""
-    options = Http2Options(concurrent_streams=200, answer_window=MIB)
+    options = {"concurrent_streams": 200, "answer_window": MIB}
     async with (
         raw_backend(pours) as backend,
         running_relay(backend.target, options=options) as relay,
@@ -229,13 +225,12 @@ async def test_many_streams_that_wait_do_not_move_into_the_transport() -> None:
         await eventually(lambda: relay.ledger.held >= 200 * 256 * KIB - 65_535)
         client.writer.transport.pause_reading()
         client.send(settings({INITIAL_WINDOW_SIZE: 2**20}), window_update(0, 2**30))
-        (link,) = relay.relay.servers
-        assert link.transport is not None
         most = 0
         async with asyncio.timeout(5):
-            while not link.congested:
+            while not relay.clients[0].is_paused:
                 await asyncio.sleep(0)
-                most = max(most, link.transport.get_write_buffer_size())
+                most = max(most, relay.clients[0].transport.get_write_buffer_size())
+        assert len(relay.clients) == 1
         assert most <= MIB + 512 * KIB
         client.credits = True
         client.writer.transport.resume_reading()
@@ -250,7 +245,7 @@ async def test_a_client_that_does_not_read_its_socket_holds_one_window_per_strea
 ) -> None:
     """Windows wide open, TCP full: what the transport does not take waits in the pipes."""
     window = 256 * KIB
-    options = Http2Options(stream_window_max=window, answer_window=window)
+    options = {"stream_window_max": window, "answer_window": window}
     async with (
         raw_backend(pours) as backend,
         running_relay(backend.target, options=options) as relay,
@@ -267,7 +262,7 @@ async def test_a_client_that_does_not_read_its_socket_holds_one_window_per_strea
             clients.append(client)
         await eventually(lambda: relay.ledger.held >= 4 * connections * window * 3 // 4)
         assert relay.ledger.held <= 4 * connections * window
-        unsent = [link.transport.get_write_buffer_size() for link in relay.relay.servers]
+        unsent = [each.transport.get_write_buffer_size() for each in relay.clients]
         assert max(unsent) <= MIB + 512 * KIB
         for client in clients:
             client.writer.transport.resume_reading()
@@ -288,10 +283,9 @@ async def test_the_window_of_a_quick_reader_grows_and_of_a_slow_one_stays() -> N
         grown = 0
         while 1 not in client.ended:
             await client.until(lambda _: True)
-            for link in relay.relay.servers:
-                for pipe in link.streams.values():
-                    grown = max(grown, pipe.opposite.window_size)
-        assert grown == relay.relay.options.stream_window_max
+            windows = [each.window for one in relay.clients for each in one.streams]
+            grown = max(grown, *windows, 0)
+        assert grown == relay.stream_window_max
         assert len(client.bodies[1]) == 16 * MIB
         await relay.until_clean()
 

@@ -12,7 +12,6 @@ import pytest
 
 from lb.domain.backend import parse_address
 from lb.domain.outcome import Outcome, Reason
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     CANCEL,
     DATA,
@@ -54,7 +53,7 @@ from tests.fakes.frames import (
     settings,
     window_update,
 )
-from tests.fakes.relay import RunningRelay, running_relay, snapshot_of
+from tests.fakes.relay import Options, RunningRelay, running_relay, snapshot_of
 
 BOTH_LOOPS = True
 UNAVAILABLE, EXHAUSTED = 14, 8
@@ -70,7 +69,7 @@ def request(stream: int, path: bytes = INFER, body: bytes | None = None) -> byte
 
 @asynccontextmanager
 async def one_client(
-    *backends: RawBackend, options: Http2Options | None = None
+    *backends: RawBackend, options: Options | None = None
 ) -> AsyncIterator[tuple[RunningRelay, Peer]]:
     """A relay over the backends and a client; afterwards nothing may be left."""
     targets = [backend.target for backend in backends]
@@ -200,7 +199,7 @@ async def test_a_body_that_was_not_kept_is_not_sent_again() -> None:
     async with (
         raw_backend(replies(lambda stream, _: rst(stream, REFUSED_STREAM))) as refusing,
         raw_backend() as other,
-        one_client(refusing, other, options=Http2Options(retained_size=5000)) as (_, client),
+        one_client(refusing, other, options={"retained_size": 5000}) as (_, client),
     ):
         client.send(request(1, body=named(more=bytes(5000))))
         assert await statuses(client, 1) == [UNAVAILABLE]
@@ -432,7 +431,7 @@ async def test_a_backend_may_take_streams_again_later() -> None:
 
 
 async def test_a_backend_that_says_nothing_is_given_up() -> None:
-    options = Http2Options(head_timeout_s=0.1)
+    options = {"head_timeout_s": 0.1}
     async with (
         raw_backend(plays(listens), greets=False) as silent,
         raw_backend() as other,
@@ -462,7 +461,7 @@ async def test_a_backend_that_never_acknowledges_is_served_all_the_same() -> Non
 
 
 async def test_more_streams_than_we_allow_are_refused() -> None:
-    options = Http2Options(concurrent_streams=2)
+    options = {"concurrent_streams": 2}
     async with (
         raw_backend(plays(listens)) as backend,
         one_client(backend, options=options) as (
@@ -487,8 +486,7 @@ async def test_a_further_connection_before_stream_ids_run_out(path: bytes) -> No
     async with raw_backend() as backend, one_client(backend) as (relay, client):
         client.send(request(1))
         assert await statuses(client, 1) == [0]
-        (link,) = relay.relay.pool(relay.backends[0]).links
-        link.next_id = 2**31 - 2**20 + 1
+        relay.skip_streams(0, 2**31 - 2**20 + 1)
         for stream in (3, 5):
             client.send(request(stream, path))
             assert await statuses(client, stream) == [0]
@@ -546,13 +544,13 @@ async def test_a_client_may_leave_while_its_backend_is_dialled(leaves: str) -> N
             if leaves == "reset":
                 client.send(rst(1))
                 assert await client.is_alive()
-                assert relay.dispatcher.open_exchanges == 0
+                assert relay.open_requests == 0
         await relay.until_clean()
         assert relay.finished.records[0].reason is Reason.CLIENT_GONE
 
 
 async def test_a_dial_that_takes_too_long_goes_elsewhere() -> None:
-    options = Http2Options(connect_timeout_s=0.1)
+    options = {"connect_timeout_s": 0.1}
     async with (
         full_listener() as target,
         raw_backend() as other,
@@ -647,7 +645,7 @@ async def test_trailers_that_wait_for_a_slow_reader_free_the_backend_at_once() -
         client.send(request(1))
         await client.until_kind(DATA)
         await eventually(lambda: not relay.backends[0].in_flight)
-        assert relay.dispatcher.open_exchanges == 1
+        assert relay.open_requests == 1
         client.send(window_update(1, 49_900))
         assert await statuses(client, 1) == [0]
         assert len(client.bodies[1]) == 50_000
@@ -829,7 +827,7 @@ async def test_shutdown_is_in_two_steps() -> None:
     async with raw_backend(plays(listens)) as backend, one_client(backend) as (relay, client):
         client.send(request(1))
         await eventually(lambda: backend.peers and backend.peers[0].ended)
-        relay.relay.begin_drain()
+        relay.begin_drain()
         first = await client.until_kind(GOAWAY)
         assert (first.last_stream, first.code) == (2**31 - 1, NO_ERROR)
         asked = await client.until_kind(PING)
@@ -847,7 +845,7 @@ async def test_shutdown_is_in_two_steps() -> None:
 async def test_shutdown_does_not_wait_for_the_ping_for_ever() -> None:
     async with raw_backend() as backend, running_relay(backend.target) as relay:
         async with raw_client(relay.port) as client:
-            relay.relay.begin_drain()
+            relay.begin_drain()
             await client.until_kind(PING)
             await client.until_closed()
         assert [f.kind for f in client.seen].count(GOAWAY) == 2
@@ -856,7 +854,7 @@ async def test_shutdown_does_not_wait_for_the_ping_for_ever() -> None:
 
 async def test_a_connection_that_comes_during_shutdown_is_told() -> None:
     async with raw_backend() as backend, one_client(backend) as (relay, _):
-        relay.relay.begin_drain()
+        relay.begin_drain()
         async with raw_client(relay.port, handshake=False) as late:
             late.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", settings(), SETTINGS_ACK)
             found = await late.until_kind(GOAWAY)
@@ -881,7 +879,7 @@ async def test_the_last_answer_arrives_although_the_client_keeps_sending() -> No
     ):
         client.send(window_update(0, 2**30), request(1))
         await client.until_kind(DATA)
-        relay.relay.begin_drain()
+        relay.begin_drain()
         asked = await client.until_kind(PING)
         client.send(ping(asked.payload, ack=True))
         while 1 not in client.ended:
@@ -893,7 +891,7 @@ async def test_the_last_answer_arrives_although_the_client_keeps_sending() -> No
 
 
 async def test_an_idle_client_is_told_and_closed() -> None:
-    options = Http2Options(client_idle_s=0.1)
+    options = {"client_idle_s": 0.1}
     async with raw_backend() as backend, one_client(backend, options=options) as (_, client):
         client.send(request(1))
         assert await statuses(client, 1) == [0]
@@ -903,7 +901,7 @@ async def test_an_idle_client_is_told_and_closed() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["no", "half"])
 async def test_a_client_that_does_not_greet_is_closed(sent: bytes) -> None:
-    options = Http2Options(head_timeout_s=0.1)
+    options = {"head_timeout_s": 0.1}
     async with raw_backend() as backend, running_relay(backend.target, options=options) as relay:
         async with raw_client(relay.port, handshake=False, acknowledges=False) as client:
             client.send(sent)
@@ -934,9 +932,9 @@ async def test_closing_the_relay_ends_everything() -> None:
         async with running_relay(backend.target) as relay, raw_client(relay.port) as client:
             client.send(request(1))
             await eventually(lambda: backend.peers and backend.peers[0].ended)
-            await relay.relay.aclose()
+            await relay.aclose()
             await relay.until_clean()
-            assert not relay.relay.servers
-            assert not relay.relay.upstream_connections
+            assert not relay.client_connections
+            assert not relay.upstream_connections
             await client.until_closed()
         await eventually(lambda: backend.peers[0].closed)

@@ -94,8 +94,7 @@ async def scene(*speeds: float) -> AsyncIterator[Scene]:
 
 
 def lane(balancer: Balancer, name: str) -> LaneView:
-    lanes = balancer.product.dispatcher.queue.scheduler.lanes()
-    return next(each for each in lanes if each.backend.name == name)
+    return next(each for each in balancer.lanes() if each.backend.name == name)
 
 
 async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> None:

@@ -10,10 +10,6 @@ import pytest
 from lb.domain.backend import Address, AppProtocol
 from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.queue import QueueOptions
 from tests.fakes.gated import HttpSide, Side, grpc_side, http_side, until
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.http1_backend import raw_client
@@ -49,7 +45,7 @@ async def test_requests_begin_one_after_the_other_in_their_order(one: Side) -> N
     assert [(await task).code for task in tasks] == [one.ok] * 4
     records = {record.queue_position for record in one.records}
     assert records == {None, 0, 1, 2}
-    assert [places.sum for places in one.queue.places.values()] == [3]
+    assert one.queue.positions == {b"m": 3}
     assert all(record.placed_at > record.started_at for record in one.records[1:])
 
 
@@ -138,8 +134,8 @@ async def test_a_higher_priority_goes_first_and_takes_the_place_of_a_lower_one(o
 
 NOTED = frozenset({b"x-team", b"x-urgency"})
 NOTING = {
-    "grpc": lambda: grpc_side(1, Http2Options(noted=NOTED)),
-    "http": lambda: http_side(1, Http1Options(noted=NOTED)),
+    "grpc": lambda: grpc_side(1, {"noted": NOTED}),
+    "http": lambda: http_side(1, {"noted": NOTED}),
 }
 
 
@@ -151,7 +147,7 @@ def team_of(name: str) -> str:
 async def test_who_asks_for_more_than_others_gets_no_more(protocol: str) -> None:
     async with asyncio.timeout(60), NOTING[protocol]() as side:
         side.schedule()
-        side.queue.options = QueueOptions(tenant_header=b"x-team")
+        side.queue.configure(tenant_header=b"x-team")
         names = ("first", "greedy-1", "greedy-2", "greedy-3", "greedy-4", "modest-1", "modest-2")
         tasks = [await side.asked(name, fields={"x-team": team_of(name)}) for name in names]
         side.gates[0].open = True
@@ -165,7 +161,7 @@ async def test_who_asks_for_more_than_others_gets_no_more(protocol: str) -> None
 async def test_shares_of_tenants_count(protocol: str) -> None:
     async with asyncio.timeout(60), NOTING[protocol]() as side:
         side.schedule(tenant_weights={"big": 3.0})
-        side.queue.options = QueueOptions(tenant_header=b"x-team")
+        side.queue.configure(tenant_header=b"x-team")
         names = ["first", *(f"small-{n}" for n in range(4)), *(f"big-{n}" for n in range(6))]
         tasks = [await side.asked(name, fields={"x-team": team_of(name)}) for name in names]
         side.gates[0].open = True
@@ -179,7 +175,7 @@ async def test_shares_of_tenants_count(protocol: str) -> None:
 async def test_a_header_tells_how_urgent_a_request_is(protocol: str) -> None:
     async with asyncio.timeout(60), NOTING[protocol]() as side:
         side.schedule()
-        side.queue.options = QueueOptions(priority_header=b"x-urgency")
+        side.queue.configure(priority_header=b"x-urgency")
         tasks = [await side.asked("first")]
         for name, said in (("usual", "2"), ("bulk", "3"), ("nothing", "x"), ("urgent", "1")):
             tasks.append(await side.asked(name, fields={"x-urgency": said}))
@@ -206,7 +202,7 @@ async def test_a_long_body_waits_within_its_bounds_and_arrives_whole(one: Side) 
 async def test_rows_are_read_from_the_first_bytes(one: Side) -> None:
     first = await one.asked("a")
     many = await one.asked("b", rows=32, size=100_000)
-    (ticket,) = one.queue.waiting()
+    (ticket,) = one.queue.tickets()
     assert (ticket.rows, ticket.model, ticket.eligible) == (32, b"m", tuple(one.relay.backends))
     assert ticket.size > 100_000
     one.gates[0].open = True
@@ -237,7 +233,7 @@ async def test_waiting_requests_are_refused_when_the_last_backend_goes(one: Side
 
 
 async def test_requests_can_wait_until_there_is_a_backend(one: Side) -> None:
-    one.queue.options = QueueOptions(wait_for_backend_s=30.0)
+    one.queue.configure(wait_for_backend_s=30.0)
     one.publish()
     tasks = [await one.asked(name) for name in ("a", "b")]
     gone = await one.asked("gone")
@@ -253,7 +249,7 @@ async def test_requests_can_wait_until_there_is_a_backend(one: Side) -> None:
 @pytest.mark.parametrize("refuses", [True, False])
 async def test_a_stream_waits_for_a_backend_with_all_its_messages(refuses: bool) -> None:
     async with asyncio.timeout(60), grpc_server() as (_, target), running_relay(target) as relay:
-        relay.dispatcher.queue.options = QueueOptions(wait_for_backend_s=30.0)
+        relay.queue.configure(wait_for_backend_s=30.0)
         port = relay.backends[0].port(AppProtocol.GRPC)
         address = port.address
         if refuses:
@@ -266,7 +262,7 @@ async def test_a_stream_waits_for_a_backend_with_all_its_messages(refuses: bool)
             call = channel.stream_stream(path("ModelStreamInfer"))()
             for message in sent:
                 await call.write(message)
-            await until(lambda: len(relay.dispatcher.queue) == 1, "it waits")
+            await until(lambda: len(relay.queue) == 1, "it waits")
             await call.done_writing()
             port.address = address
             relay.pool.publish(snapshot_of(relay.backends, generation=2))
@@ -275,14 +271,14 @@ async def test_a_stream_waits_for_a_backend_with_all_its_messages(refuses: bool)
             relay.pool.publish(snapshot_of([], generation=3))
             gone = channel.stream_stream(path("ModelStreamInfer"))()
             await gone.write(sent[0])
-            await until(lambda: len(relay.dispatcher.queue) == 1, "it waits")
+            await until(lambda: len(relay.queue) == 1, "it waits")
             gone.cancel()
-            await until(lambda: not len(relay.dispatcher.queue), "it has left")
+            await until(lambda: not len(relay.queue), "it has left")
         await relay.until_clean()
 
 
 async def test_waiting_for_a_backend_ends_at_the_limit(one: Side) -> None:
-    one.queue.options = QueueOptions(wait_for_backend_s=0.05)
+    one.queue.configure(wait_for_backend_s=0.05)
     one.publish()
     assert (await one.ask("a")).code == one.unavailable
     assert one.seen == []
@@ -290,7 +286,7 @@ async def test_waiting_for_a_backend_ends_at_the_limit(one: Side) -> None:
 
 @pytest.mark.parametrize("is_scheduled", [True, False])
 async def test_requests_wait_while_every_backend_refuses(one: Side, is_scheduled: bool) -> None:
-    one.queue.options = QueueOptions(wait_for_backend_s=30.0)
+    one.queue.configure(wait_for_backend_s=30.0)
     if not is_scheduled:
         one.relay.pool.publish(one.snapshot(None, *one.relay.backends))
     port = one.relay.backends[0].ports[one.protocol]
@@ -323,7 +319,7 @@ async def test_a_limit_that_grows_lets_more_go(one: Side) -> None:
 
 async def test_an_end_of_the_relay_ends_all_that_wait(one: Side) -> None:
     tasks = [await one.asked(name) for name in ("a", "b", "c")]
-    await one.relay.relay.aclose()
+    await one.relay.aclose()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert one.seen == ["a"]
     assert len(one.queue) == 0
@@ -332,9 +328,7 @@ async def test_an_end_of_the_relay_ends_all_that_wait(one: Side) -> None:
 async def test_a_client_that_half_closes_gets_its_answer_where_that_is_set() -> None:
     async with asyncio.timeout(60), http_side(1) as side:
         assert isinstance(side, HttpSide)
-        relay = side.relay.relay
-        assert isinstance(relay, Http1Relay)
-        relay.configure(Http1Options(aborts_on_half_close=False))
+        side.relay.configure(aborts_on_half_close=False)
         side.schedule()
         first = await side.asked("a")
         async with raw_client(side.relay.port) as client:

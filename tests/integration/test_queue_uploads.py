@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.relay import Http1Relay
 from lb.wire.ledger import Ledger
 from tests.corpus.clients import corpus_client
 from tests.fakes.gated import HttpSide, http_side, until
@@ -23,13 +21,6 @@ from tests.fakes.tls import World, tls_listener
 BOTH_LOOPS = True
 
 _RESET = struct.pack("ii", 1, 0)
-
-
-def http1(side: HttpSide) -> Http1Relay:
-    """Its relay."""
-    relay = side.relay.relay
-    assert isinstance(relay, Http1Relay)
-    return relay
 
 
 class Listener:
@@ -72,7 +63,7 @@ async def _listening(world: World | None) -> AsyncIterator[Listener]:
         if world is None:
             yield Listener(side, side.relay.port, None)
             return
-        factories = {"http/1.1": side.relay.relay.server_protocol}
+        factories = {"http/1.1": side.relay.accept}
         async with tls_listener(world.options(), factories) as running:
             yield Listener(side, running.port, world)
 
@@ -129,7 +120,7 @@ async def test_a_client_that_half_closes_is_answered_where_that_is_set(
     listening: Listener,
 ) -> None:
     side = listening.side
-    http1(side).configure(Http1Options(aborts_on_half_close=False))
+    side.relay.configure(aborts_on_half_close=False)
     context = listening.context
     async with corpus_client(listening.port, context) as client:
         await client.send(side.request("half", size=300_000))
@@ -143,7 +134,7 @@ async def test_a_client_that_half_closes_is_answered_where_that_is_set(
 
 async def test_a_client_that_only_ends_its_side_is_answered(plain: Listener) -> None:
     side = plain.side
-    http1(side).configure(Http1Options(aborts_on_half_close=False))
+    side.relay.configure(aborts_on_half_close=False)
     reader, writer = await plain.connect()
     writer.write(side.request("half", size=300_000))
     writer.write_eof()
@@ -182,7 +173,7 @@ async def test_a_client_that_leaves_in_chunks_is_not_run(plain: Listener) -> Non
     writer.write(request[:50_000])
     await plain.waits()
     writer.write(request[50_000:])
-    assert len(http1(plain.side).unread) == 1
+    assert plain.side.relay.unread_clients == 1
     writer.close()
     await plain.has_left()
 
@@ -192,7 +183,7 @@ async def test_a_client_that_resets_a_long_upload_is_not_run(plain: Listener) ->
     _, writer = await plain.connect()
     writer.write(side.request("gone", size=3 * 2**20))
     await plain.waits()
-    await until(lambda: len(http1(side).unread) == 1, "no more of it is read")
+    await until(lambda: side.relay.unread_clients == 1, "no more of it is read")
     assert side.relay.ledger.held < 2 * 2**20
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
@@ -222,7 +213,7 @@ async def test_a_client_that_leaves_while_memory_is_short_is_not_run(plain: List
     writer.write(request[:30_000])
     await plain.waits()
     writer.write(request[30_000:])
-    assert len(http1(plain.side).unread) == 1
+    assert plain.side.relay.unread_clients == 1
     writer.close()
     await until(lambda: len(plain.side.queue) == 0, "it has left")
     ledger.release(other, ledger.keep_up_to)
@@ -233,7 +224,7 @@ async def test_a_client_that_ends_its_side_while_memory_is_short_is_answered(
     plain: Listener,
 ) -> None:
     side = plain.side
-    http1(side).configure(Http1Options(aborts_on_half_close=False))
+    side.relay.configure(aborts_on_half_close=False)
     ledger = side.relay.ledger
     other = _fill(ledger)
     request = side.request("half", size=60_000)
@@ -262,14 +253,14 @@ async def test_more_is_read_once_memory_is_short_no_more(plain: Listener) -> Non
     writer.write(request[30_000:])
     ledger.release(other, ledger.keep_up_to)
     await until(lambda: ledger.held >= len(request), "all of it is there")
-    assert len(http1(side).unread) == 0
+    assert side.relay.unread_clients == 0
     writer.close()
     await plain.has_left()
 
 
 async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Listener) -> None:
     side = plain.side
-    http1(side).configure(Http1Options(body_timeout_s=0.2))
+    side.relay.configure(body_timeout_s=0.2)
     reader, writer = await plain.connect()
     request = side.request("gone", size=300_000, fields={"Expect": "100-continue"})
     # Nothing in it is looked at, so it is placed before any of it is there.
@@ -278,7 +269,7 @@ async def test_who_waits_to_be_invited_is_not_and_is_heard_to_leave(plain: Liste
     await plain.waits()
     await asyncio.sleep(0.5)
     assert len(side.queue) == 1, "it is not its fault that nothing comes"
-    assert len(http1(side).unread) == 1
+    assert side.relay.unread_clients == 1
     writer.close()
     await plain.has_left()
     assert await reader.read() == b""

@@ -14,12 +14,9 @@ from aiohttp import web
 
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
-from lb.proxy.hedging import Hedger
-from lb.proxy.patience import AttemptTimes, Patience
 from tests.fakes.gated import Side, grpc_side, http_side, until
 from tests.fakes.http1_backend import eventually
-from tests.fakes.http1_relay import RunningHttp1Relay, running_http1_relay
-from tests.fakes.relay import RunningRelay, running_relay
+from tests.fakes.relay import HedgeView, RunningRelay, running_http1_relay, running_relay
 
 _LIMIT_S = 20.0
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -57,7 +54,7 @@ class Slow(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def http_pair() -> AsyncIterator[tuple[RunningHttp1Relay, list[Slow]]]:
+async def http_pair() -> AsyncIterator[tuple[RunningRelay, list[Slow]]]:
     backends = [Slow(), Slow()]
     runners = []
     addresses = []
@@ -103,21 +100,18 @@ async def grpc_servers(
             await server.stop(0)
 
 
-def hedger_of(relay: RunningHttp1Relay | RunningRelay) -> Hedger:
+def hedges_of(relay: RunningRelay) -> HedgeView:
     """It knows that answers take 50 ms."""
-    hedger = Hedger(relay.dispatcher, relay.relay.under_way, relay.relay.hedge)
-    hedger.use(HedgeRules(least_s=0.05))
-    for _ in range(30):
-        hedger.answered(relay.backends[0], b"m", 0.05, 0.0)
-    return hedger
+    hedges = relay.hedge(HedgeRules(least_s=0.05))
+    hedges.learn(b"m", 0.05, 30)
+    return hedges
 
 
 @pytest.mark.parametrize("size", [2, 100_000])
 async def test_a_late_http_request_is_answered_by_another_backend(size: int) -> None:
     async with asyncio.timeout(_LIMIT_S), http_pair() as (relay, backends):
         backends[0].gate.clear()
-        patience = Patience(relay.timers, relay.dispatcher.clock, relay.relay.under_way)
-        patience.use(AttemptTimes(common=0.1))
+        relay.limit_attempts(0.1)
         url = f"http://127.0.0.1:{relay.port}/v2/models/m/infer"
         async with aiohttp.ClientSession() as session:
             for _ in range(4):
@@ -125,32 +119,31 @@ async def test_a_late_http_request_is_answered_by_another_backend(size: int) -> 
                     assert (answer.status, len(await answer.read())) == (200, size)
         assert backends[0].seen >= 1
         assert set(relay.outcomes.seen) == {("b0", Outcome.LATE)}
-        patience.use(AttemptTimes())
+        relay.limit_attempts()
 
 
 async def test_a_late_grpc_call_is_answered_by_another_backend() -> None:
     async with asyncio.timeout(_LIMIT_S), grpc_pair() as (relay, backends):
         backends[0].gate.clear()
-        patience = Patience(relay.timers, relay.dispatcher.clock, relay.relay.under_way)
-        patience.use(AttemptTimes(common=0.1))
+        relay.limit_attempts(0.1)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
             ask = channel.unary_unary(_METHOD)
             assert [await ask(_MESSAGE) for _ in range(4)] == [_MESSAGE] * 4
         await eventually(lambda: backends[0].cancelled == backends[0].seen >= 1)
-        patience.use(AttemptTimes())
+        relay.limit_attempts()
 
 
 @pytest.mark.parametrize("size", [2, 100_000])
 async def test_the_first_of_two_http_answers_counts(size: int) -> None:
     async with asyncio.timeout(_LIMIT_S), http_pair() as (relay, backends):
-        hedger = hedger_of(relay)
+        hedges = hedges_of(relay)
         backends[0].gate.clear()
         url = f"http://127.0.0.1:{relay.port}/v2/models/m/infer"
         async with aiohttp.ClientSession() as session:
             async with session.post(url, data=bytes(size)) as answer:
                 assert (answer.status, len(await answer.read())) == (200, size)
             assert [backend.seen for backend in backends] == [1, 1]
-            await eventually(lambda: hedger.won == hedger.count == 1)
+            await eventually(lambda: hedges.won == hedges.count == 1)
             assert relay.backends[0].in_flight == 1, "a Triton computes on"
             backends[0].gate.set()
             await eventually(lambda: relay.backends[0].in_flight == 0)
@@ -158,23 +151,23 @@ async def test_the_first_of_two_http_answers_counts(size: int) -> None:
                 assert await answer.read() == b"again"
         (first, second) = relay.finished.records
         assert (first.attempts, second.attempts) == (2, 1)
-        hedger.use(None)
-        await eventually(lambda: not any(relay.leftovers().values()))
+        hedges.stop()
+        await eventually(relay.is_clean)
 
 
 async def test_the_first_of_two_grpc_answers_counts_and_the_other_is_cancelled() -> None:
     async with asyncio.timeout(_LIMIT_S), grpc_pair() as (relay, backends):
-        hedger = hedger_of(relay)
+        hedges = hedges_of(relay)
         backends[0].gate.clear()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
             ask = channel.unary_unary(_METHOD)
             assert await ask(_MESSAGE) == _MESSAGE
             await eventually(lambda: backends[0].cancelled == 1)
-            await eventually(lambda: hedger.won == 1)
+            await eventually(lambda: hedges.won == 1)
             backends[0].gate.set()
             assert [await ask(_MESSAGE) for _ in range(4)] == [_MESSAGE] * 4
         assert relay.finished.records[0].attempts == 2
-        hedger.use(None)
+        hedges.stop()
         await relay.until_clean()
 
 
@@ -205,23 +198,23 @@ SIDES = {"grpc": grpc_side, "http": http_side}
 
 
 @pytest.fixture(params=SIDES)
-async def scheduled(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Side, Hedger]]:
-    """Two backends that run one request of the model at a time each, and a hedger."""
+async def scheduled(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Side, HedgeView]]:
+    """Two backends that run one request of the model at a time each, and its hedges."""
     async with asyncio.timeout(60), SIDES[request.param](2) as side:
         side.schedule()
-        hedger = hedger_of(side.relay)
-        yield side, hedger
-        hedger.use(None)
+        hedges = hedges_of(side.relay)
+        yield side, hedges
+        hedges.stop()
 
 
 def lanes(side: Side) -> list[int]:
-    return [lane.in_flight for lane in side.queue.scheduler.lanes()]
+    return side.queue.in_flight
 
 
 async def test_a_hedge_of_a_scheduled_request_has_a_place_where_it_runs(
-    scheduled: tuple[Side, Hedger],
+    scheduled: tuple[Side, HedgeView],
 ) -> None:
-    side, hedger = scheduled
+    side, hedges = scheduled
     task = await side.asked("a")
     (first,) = (gate for gate in side.gates if gate.seen)
     await until(lambda: side.seen == ["a", "a"], "it was sent twice")
@@ -236,35 +229,35 @@ async def test_a_hedge_of_a_scheduled_request_has_a_place_where_it_runs(
         gate.open = True
         gate.release()
     assert (await waiting).code == side.ok
-    await until(lambda: hedger.won == hedger.count == 1, "it has won")
+    await until(lambda: hedges.won == hedges.count == 1, "it has won")
     record = next(each for each in side.records if each.attempts == 2)
     assert record.queue_why == ""
     await until(lambda: not any(lanes(side)), "nobody has a place any more")
 
 
-async def test_a_hedge_that_would_wait_is_not_sent(scheduled: tuple[Side, Hedger]) -> None:
-    side, hedger = scheduled
+async def test_a_hedge_that_would_wait_is_not_sent(scheduled: tuple[Side, HedgeView]) -> None:
+    side, hedges = scheduled
     tasks = [await side.asked(name) for name in ("a", "b")]
-    await asyncio.sleep(0.3)  # several looks of the hedger
+    await asyncio.sleep(0.3)  # several looks at what might be hedged
     assert sorted(side.seen) == ["a", "b"]
     assert lanes(side) == [1, 1]
     for gate in side.gates:
         gate.release()
     assert [(await task).code for task in tasks] == [side.ok] * 2
-    assert (hedger.count, len(hedger)) == (0, 0)
+    assert (hedges.count, len(hedges)) == (0, 0)
 
 
 async def test_a_request_that_is_faster_than_its_hedge_takes_that_ones_place_back(
-    scheduled: tuple[Side, Hedger],
+    scheduled: tuple[Side, HedgeView],
 ) -> None:
-    side, hedger = scheduled
+    side, hedges = scheduled
     task = await side.asked("a")
     (first,) = (gate for gate in side.gates if gate.seen)
     await until(lambda: side.seen == ["a", "a"], "it was sent twice")
     first.release()
     assert (await task).code == side.ok
-    await until(lambda: len(hedger) == 0, "the second one is cancelled")
+    await until(lambda: len(hedges) == 0, "the second one is cancelled")
     for gate in side.gates:
         gate.release()
     await until(lambda: not any(lanes(side)), "nobody has a place any more")
-    assert (hedger.count, hedger.won) == (1, 0)
+    assert (hedges.count, hedges.won) == (1, 0)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import grpc
 
-from lb.balancing.sequences import Affinity
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import LaneLimit, Plan
@@ -43,8 +42,7 @@ class Setup:
     @property
     def under_way(self) -> int:
         """Requests that the scheduler knows of."""
-        scheduler = self.relay.dispatcher.queue.scheduler
-        return sum(lane.in_flight for lane in scheduler.lanes())
+        return sum(self.relay.queue.in_flight)
 
 
 @asynccontextmanager
@@ -58,7 +56,7 @@ async def running(*takes_s: float) -> AsyncIterator[Setup]:
         targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_relay(*targets))
         relay.pool.publish(replace(snapshot_of(relay.backends), routes=ROUTES))
-        relay.dispatcher.steps.table.affinity = Affinity.LEAST_WORK
+        relay.share_work()
         channel = await stack.enter_async_context(grpc_channel(relay.target))
         yield Setup(relay, backends, channel)
         await channel.close()
@@ -107,7 +105,7 @@ async def test_a_faster_backend_gets_more_sequences() -> None:
             for number in range(1, 5):
                 await stream.send(step("seq", number, start=not round_, end=is_last))
                 await stream.answers(1)
-        assert len(setup.relay.dispatcher.steps.table) == 0
+        assert setup.relay.open_sequences == 0
         await stream.send(*(step("seq", number, start=True) for number in range(101, 141)))
         await stream.answers(40)
         fast, slow = (backend.open_sequences for backend in setup.relay.backends)

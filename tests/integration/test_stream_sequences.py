@@ -14,11 +14,9 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, Placement, Placements, PoolSnapshot
-from lb.domain.sequence import SequenceKey
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import eventually
 from tests.fakes.grpc_server import grpc_channel
-from tests.fakes.relay import FewestInFlight, RunningRelay, running_relay, snapshot_of
+from tests.fakes.relay import FewestInFlight, Options, RunningRelay, running_relay, snapshot_of
 from tests.fakes.stream_backend import StreamBackend, StreamClient, step, stream_backend
 
 BOTH_LOOPS = True
@@ -69,7 +67,7 @@ class Setup:
 
 
 @asynccontextmanager
-async def running(count: int = 2, options: Http2Options | None = None) -> AsyncIterator[Setup]:
+async def running(count: int = 2, options: Options | None = None) -> AsyncIterator[Setup]:
     async with AsyncExitStack() as stack:
         backends = [await stack.enter_async_context(stream_backend(f"b{n}")) for n in range(count)]
         targets = [backend.target for backend in backends]
@@ -386,9 +384,8 @@ async def test_a_sequence_that_could_not_begin_begins_elsewhere() -> None:
         name, text = await stream.answer()
         assert name == "2"
         assert "sequence 2 of model seq: backend b0 (grpc) refused the connection" in text
-        table = setup.relay.dispatcher.steps.table
-        assert table.backend_of(SequenceKey(b"seq", 1)) is setup.relay.backends[1]
-        assert table.backend_of(SequenceKey(b"seq", 2)) is None
+        assert setup.relay.home_of(b"seq", 1) is setup.relay.backends[1]
+        assert setup.relay.home_of(b"seq", 2) is None
         setup.relay.pool.publish(pool_of(setup.relay, 1))
         await stream.send(step("seq", 2, "2", start=True), step("seq", 1, "1", end=True))
         assert await stream.answers(2) == [("2", "b1"), ("1", "b1")]
@@ -399,7 +396,7 @@ async def test_a_sequence_that_could_not_begin_begins_elsewhere() -> None:
 
 
 async def test_large_messages_pass_without_being_collected() -> None:
-    options = Http2Options(stream_window=2**17, stream_window_max=2**17)
+    options = {"stream_window": 2**17, "stream_window_max": 2**17}
     async with running(2, options) as setup:
         tensor = bytes(8 * 2**20)
         stream = setup.stream()
@@ -419,7 +416,7 @@ async def test_large_messages_pass_without_being_collected() -> None:
 
 
 async def test_answers_that_are_not_due_are_held_by_the_window_of_their_backend() -> None:
-    async with running(2, Http2Options(stream_window_max=2**17)) as setup:
+    async with running(2, {"stream_window_max": 2**17}) as setup:
         slow, fast = setup.backends
         fast.answer_bytes = 2**16
         stream = setup.stream()
@@ -478,4 +475,4 @@ async def test_many_sequences_over_many_streams_are_spread_evenly() -> None:
             homes = {request.parameters["sequence_id"].int64_param for request in backend.seen}
             assert len(homes) == 100
             assert len(backend.seen) == 500
-        assert setup.relay.dispatcher.pool.current.placement(AppProtocol.GRPC).eligible
+        assert setup.relay.pool.current.placement(AppProtocol.GRPC).eligible

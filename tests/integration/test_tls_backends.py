@@ -22,8 +22,7 @@ from lb.probes.probe import NetworkProbe, ProbeResult
 from tests.fakes.certificates import Authority, Pair, expired
 from tests.fakes.grpc_server import grpc_channel, grpc_server, path
 from tests.fakes.http1_backend import Peer, raw_client, reply, scripted_backend
-from tests.fakes.http1_relay import running_http1_relay
-from tests.fakes.relay import running_relay
+from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import World
 
 BOTH_LOOPS = True

@@ -17,13 +17,10 @@ import pytest
 from lb.net.tls.accept import AcceptedTls
 from lb.net.tls.server import ClientCertificates
 from lb.net.tls.watch import FileWatch
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes.certificates import CLIENT, SERVER, Authority, expired
 from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_server, path
 from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend, soon
-from tests.fakes.http1_relay import running_http1_relay
-from tests.fakes.relay import running_relay
+from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import Listening, World, look, shake, tls_listener
 
 BOTH_LOOPS = True
@@ -42,7 +39,7 @@ async def listening(world: World) -> AsyncIterator[Listening]:
     more = world.pair("more", "exact.example", "*.wild.example")
     async with (
         running_http1_relay() as relay,
-        tls_listener(world.options(more), {"http/1.1": relay.relay.server_protocol}) as running,
+        tls_listener(world.options(more), {"http/1.1": relay.accept}) as running,
     ):
         yield running
 
@@ -125,8 +122,8 @@ async def test_protocols_that_are_not_spoken_are_refused(
 async def test_grpc_works_over_tls_and_refuses_http1(world: World) -> None:
     async with (
         grpc_server() as (service, target),
-        running_relay(target, options=Http2Options(x_forwarded=True, forwarded=True)) as relay,
-        tls_listener(world.options(), {"h2": relay.relay.server_protocol}) as listening,
+        running_relay(target, options={"x_forwarded": True, "forwarded": True}) as relay,
+        tls_listener(world.options(), {"h2": relay.accept}) as listening,
         secure_channel(world, listening) as channel,
     ):
         assert await channel.unary_unary(path("ModelInfer"))(b"hello") == b"hello"
@@ -211,7 +208,7 @@ async def test_a_session_of_a_lax_listener_opens_no_strict_one(
     world: World, version: ssl.TLSVersion
 ) -> None:
     async with running_http1_relay() as relay:
-        serves = {"http/1.1": relay.relay.server_protocol}
+        serves = {"http/1.1": relay.accept}
         strict = world.options(clients=ClientCertificates.REQUIRED)
         async with (
             tls_listener(world.options(), serves) as lax,
@@ -228,7 +225,7 @@ async def test_a_session_does_not_outlive_a_change_of_the_authorities(world: Wor
     options = world.options(clients=ClientCertificates.REQUIRED)
     async with (
         running_http1_relay() as relay,
-        tls_listener(options, {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(options, {"http/1.1": relay.accept}) as listening,
     ):
         context = world.client_context(pair=pair)
         first = await asyncio.to_thread(shake, listening.port, context)
@@ -254,9 +251,7 @@ async def test_client_certificates_are_accepted_and_refused(
     }
     async with (
         running_http1_relay() as relay,
-        tls_listener(
-            world.options(clients=mode), {"http/1.1": relay.relay.server_protocol}
-        ) as listening,
+        tls_listener(world.options(clients=mode), {"http/1.1": relay.accept}) as listening,
     ):
         good = only(world, version, pair=world.client_pair())
         seen = await asyncio.to_thread(shake, listening.port, good)
@@ -283,14 +278,16 @@ _FORGED = (
 
 
 async def test_backends_hear_the_true_subject_over_http(world: World) -> None:
-    options = Http1Options(
-        private_fields=frozenset({b"x-client-subject"}), x_forwarded=True, forwarded=True
-    )
+    options = {
+        "private_fields": frozenset({b"x-client-subject"}),
+        "x_forwarded": True,
+        "forwarded": True,
+    }
     server = world.options(clients=ClientCertificates.OPTIONAL, subject_header="X-Client-Subject")
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
-        tls_listener(server, {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(server, {"http/1.1": relay.accept}) as listening,
     ):
         known = world.client_context(pair=world.client_pair('a, "b"\r\nü'))
         for context in (known, world.client_context()):
@@ -309,14 +306,14 @@ async def test_backends_hear_the_true_subject_over_http(world: World) -> None:
 
 
 async def test_backends_hear_the_true_subject_over_grpc(world: World) -> None:
-    options = Http2Options(private_fields=frozenset({b"x-client-subject"}))
+    options = {"private_fields": frozenset({b"x-client-subject"})}
     server = world.options(clients=ClientCertificates.OPTIONAL, subject_header="X-Client-Subject")
     forged = (("x-client-subject", "CN=boss"), ("x_client_subject", "CN=boss"), ("x-other", "1"))
     heard = []
     async with (
         grpc_server() as (service, target),
         running_relay(target, options=options) as relay,
-        tls_listener(server, {"h2": relay.relay.server_protocol}) as listening,
+        tls_listener(server, {"h2": relay.accept}) as listening,
     ):
         for pair in (world.client_pair(), None):
             async with secure_channel(world, listening, pair) as channel:
@@ -334,9 +331,7 @@ async def test_backends_hear_the_true_subject_over_grpc(world: World) -> None:
 async def test_a_handshake_that_stands_still_is_closed(world: World, sent: bytes) -> None:
     async with (
         running_http1_relay() as relay,
-        tls_listener(
-            world.options(), {"http/1.1": relay.relay.server_protocol}, handshake_s=0.1
-        ) as listening,
+        tls_listener(world.options(), {"http/1.1": relay.accept}, handshake_s=0.1) as listening,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", listening.port)
         writer.write(sent)
@@ -429,10 +424,8 @@ async def test_a_client_may_close_its_half_where_that_is_set(
 
     async with (
         scripted_backend(script) as backend,
-        running_http1_relay(
-            backend.target, options=Http1Options(aborts_on_half_close=False)
-        ) as relay,
-        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+        running_http1_relay(backend.target, options={"aborts_on_half_close": False}) as relay,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         client = world.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -451,8 +444,7 @@ async def test_a_client_may_close_its_half_where_that_is_set(
             pass
         writer.write(outgoing.read())
         await eventually(lambda: bool(backend.requests))
-        server = next(iter(relay.relay.servers))
-        await eventually(lambda: server.eof)
+        await eventually(lambda: [each.has_ended for each in relay.clients] == [True])
         release.set()
         rest = await soon(reader.read())
         writer.close()
@@ -475,17 +467,14 @@ async def test_a_slow_reader_holds_the_backend_back(world: World) -> None:
     async with (
         scripted_backend(script) as backend,
         running_http1_relay(backend.target) as relay,
-        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", listening.port, ssl=world.client_context(), server_hostname="localhost"
         )
         writer.write(b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n")
-        await eventually(lambda: bool(relay.relay.servers))
-        server = next(iter(relay.relay.servers))
-        await eventually(lambda: server.is_full)
-        assert server.transport is not None
-        assert server.transport.get_write_buffer_size() < 1 << 20
+        await eventually(lambda: [each.is_paused for each in relay.clients] == [True])
+        assert relay.clients[0].transport.get_write_buffer_size() < 1 << 20
         assert sent < size
         head = await reader.readuntil(b"\r\n\r\n")
         body = await asyncio.wait_for(reader.readexactly(size), 20)
@@ -503,7 +492,7 @@ async def test_an_answer_that_breaks_off_is_seen_to_break_off(world: World) -> N
     async with (
         scripted_backend(script) as backend,
         running_http1_relay(backend.target) as relay,
-        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         request = b"GET /v2/models/simple HTTP/1.1\r\nHost: a\r\n\r\n"
         seen = await asyncio.to_thread(shake, listening.port, world.client_context(), send=request)
@@ -518,11 +507,11 @@ async def test_an_answer_that_breaks_off_is_seen_to_break_off(world: World) -> N
 
 
 async def test_a_refused_upload_hears_the_answer(world: World) -> None:
-    options = Http1Options(body_size=1000)
+    options = {"body_size": 1000}
     async with (
         scripted_backend() as backend,
         running_http1_relay(backend.target, options=options) as relay,
-        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         body = bytes(3 << 20)
         head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -556,7 +545,7 @@ async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
     watch = FileWatch()
     async with (
         running_http1_relay() as relay,
-        tls_listener(world.options(), {"http/1.1": relay.relay.server_protocol}) as listening,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
     ):
         watch.add(listening.tls)
         context = world.client_context()

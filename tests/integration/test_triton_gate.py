@@ -7,8 +7,6 @@ import asyncio
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.fan_out.question import Reply
-from tests.fakes.fan_out import RecordedFanOut
 from tests.fakes.http1_backend import (
     Peer,
     Script,
@@ -17,7 +15,7 @@ from tests.fakes.http1_backend import (
     reply,
     scripted_backend,
 )
-from tests.fakes.http1_relay import running_http1_relay
+from tests.fakes.relay import running_http1_relay
 
 BOTH_LOOPS = True
 
@@ -112,7 +110,7 @@ async def test_nothing_of_a_registration_of_a_reserved_region_arrives(step: int)
         running_http1_relay(backend.target) as relay,
         raw_client(relay.port) as client,
     ):
-        relay.relay.fan_out = asked = RecordedFanOut(Reply(status=200))
+        asked = relay.record_fan_out(status=200)
         await client.send(
             line + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body),
             step=step,
@@ -122,7 +120,7 @@ async def test_nothing_of_a_registration_of_a_reserved_region_arrives(step: int)
         assert answer.body == b'{"error": "shared memory region has a reserved name"}'
         assert answer.fields[b"connection"] == b"close"
         assert not asked.questions
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
         record = relay.finished.records[0]
         assert record.reason is Reason.BAD_REQUEST
         assert record.operation.name == "SystemSharedMemoryRegister"
@@ -137,7 +135,7 @@ async def test_registration_arrives_whole_once_it_is_complete(expects: bytes) ->
         running_http1_relay(backend.target) as relay,
         raw_client(relay.port) as client,
     ):
-        relay.relay.fan_out = asked = RecordedFanOut(Reply(status=200))
+        asked = relay.record_fan_out(status=200)
         await client.send(
             b"POST /v2/systemsharedmemory/region/r/register HTTP/1.1\r\nHost: a\r\n"
             + b"Content-Length: %d\r\n%b\r\n" % (len(body), expects)
@@ -149,7 +147,7 @@ async def test_registration_arrives_whole_once_it_is_complete(expects: bytes) ->
         await client.send(body[20:], step=1)
         assert (await client.answer("POST")).status == 200
         assert [question.body for question in asked.questions] == [body]
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
 
 
 async def test_redirect_and_disguised_fields_do_not_arrive() -> None:

@@ -4,19 +4,18 @@ end drops all packets, as a firewall does that forgot the connection."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from lb.domain.backend import Port
 from lb.domain.outcome import Outcome
-from lb.proxy.unheard import Unheard
 from tests.fakes.deaf import make_deaf
 from tests.fakes.gated import Gated, GrpcSide, HttpSide, Side, gated_grpc, gated_http, until
 from tests.fakes.grpc_server import grpc_channel
-from tests.fakes.http1_relay import running_http1_relay
-from tests.fakes.relay import running_relay
+from tests.fakes.relay import running_http1_relay, running_relay
 
 _LIMIT_S = 20.0
 
@@ -81,10 +80,9 @@ async def site(protocol: str) -> AsyncIterator[tuple[Side, list[Between]]]:
         else:
             http1 = await stack.enter_async_context(running_http1_relay(*targets))
             side = HttpSide(http1, gates)
-        clock = side.relay.dispatcher.clock
         ports = [port for backend in side.relay.backends for port in backend.ports if port]
-        Unheard(side.relay.timers, clock, side.relay.relay.owing).keep()
-        probes = asyncio.create_task(_answer_probes(ports, clock))
+        side.relay.watch_unheard()
+        probes = asyncio.create_task(_answer_probes(ports))
         stack.callback(probes.cancel)
         yield side, ways
         for gate in gates:
@@ -93,10 +91,10 @@ async def site(protocol: str) -> AsyncIterator[tuple[Side, list[Between]]]:
         await until(lambda: not any(side.relay.leftovers().values()), "nothing is left")
 
 
-async def _answer_probes(ports: list[Port], clock: Callable[[], float]) -> None:
+async def _answer_probes(ports: list[Port]) -> None:
     while True:
         for port in ports:
-            port.probed_at = clock()
+            port.probed_at = time.monotonic()
         await asyncio.sleep(0.5)
 
 
@@ -111,7 +109,7 @@ async def goes_elsewhere(protocol: str) -> None:
         asked = [side.ask(name) for name in ("second", "third")]
         assert [(await task).code for task in asked] == [side.ok] * 2
         assert (f"b{used}", Outcome.STALLED) in side.relay.outcomes.seen
-        assert not side.relay.dispatcher.reruns.deadly.seen
+        assert not side.relay.blocked_models
         assert max(record.attempts for record in side.records) == 2
         assert (await side.ask("fourth")).code == side.ok
         assert side.records[-1].attempts == 1, "a new connection works"

@@ -9,9 +9,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.server import ServerConnection
+from lb.domain.backend import AppProtocol
+from tests.fakes.clock import FakeLoop
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 _CLIENT_BYTES = [
@@ -79,12 +78,14 @@ class _World:
     """Three clients and always an idle connection to a backend."""
 
     def __init__(self) -> None:
+        self.loop = FakeLoop()
         self.sides = Sides(
-            Http1Options(retained_size=5000, buffer_size=4000, request_timeout_s=100.0),
+            {"retained_size": 5000, "buffer_size": 4000, "request_timeout_s": 100.0},
             ceiling=30_000,
+            loop=self.loop,
         )
         self.clients = [self.sides.client() for _ in range(3)]
-        self.backends: list[tuple[ClientConnection, FakeTransport]] = []
+        self.backends: list[tuple[asyncio.Protocol, FakeTransport]] = []
         self.gone: set[FakeTransport] = set()
 
     def _settle(self) -> None:
@@ -96,9 +97,9 @@ class _World:
         for connection, transport in tuple(self.backends):
             if transport.ended:
                 self._lose(transport, None)
-            if connection.transport is None:
+            if transport.is_lost:
                 self.backends.remove((connection, transport))
-        if not len(self.sides.relay.upstreams):
+        if not self.sides.idle_upstreams:
             self.backends.append(self.sides.upstream())
 
     def _lose(self, transport: FakeTransport, error: Exception | None) -> None:
@@ -110,9 +111,9 @@ class _World:
         """Do one thing that can happen."""
         self._settle()
         server, client = self.clients[who]
-        busy = [pair for pair in self.backends if pair[0].exchange is not None]
+        busy = [pair for pair in self.backends if self.sides.serving(pair[0]) is not None]
         connection, backend = (busy or self.backends)[who % len(busy or self.backends)]
-        if what == "client says" and client.reading and not server.eof:
+        if what == "client says" and client.reading and not client.is_half_closed:
             server.data_received(data)
         elif what == "backend says" and backend.reading:
             connection.data_received(data)
@@ -121,17 +122,17 @@ class _World:
         elif what.startswith("backend"):
             self._backend_event(what, connection, backend)
         elif what == "evict":
-            server.evict()
+            self.sides.evict(server)
         elif what == "drain":
-            self.sides.relay.begin_drain()
+            self.sides.begin_drain()
         elif what == "time passes":
-            self.sides.now += 20
-            server._look_at_time()
+            self.loop.advance(20.0)
 
-    def _client_event(self, what: str, server: ServerConnection, client: FakeTransport) -> None:
+    def _client_event(self, what: str, server: asyncio.Protocol, client: FakeTransport) -> None:
         if what == "client lost":
             client.ended = "abort"
-        elif what == "client eof" and not server.eof:
+        elif what == "client eof" and not client.is_half_closed:
+            client.is_half_closed = True
             server.eof_received()
         elif what == "client full":
             client.waiting = 5000
@@ -141,7 +142,7 @@ class _World:
             server.resume_writing()
 
     def _backend_event(
-        self, what: str, connection: ClientConnection, backend: FakeTransport
+        self, what: str, connection: asyncio.Protocol, backend: FakeTransport
     ) -> None:
         if what == "backend eof":
             connection.eof_received()
@@ -157,13 +158,12 @@ class _World:
         """What must hold at every moment."""
         sides = self.sides
         assert 0 <= sides.ledger.held <= sides.ledger.ceiling
-        open_exchanges = sum(server.exchange is not None for server in sides.relay.servers)
-        assert sides.dispatcher.open_exchanges == open_exchanges
-        serving = [pair[0].exchange for pair in self.backends if pair[0].exchange is not None]
+        assert sides.open_requests == sides.leftovers()["busy"]
+        found = [sides.serving(connection) for connection, _ in self.backends]
+        serving = [request for request in found if request is not None]
         assert len(set(map(id, serving))) == len(serving)
         assert sides.in_flight >= len(serving)
-        for exchange in serving:
-            assert exchange.port is not None
+        assert sides.backends[0].port(AppProtocol.HTTP).in_flight >= len(serving)
 
     async def end(self) -> None:
         """Everybody leaves."""
@@ -174,11 +174,11 @@ class _World:
         await self.sides.tasks.aclose()
         sides = self.sides
         sides.timers.close()
-        assert sides.dispatcher.open_exchanges == 0
+        assert sides.open_requests == 0
         assert sides.in_flight == 0
         assert (sides.ledger.held, len(sides.ledger)) == (0, 0)
-        assert sides.relay.downstream_connections == 0
-        assert sides.relay.upstream_connections == 0
+        assert sides.client_connections == 0
+        assert sides.upstream_connections == 0
         assert sides.traffic.connections == 0
 
 
@@ -209,7 +209,7 @@ def test_answers_reach_only_those_who_asked(steps: list[tuple[int, bool, int]]) 
                 world.clients[who][0].data_received(b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % target)
             for connection, backend in world.backends:
                 wanted = re.search(rb"GET (\S+) ", backend.written)
-                if wanted is None or connection.exchange is None:
+                if wanted is None or world.sides.serving(connection) is None:
                     continue
                 backend.written = backend.written[wanted.end() :]
                 body = wanted[1]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.proxy.http2.relay import Http2Options
 from lb.wire.http2.budget import Allowance, Bucket, Traffic
 from tests.fakes import frames as f
 from tests.fakes.links import GREETING, PaperRelay, Side
@@ -52,7 +51,7 @@ class Honest:
     """A client that does what gRPC clients do, beside a backend that answers."""
 
     def __init__(self) -> None:
-        self.relay = PaperRelay(options=Http2Options(concurrent_streams=1100))
+        self.relay = PaperRelay(options={"concurrent_streams": 1100})
         self.backend = self.relay.backend()
         self.client = self.relay.client(GREETING)
         self.next = 1
@@ -61,7 +60,7 @@ class Honest:
     def begin(self, *fields: f.FieldPair, path: bytes = f.METHOD_PATH) -> tuple[int, int]:
         """Send a request that may go on; returns its stream here and behind."""
         stream, self.next = self.next, self.next + 2
-        behind = self.backend.link.next_id  # type: ignore[union-attr]  # a connection of ours
+        behind = self.backend.facts.next_stream
         head = f.request_fields(*fields, path=path)
         ends = path == f.METHOD_PATH
         self.client.sends(f.headers(stream, head), f.data(stream, f.named(), end=ends))
@@ -69,7 +68,7 @@ class Honest:
 
     def wait(self, seconds: float) -> None:
         self.relay.loop.advance(seconds)
-        self.relay.relay.flush()
+        self.relay.flush()
 
     def unary(self, pings: bool) -> None:
         """A call; grpc-go asks for the bandwidth with a PING when payload has come."""

@@ -11,16 +11,17 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.relay import Http2Options
 from tests.fakes import frames as f
 from tests.fakes.links import GREETING, PaperRelay, Side
 from tests.fakes.relay import snapshot_of
 
 CEILING = 40_000
-OPTIONS = Http2Options(
-    stream_window=8000, stream_window_max=16_000, concurrent_streams=3, retained_size=6000
-)
+OPTIONS = {
+    "stream_window": 8000,
+    "stream_window_max": 16_000,
+    "concurrent_streams": 3,
+    "retained_size": 6000,
+}
 BAD_STREAMS = (0, 2, 1, 2**31 - 1)
 STREAM_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ModelStreamInfer")
 LIVE_PATH = f.METHOD_PATH.replace(b"ModelInfer", b"ServerLive")
@@ -155,27 +156,25 @@ class World:
                 self.goes(self.behind, which)
             case ("congestion", which):
                 for side in (self.clients + self.behind)[which:][:1]:
-                    link = side.link
-                    link.resume_writing() if link.congested else link.pause_writing()
+                    side.resume() if side.facts.is_paused else side.pause()
             case ("time", seconds):
                 self.relay.loop.advance(seconds)
             case ("drain", _):
-                self.relay.relay.begin_drain()
+                self.relay.begin_drain()
             case ("backend is out", which):
                 backends = self.relay.backends[: which % 3]
-                self.relay.ref.publish(snapshot_of(backends))
+                self.relay.pool.publish(snapshot_of(backends))
             case ("client sends", which, make, back, cut):
                 self.clients = self.clients or [self.relay.client()]
                 side = self.clients[which % len(self.clients)]
-                stream = (side.link.last_peer_id + 1) // 2 * 2 + 1 - 2 * back
+                stream = (side.facts.last_peer_stream + 1) // 2 * 2 + 1 - 2 * back
                 self.sends(side, make(self.stream(stream, back)), cut)
             case ("backend sends", which, make, back, cut):
                 self.behind = self.behind or [self.relay.backend(0), self.relay.backend(1)]
                 side = self.behind[which % len(self.behind)]
-                assert isinstance(side.link, ClientLink)
-                stream = side.link.next_id - 2 * back
+                stream = side.facts.next_stream - 2 * back
                 self.sends(side, make(self.stream(stream, back)), cut)
-        self.relay.relay.flush()
+        self.relay.flush()
         self.closings()
         assert self.relay.ledger.held <= CEILING
 

@@ -21,9 +21,6 @@ from h2.settings import SettingCodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.http2.server import ServerLink
 from lb.wire.http2.flow import UNCOUNTED
 from tests.fakes.frames import (
     METHOD_PATH,
@@ -35,7 +32,7 @@ from tests.fakes.frames import (
 from tests.fakes.links import PaperRelay, Side
 
 WINDOW = 3000
-OPTIONS = Http2Options(stream_window=WINDOW, stream_window_max=4 * WINDOW, retained_size=1000)
+OPTIONS = {"stream_window": WINDOW, "stream_window_max": 4 * WINDOW, "retained_size": 1000}
 CANCEL = 8
 PATHS = [METHOD_PATH, b"/other.S/M"]
 """Not `ModelStreamInfer`, which passes whole messages only: see `test_stream_relay`."""
@@ -124,12 +121,9 @@ class World:
     def __init__(self, step: int, ceiling: int = 2**24) -> None:
         self.relay = PaperRelay(options=OPTIONS, ceiling=ceiling)
         self.step = step
-        self.client = H2Peer(Side(self.relay, ServerLink(self.relay.relay)), is_client=True)
-        pool = self.relay.relay.pool(self.relay.backends[0])
-        link = ClientLink(pool)
-        self.server = H2Peer(Side(self.relay, link), is_client=False)
+        self.client = H2Peer(self.relay.silent_client(), is_client=True)
+        self.server = H2Peer(self.relay.silent_backend(), is_client=False)
         self.pump()
-        pool.links.append(link)
         self.streams: list[int] = []
         """Streams of the client, in order."""
         self.answers: list[int] = []
@@ -137,9 +131,9 @@ class World:
 
     def pump(self) -> None:
         """Until all is quiet."""
-        self.relay.relay.flush()
+        self.relay.flush()
         while self.client.pump(self.step) | self.server.pump(self.step):
-            self.relay.relay.flush()
+            self.relay.flush()
         assert self.relay.ledger.held <= self.relay.ledger.ceiling
 
     def act(self, event: tuple[str, int, int]) -> None:
@@ -176,8 +170,8 @@ class World:
             case "backend settings":
                 self.server.allow(size)
             case "congestion":
-                link = (self.client, self.server)[which % 2].side.link
-                link.resume_writing() if link.congested else link.pause_writing()
+                side = (self.client, self.server)[which % 2].side
+                side.resume() if side.facts.is_paused else side.pause()
         self.pump()
 
     def head(self, stream: int, which: int) -> list[FieldPair]:
@@ -202,8 +196,8 @@ class World:
     def settle(self) -> None:
         """Let everybody read, and end all streams."""
         for peer in (self.client, self.server):
-            if peer.side.link.congested:
-                peer.side.link.resume_writing()
+            if peer.side.facts.is_paused:
+                peer.side.resume()
             peer.allow(2**20)
             peer.h2.increment_flow_control_window(2**20)
         for stream in self.streams:
@@ -264,7 +258,7 @@ def test_every_byte_arrives_when_readers_read(
             assert other in server.ended
             assert stream in client.ended
         assert world.relay.leftovers() == dict.fromkeys(world.relay.leftovers(), 0)
-        assert server.side.link.streams == {}
+        assert not server.side.facts.streams
 
     asyncio.run(run())
 
@@ -280,6 +274,6 @@ def test_memory_stays_below_its_ceiling_and_nothing_is_left(
             world.act(event)
         world.settle()
         assert world.relay.leftovers() == dict.fromkeys(world.relay.leftovers(), 0)
-        assert world.server.side.link.streams == {}
+        assert not world.server.side.facts.streams
 
     asyncio.run(run())

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.link import Link
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.http2.server import ServerLink
 from lb.wire.http2 import frames as fr
-from lb.wire.http2.flow import Pipe
 from tests.fakes.frames import (
     DATA,
     INITIAL_WINDOW_SIZE,
@@ -30,25 +24,7 @@ from tests.fakes.frames import (
     settings as settings_frame,
 )
 from tests.fakes.links import GREETING, PaperRelay, Side
-
-
-class SlowServer(ServerLink):
-    """Sends every frame by itself."""
-
-    __slots__ = ()
-
-    def run_room(self, pipe: Pipe[Any], length: int) -> int:
-        return 0
-
-
-class SlowClient(ClientLink):
-    """As `SlowServer`, toward backends."""
-
-    __slots__ = ()
-
-    def run_room(self, pipe: Pipe[Any], length: int) -> int:
-        return 0
-
+from tests.fakes.relay import SINGLE_FRAMES, USUAL, counts_runs
 
 _SIZES = st.lists(
     st.tuples(st.sampled_from([4096, 5000, 16_384, 100]), st.integers(1, 9)), min_size=1, max_size=4
@@ -67,17 +43,20 @@ def _relayed(
     ends: bool,
 ) -> tuple[object, ...]:
     """What went through, and what stands on the accounts then."""
-    relay = PaperRelay(options=Http2Options(retained_size=1000, answer_window=2**20))
+    relay = PaperRelay(
+        options={"retained_size": 1000, "answer_window": 2**20},
+        form=SINGLE_FRAMES if slow else USUAL,
+    )
     narrow = settings_frame({INITIAL_WINDOW_SIZE: window}) + SETTINGS_ACK
     narrow += window_update(0, 2**20)
-    client = relay.client(GREETING if up else narrow, SlowServer if slow else ServerLink)
-    backend = relay.backend(0, narrow if up else GREETING, SlowClient if slow else ClientLink)
+    client = relay.client(GREETING if up else narrow)
+    backend = relay.backend(0, narrow if up else GREETING)
     start = b"\0\x7f\xff\xff\xff" + named()[5:]
     client.sends(headers(1, request_fields()), data(1, start))
     backend.sends(headers(1, RESPONSE_FIELDS))
     source, sink = (client, backend) if up else (backend, client)
     if full:
-        sink.link.pause_writing()
+        sink.pause()
     frames = [data(1, bytes([at % 251]) * size) for size, n in sizes for at in range(n)]
     if ends and up:
         frames[-1] = fr.frame_header(len(frames[-1]) - 9, DATA, 1, 1) + frames[-1][9:]
@@ -85,13 +64,12 @@ def _relayed(
     edges = sorted({0, len(wire), *(cut % len(wire) for cut in cuts)})
     for at, stop in pairwise(edges):
         source.sends(wire[at:stop])
-    pipe = source.link.streams[1]
+    pipe = source.facts.streams[1]
     first = _payload(sink)
-    state = (pipe.held, pipe.ended, pipe.credit, sink.link.credit, relay.ledger.held)
-    owner: Any = pipe.owner
-    counted = (owner.bytes_in, owner.bytes_out)
+    state = (pipe.held, pipe.ended, pipe.credit, sink.facts.credit, relay.ledger.held)
+    counted = source.facts.carried(1)
     if full:
-        sink.link.resume_writing()
+        sink.resume()
     sink.sends(window_update(1, 2**20), window_update(0, 2**20))
     rest = _payload(sink)
     assert first + rest == (start if up else b"") + b"".join(frame[9:] for frame in frames)
@@ -126,24 +104,17 @@ def test_runs_of_frames_are_relayed_as_single_frames_are(
 
 
 def test_the_common_large_message_does_pass_in_runs() -> None:
-    class Counting(ServerLink):
-        __slots__ = ()
-        runs = 0
-
-        def send_run(self, pipe: Pipe[Any], pieces: Any, length: int) -> None:
-            Counting.runs += len(pieces)
-            super().send_run(pipe, pieces, length)
+    form, runs = counts_runs()
 
     async def answer() -> None:
-        relay = PaperRelay(options=Http2Options(answer_window=2**20))
-        client = relay.client(make=Counting)
+        relay = PaperRelay(options={"answer_window": 2**20}, form=form)
+        client = relay.client()
         client.sends(settings_frame({INITIAL_WINDOW_SIZE: 10**6}))
         backend = relay.backend()
         client.sends(headers(1, request_fields()), data(1, named(), end=True))
         backend.sends(headers(1, RESPONSE_FIELDS))
         backend.sends(b"".join(data(1, bytes(16_384)) for _ in range(10)))
         assert len(_payload(client)) == 163_840
-        assert Counting.runs == 9
-        assert isinstance(client.link, Link)
+        assert runs() == 9
 
     asyncio.run(answer())

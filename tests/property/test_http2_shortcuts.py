@@ -10,43 +10,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.balancing.schedule import QueueScheduler
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import LaneLimit, Plan
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.http2.server import ServerLink
-from lb.proxy.queue import Queue
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as ff
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
-from tests.reference.http2_receive import receive_plainly
-
-
-class PlainServer(ServerLink):
-    """Knows no short way."""
-
-    __slots__ = ()
-
-    def receive(self, data: bytes) -> None:
-        receive_plainly(self, data)
-
-    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
-        return 0
-
-
-class PlainClient(ClientLink):
-    """Knows no short way."""
-
-    __slots__ = ()
-
-    def receive(self, data: bytes) -> None:
-        receive_plainly(self, data)
-
-    def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
-        return 0
-
+from tests.fakes.relay import USUAL, WITHOUT_SHORT_WAYS, Options
 
 FIELDS: list[tuple[ff.FieldPair, ...]] = [
     (),
@@ -187,27 +157,22 @@ class Traffic:
         self,
         plain: bool,
         greetings: tuple[bytes, bytes],
-        options: Http2Options,
+        options: Options,
         limit: LaneLimit | None = None,
     ) -> None:
-        self.paper = PaperRelay(options=options)
+        self.paper = PaperRelay(options=options, form=WITHOUT_SHORT_WAYS if plain else USUAL)
         if limit is not None:
             self._schedule(limit)
-        self.client = self.paper.client(greetings[0], make=PlainServer if plain else ServerLink)
-        self.backend = self.paper.backend(
-            0, greetings[1], make=PlainClient if plain else ClientLink
-        )
+        self.client = self.paper.client(greetings[0])
+        self.backend = self.paper.backend(0, greetings[1])
         self._next = 1
         self.over = False
 
     def _schedule(self, limit: LaneLimit) -> None:
         paper = self.paper
         route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
-        paper.ref.publish(replace(paper.ref.current, routes={b"m": route}))
-        paper.dispatcher.queue = Queue(
-            QueueScheduler(), paper.ref, paper.loop.time, paper.ledger, paper.dispatcher.placement,
-            later=paper.loop.call_later,
-        )  # fmt: skip
+        paper.pool.publish(replace(paper.pool.current, routes={b"m": route}))
+        paper.queue_on(paper.loop)
 
     def step(self, step: tuple[Any, ...]) -> None:
         kind = step[0]
@@ -225,14 +190,14 @@ class Traffic:
         elif kind in ("client", "backend"):
             self._send(getattr(self, kind), step[1])
         elif kind in ("pause", "resume"):
-            getattr(getattr(self, step[1]).link, f"{kind}_writing")()
+            getattr(getattr(self, step[1]), kind)()
         elif kind == "drain":
-            self.paper.relay.begin_drain()
+            self.paper.begin_drain()
         else:
             self.paper.loop.advance(step[1])
-        self.paper.relay.flush()
+        self.paper.flush()
         self.paper.loop.advance(0.0)
-        self.paper.relay.flush()
+        self.paper.flush()
 
     def _send(self, side: Side, data: bytes) -> None:
         if not side.transport.is_closing() and not side.transport.eof:
@@ -249,7 +214,7 @@ class Traffic:
         return b"".join(parts_of(stream, head, body, shape, last))
 
     def _answer(self, which: int, body: bytes, status: Any, shape: str) -> bytes:
-        open_streams = sorted(self.backend.link.streams) or [1]
+        open_streams = sorted(self.backend.facts.streams) or [1]
         stream = open_streams[which % len(open_streams)]
         last = ff.headers(stream, status, end=True) if status else b""
         head = ff.RESPONSE_FIELDS
@@ -269,8 +234,8 @@ class Traffic:
             for record in paper.finished.records
         ]  # fmt: skip
         links = [
-            (link.credit, link.owed, link.congested, sorted(link.streams), len(link.waiting))
-            for link in (self.client.link, self.backend.link)
+            (link.credit, link.owed, link.is_paused, sorted(link.streams), link.waiting)
+            for link in (self.client.facts, self.backend.facts)
         ]
         transports = [
             (said(side.transport.written), side.transport.eof, side.transport.is_closing())
@@ -296,9 +261,12 @@ def test_short_and_long_ways_cannot_be_told_apart(
     message_size: int,
     limit: LaneLimit | None,
 ) -> None:
-    options = Http2Options(
-        concurrent_streams=6, stream_window=8000, stream_window_max=8000, message_size=message_size
-    )
+    options = {
+        "concurrent_streams": 6,
+        "stream_window": 8000,
+        "stream_window_max": 8000,
+        "message_size": message_size,
+    }
 
     async def compare() -> None:
         fast, plain = (Traffic(each, greetings, options, limit) for each in (False, True))

@@ -4,32 +4,21 @@ exact, and nothing is left of who has gone."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lb.balancing.policies import make_policy
-from lb.balancing.sequences import SequenceTable
 from lb.control.directory import BackendDirectory, StillLeavingError
 from lb.control.membership import Membership, MembershipError
 from lb.control.record import PortRecord
 from lb.domain.backend import AdminState, AppProtocol, Backend, BackendState
-from lb.domain.errors import RequestRefused
-from lb.domain.outcome import Outcome
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult
-from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars
-from lb.proxy.steps import Steps
 from lb.settings.backends import BackendSettings, HealthSettings
-from lb.wire.ledger import Ledger
-from tests.fakes.records import INFER
-from tests.fakes.relay import Finished
+from tests.fakes.relay import Desk, Placed, named_policy
 
 NAMES: Final = ("a", "b", "c", "a~1")
 DRAIN_S: Final = 30.0
@@ -48,35 +37,19 @@ names = st.sampled_from(NAMES)
 indices = st.integers(0, 1000)
 
 
-@dataclass
-class Running:
-    """A request under way, and where."""
-
-    exchange: Exchange
-    backend: Backend
-
-
 class Pool(RuleBasedStateMachine):
     """The control plane and the dispatcher, without sockets."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
+        self.directory = BackendDirectory(named_policy("least_loaded"))
         self.directory.leaving_s = DRAIN_S
         self.directory.cut = self.cut_off
         self.membership = Membership(self.directory, clock=self.clock, most=6)
         self.membership.configure([], HealthSettings(), ["dns"])
-        self.dispatcher = Dispatcher(
-            self.directory.ref,
-            self.directory,
-            Finished(),
-            clock=self.clock,
-            ledger=Ledger(2**20),
-            max_attempts=3,
-        )
-        self.dispatcher.steps = Steps(SequenceTable(limit=100))
-        self.running: list[Running] = []
+        self.desk = Desk(self.directory.ref, self.directory, self.clock, max_sequences=100)
+        self.running: list[Placed] = []
         self.sequences: dict[int, Backend] = {}
 
     def clock(self) -> float:
@@ -86,8 +59,7 @@ class Pool(RuleBasedStateMachine):
         """As the relays do: what runs over its connections is lost."""
         for each in [each for each in self.running if each.backend is backend]:
             self.running.remove(each)
-            self.dispatcher.attempt_ended(each.exchange, Outcome.LOST)
-            self.dispatcher.finish(each.exchange)
+            self.desk.lose(each)
 
     # Who is wanted
 
@@ -162,17 +134,13 @@ class Pool(RuleBasedStateMachine):
 
     @rule(protocol=st.sampled_from(AppProtocol))
     def a_request_begins(self, protocol: AppProtocol) -> None:
-        exchange = Exchange(protocol, INFER, "10.9.9.9:1", self.now)
-        self.dispatcher.begin(exchange)
         may = self._may_get_new(protocol)
-        try:
-            backend = self.dispatcher.place(exchange)
-        except RequestRefused:
-            self.dispatcher.finish(exchange)
+        placed = self.desk.begin(protocol)
+        if placed is None:
             assert not may
             return
-        assert backend in may
-        self.running.append(Running(exchange, backend))
+        assert placed.backend in may
+        self.running.append(placed)
 
     def _may_get_new(self, protocol: AppProtocol) -> set[Backend]:
         """Written anew, plainly: the enabled ones that are up, and where there are none those that
@@ -195,9 +163,7 @@ class Pool(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(at=indices)
     def a_request_ends(self, at: int) -> None:
-        each = self.running.pop(at % len(self.running))
-        self.dispatcher.attempt_ended(each.exchange, Outcome.ANSWERED, 200, self.now)
-        self.dispatcher.finish(each.exchange, None, self.now)
+        self.desk.answer(self.running.pop(at % len(self.running)))
 
     # Sequences; each step is answered at once
 
@@ -206,20 +172,15 @@ class Pool(RuleBasedStateMachine):
         home = self.sequences.get(number)
         is_start = home is None
         key = SequenceKey(b"m", number)
-        exchange = Exchange(AppProtocol.GRPC, INFER, "10.9.9.9:1", self.now)
-        exchange.particulars = Particulars()
-        exchange.particulars.step = SequenceStep(key, is_start=is_start, is_end=is_end)
         deaths = 0 if home is None else home.deaths
-        try:
-            backend = self.dispatcher.place(exchange)
-        except RequestRefused:
+        backend = self.desk.step(SequenceStep(key, is_start=is_start, is_end=is_end))
+        if backend is None:
             if home is not None:
-                assert self.dispatcher.steps.table.backend_of(key) is None, "it was lost"
+                assert self.desk.home_of(key) is None, "it was lost"
                 del self.sequences[number]
             return
         if home is not None:
             assert (backend, home.deaths) == (home, deaths)
-        self.dispatcher.attempt_ended(exchange, Outcome.ANSWERED, 0, self.now)
         if is_end:
             self.sequences.pop(number, None)
         else:
@@ -276,8 +237,7 @@ class Pool(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for each in self.running:
-            self.dispatcher.attempt_ended(each.exchange, Outcome.ANSWERED, 200, self.now)
-            self.dispatcher.finish(each.exchange, None, self.now)
+            self.desk.answer(each)
         self.running.clear()
         self.membership.configure([], HealthSettings(), [])
         for name in [entry.spec().name for entry in self.membership.runtime_changes.added]:
@@ -285,7 +245,7 @@ class Pool(RuleBasedStateMachine):
         self.time_passes(DRAIN_S)
         assert self.directory.records == ()
         assert self.directory.ref.current.backends == ()
-        assert self.dispatcher.open_exchanges == 0
+        assert self.desk.open_requests == 0
 
 
 PoolTest = Pool.TestCase

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.balancing.policies import make_policy
 from lb.control.routes import Candidate, RouteBuilder, Routing, Tiers
 from lb.domain.backend import AppProtocol, Backend, BackendState
 from lb.domain.model import ModelFacts
 from lb.health.models import Version
 from tests.fakes.backends import make_backends
+from tests.fakes.relay import named_policy
 
 UP, PARTIAL, SUSPECTED, DOWN = (
     BackendState.UP, BackendState.PARTIAL, BackendState.SUSPECTED, BackendState.DOWN,
@@ -78,7 +76,7 @@ def generally(members: list[Member]) -> list[Backend]:
 def test_routes_are_those_of_a_plain_look(steps: list[Step]) -> None:
     """Also when they are made out of earlier ones, whatever has changed since."""
     everybody = make_backends(*(0 for _ in range(7)))
-    builder = RouteBuilder(make_policy("least_loaded", Random(1)))
+    builder = RouteBuilder(named_policy("least_loaded"))
     for pool, stateful, names in steps:
         members: list[list[Member]] = [[], []]
         for backend, (ready, state, http, grpc) in zip(everybody, pool, strict=False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import (
     Ending,
@@ -17,6 +16,7 @@ from lb.domain.schedule import (
     Ticket,
 )
 from tests.fakes.backends import make_backend
+from tests.fakes.relay import new_scheduler
 
 SPEEDS_S = (0.002, 0.01, 0.05)
 MODELS = (b"resnet", b"bert")
@@ -63,7 +63,7 @@ class Driver:
         plan_limits = dict(zip(self.backends, limits, strict=True))
         self.rules = rules
         self.plans = [Plan(limits=plan_limits, rules=rules) for _ in MODELS]
-        self.scheduler = QueueScheduler()
+        self.scheduler = new_scheduler()
         self.now = 1.0
         self.waiting: set[Ticket] = set()
         self.running: list[Ticket] = []

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.balancing.schedule import QueueScheduler
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from tests.fakes.backends import make_backend
+from tests.fakes.relay import new_scheduler
 
 REQUESTS = 2000
 TIMES_S: dict[str, Callable[[Random], float]] = {
@@ -35,7 +35,7 @@ class Play:
         self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
         limit = LaneLimit(instances, is_auto=True, instances=instances)
         self.plan = Plan(limits={}, default=limit)
-        self.scheduler = QueueScheduler()
+        self.scheduler = new_scheduler()
         self.now = 1.0
         self.numbers = count()
         self.events: list[tuple[float, int, Ticket | None]] = []

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.balancing.schedule import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, LaneLimit, Plan, Refusal, ScheduleRefused, Ticket
 from tests.fakes.backends import make_backend
+from tests.fakes.relay import new_scheduler
 
 RECENT = 20
 """Executions of one backend that count as recent, as `lb.balancing.cost.WINDOW` has it."""
@@ -75,7 +75,7 @@ class Play:
         self.backends = tuple(self.by_backend)
         limit = LaneLimit(instances, is_auto=True, instances=instances)
         self.plan = Plan(limits={}, default=limit)
-        self.scheduler = QueueScheduler()
+        self.scheduler = new_scheduler()
         self.now = 1.0
         self.takes: Iterator[float] = repeat(0.01)
         self.good = 0

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
-from lb.proxy.http2.relay import Http2Options
 from lb.wire.http2.frames import window_update
 from tests.fakes.frames import (
     CANCEL,
@@ -31,9 +30,12 @@ from tests.fakes.frames import (
 from tests.fakes.paper_streams import PaperStreams, request, result
 
 BACKENDS = 3
-OPTIONS = Http2Options(
-    stream_window=5000, stream_window_max=8000, answer_window=3000, retained_size=500
-)
+OPTIONS = {
+    "stream_window": 5000,
+    "stream_window_max": 8000,
+    "answer_window": 3000,
+    "retained_size": 500,
+}
 
 
 class Server:
@@ -218,9 +220,9 @@ async def play(acts: list[tuple[str, int, int]], *, ends_well: bool, at_first_er
     await settle()
     assert paper.bench.is_clean()
     for server in servers:
-        assert not server.side.link.streams
+        assert not server.side.facts.streams
     paper.client.goes()
-    paper.bench.relay.timers.close()
+    paper.bench.timers.close()
 
 
 def answers(stream: bytes) -> list[str]:

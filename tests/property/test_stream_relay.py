@@ -126,7 +126,7 @@ async def play(
         name: ModelRoute(facts=facts, is_plain=not facts.is_stateful)
         for name, facts in FACTS.items()
     }
-    relay.ref.publish(replace(relay.ref.current, routes=routes))
+    relay.pool.publish(replace(relay.pool.current, routes=routes))
     client = relay.client()
     bots = [Bot(f"b{number}", relay.backend(number)) for number in range(BACKENDS)]
     started: set[int] = set()

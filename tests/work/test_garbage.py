@@ -19,10 +19,6 @@ from benchmarks.bench_http1_heads import SMALL
 from benchmarks.bench_http2_relay import request
 from benchmarks.micro.scenes import SCENES
 from benchmarks.micro.sides import WIDE_WINDOW, Http1Sides, Http2Sides, Sink
-from lb.domain.backend import AppProtocol
-from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http2.client import ClientLink
-from lb.proxy.sniff import Sniffer
 from lb.wire.http2 import frames as fr
 
 _GREETING = fr.settings({fr.SETTINGS_INITIAL_WINDOW_SIZE: WIDE_WINDOW}) + fr.SETTINGS_ACK
@@ -59,8 +55,7 @@ async def test_relaying_leaves_no_cycles(name: str) -> None:
 def http1_client(*, busy: bool) -> None:
     sides = Http1Sides(time.monotonic)
     with no_garbage():
-        server = sides.relay.server_protocol()
-        server.connection_made(Sink(server))
+        server = sides.connect()
         server.data_received(SMALL + b"x" * 130 if busy else b"POST ")
         server.connection_lost(None)
         del server
@@ -68,12 +63,9 @@ def http1_client(*, busy: bool) -> None:
 
 def http1_backend(*, busy: bool) -> None:
     sides = Http1Sides(time.monotonic)
-    backend = sides.upstream.backend
+    sides.upstream.connection_lost(None)
     with no_garbage():
-        sides.relay.upstreams.take(backend)
-        upstream = ClientConnection(sides.relay, backend, backend.port(AppProtocol.HTTP))
-        upstream.connection_made(Sink(upstream))
-        sides.relay.upstreams.put(upstream)
+        upstream = sides.dial()
         if busy:
             sides.client_sends(SMALL + b"x" * 130)
         upstream.connection_lost(None)
@@ -83,41 +75,34 @@ def http1_backend(*, busy: bool) -> None:
 def http2_client(*, busy: bool) -> None:
     sides = Http2Sides(time.monotonic)
     with no_garbage():
-        server = sides.relay.server_protocol()
-        server.connection_made(Sink(server))
+        server = sides.connect()
         server.data_received(fr.PREFACE + _GREETING)
         if busy:
             server.data_received(b"".join(request(1, None)))
-        sides.relay.flush()
+        sides.flush()
         server.connection_lost(None)
-        sides.relay.flush()
+        sides.flush()
         del server
 
 
 def http2_backend(*, busy: bool) -> None:
     sides = Http2Sides(time.monotonic)
-    pool = sides.upstream.pool
+    sides.upstream.connection_lost(None)
     with no_garbage():
-        pool.links.clear()
-        link = ClientLink(pool)
-        link.connection_made(Sink(link))
-        pool.discard(link)
-        pool.links.append(link)
+        link = sides.dial()
         link.data_received(_GREETING)
         if busy:
             sides.client_sends(b"".join(request(1, None)))
-        sides.relay.flush()
+        sides.flush()
         link.connection_lost(None)
-        sides.relay.flush()
+        sides.flush()
         del link
 
 
 def sniffed_client(*, busy: bool) -> None:
     sides = Http1Sides(time.monotonic)
-    relay = sides.relay
-    sniffer = Sniffer(relay.server_protocol, relay.server_protocol, relay.timers, 10.0)
     with no_garbage():
-        protocol = sniffer()
+        protocol = sides.relay.sniffing_protocol()
         sink = Sink(protocol)
         protocol.connection_made(sink)
         if busy:

@@ -53,7 +53,7 @@ class _Upstream:
         self.requests.append((head.method, head.target, list(head.headers), self._body))
         assert not self._judge.trailing_data[0], "more than one request at a time"
         self._new_judge()
-        if self.connection.transport is not None:
+        if not self.transport.is_lost:
             body = b"" if head.method == b"HEAD" else b"ok"
             self.connection.data_received(_ANSWER + body)
         return True
@@ -71,18 +71,19 @@ class _World:
 
     def client_says(self, data: bytes) -> None:
         """Bytes arrive, or their end, and everything that follows from them happens."""
-        if not len(self.sides.relay.upstreams):
+        if not self.sides.idle_upstreams:
             self.upstreams.append(_Upstream(self.sides))
-        if not self.client.ended and not self.server.eof:
+        if not self.client.ended and not self.client.is_half_closed:
             if data:
                 self.server.data_received(data)
             else:
+                self.client.is_half_closed = True
                 self.server.eof_received()
         while sum(self._work(upstream) for upstream in tuple(self.upstreams)):
             pass
 
     def _work(self, upstream: _Upstream) -> bool:
-        if not len(self.sides.relay.upstreams):
+        if not self.sides.idle_upstreams:
             self.upstreams.append(_Upstream(self.sides))
         worked = upstream.work()
         self.requests += upstream.requests
@@ -102,10 +103,10 @@ class _World:
         sides = self.sides
         await sides.tasks.aclose()
         sides.timers.close()
-        assert sides.dispatcher.open_exchanges == 0
+        assert sides.open_requests == 0
         assert sides.in_flight == 0
         assert (sides.ledger.held, len(sides.ledger)) == (0, 0)
-        assert sides.relay.downstream_connections == sides.relay.upstream_connections == 0
+        assert sides.client_connections == sides.upstream_connections == 0
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -143,14 +144,14 @@ async def _of_backend(pieces: list[bytes], method: bytes) -> tuple[Any, ...]:
     server.data_received(method + b" /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
     assert backend.take()
     for piece in pieces:
-        if connection.transport is not None and not backend.ended:
+        if not backend.is_lost and not backend.ended:
             connection.data_received(piece)
     backend.lose()  # which is the end of some bodies
     answer = _answer(client.take(), method)
     client.lose()
     await sides.tasks.aclose()
     sides.timers.close()
-    assert sides.dispatcher.open_exchanges == sides.in_flight == sides.ledger.held == 0
+    assert sides.open_requests == sides.in_flight == sides.ledger.held == 0
     return answer
 
 

@@ -12,7 +12,6 @@ import h2.connection
 import h2.events as ev
 import h2.exceptions
 
-from lb.proxy.http2.server import ServerLink
 from lb.wire.field_names import REDIRECT
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as f
@@ -97,7 +96,7 @@ class _World:
     def __init__(self) -> None:
         self.relay = PaperRelay(ceiling=_CEILING)
         self.backend = self.relay.backend()
-        self.client = Side(self.relay, ServerLink(self.relay.relay))
+        self.client = self.relay.silent_client()
 
     def send(self, side: Side, data: bytes) -> None:
         """Bytes of a peer, unless the relay has closed."""

@@ -22,9 +22,9 @@ from lb.proxy.fan_out.calls import Calls, gave_up, protocol_for
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result
 from tests.fakes.backends import make_backend
-from tests.fakes.fan_out import backend_at, grpc_question, http_question, serving, silent
 from tests.fakes.grpc_server import grpc_server
 from tests.fakes.http1_backend import scripted_backend
+from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving, silent
 
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
 

@@ -14,8 +14,8 @@ from lb.domain.outcome import Reason
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.question import Departure, Question, Reply
-from tests.fakes.fan_out import http_question
 from tests.fakes.http1_backend import eventually
+from tests.unit.proxy.fan_out.stage import http_question
 
 INDEX = http_question(b"POST", b"/v2/repository/index")
 STATS = http_question(b"GET", b"/v2/models/stats")

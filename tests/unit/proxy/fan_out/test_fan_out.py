@@ -19,8 +19,15 @@ from lb.proxy.fan_out.fan_out import changes_something
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Departure, Question, Reply
 from lb.proxy.fan_out.result import Result
-from tests.fakes.fan_out import Stage, backend_at, grpc_question, http_question, serving, silent
 from tests.fakes.http1_backend import Peer, Script, eventually, reply, scripted_backend
+from tests.unit.proxy.fan_out.stage import (
+    Stage,
+    backend_at,
+    grpc_question,
+    http_question,
+    serving,
+    silent,
+)
 
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b"{}")
 UNLOAD = http_question(b"POST", b"/v2/repository/models/m/unload")

@@ -19,7 +19,7 @@ from lb.proxy.fan_out.question import Reply
 from lb.proxy.fan_out.result import Result, answered_http, unanswered
 from lb.proxy.fan_out.views import Views
 from tests.fakes.backends import make_backend
-from tests.fakes.fan_out import grpc_question, http_question
+from tests.unit.proxy.fan_out.stage import grpc_question, http_question
 
 INDEX = http_question(b"POST", b"/v2/repository/index")
 LOGGING = http_question(b"GET", b"/v2/logging")

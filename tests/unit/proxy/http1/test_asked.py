@@ -10,8 +10,8 @@ from lb.domain.outcome import Reason
 from lb.kserve.gate import RESERVED
 from lb.proxy.fan_out.question import Reply
 from lb.proxy.http1.options import Http1Options
-from tests.fakes.fan_out import RecordedFanOut
 from tests.fakes.http1_sides import Sides
+from tests.fakes.relay import RecordedFanOut
 
 _INDEX = b"POST /v2/repository/index?a=b HTTP/1.1\r\nHost: a\r\nX-Key: v\r\n"
 _LENGTH = b"Content-Length: 14\r\n\r\n"

@@ -17,8 +17,8 @@ from lb.kserve.sagemaker import MODELS, LoadedModel, SageMakerRoutes
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.http1.front import FrontConnection
 from lb.proxy.http1.sagemaker import SageMakerFront
-from tests.fakes.fan_out import RecordedFanOut
 from tests.fakes.http1_sides import FakeTransport, Sides
+from tests.fakes.relay import RecordedFanOut
 
 OK = Reply(status=200, backends=("b0",))
 INVOKE = b"POST /invocations HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"

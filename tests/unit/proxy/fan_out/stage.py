@@ -1,4 +1,4 @@
-"""A fan-out that only says what it was asked, and a stage for the real one."""
+"""A fan-out over backends that a test makes, and the requests that it gets."""
 
 from __future__ import annotations
 
@@ -11,35 +11,12 @@ from lb.domain.operation import Operation
 from lb.kserve.operations import grpc_operation, http_route
 from lb.net.ask.asker import Asker
 from lb.net.tasks import TaskOwner
-from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
 from lb.telemetry.own_calls import OwnCalls
 from lb.wire.ledger import Ledger
 from tests.fakes.http1_backend import Peer, Script, reply
-
-
-class RecordedFanOut:
-    """Answers every question with `reply`, once `may_answer` is set."""
-
-    def __init__(self, reply: Reply, ledger: Ledger | None = None) -> None:
-        self.reply = reply
-        self.ledger = Ledger(1 << 30) if ledger is None else ledger
-        self.questions: list[Question] = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-
-    async def ask(self, question: Question) -> Reply:
-        """See `lb.proxy.fan_out.question.FanOut`."""
-        self.questions.append(question)
-        account = AnswerAccount(self.ledger)
-        account.keep(len(question.body))
-        try:
-            await self.may_answer.wait()
-        finally:
-            account.close()
-        return self.reply
 
 
 def serving(*answers: tuple[int, bytes] | bytes) -> Script:
