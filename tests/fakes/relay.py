@@ -33,7 +33,15 @@ from lb.domain.errors import RequestRefused
 from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ModelRoute, OutcomeSink, Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.pool import (
+    ConductSink,
+    ModelRoute,
+    OutcomeSink,
+    Placement,
+    Policy,
+    PoolRef,
+    PoolSnapshot,
+)
 from lb.domain.schedule import LaneView, Scheduler, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
@@ -516,6 +524,10 @@ class Relay:
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
         Link.data_received(link, b"")
+
+    def tell(self, sink: ConductSink) -> None:
+        """Have `sink` told how requests fare at backends."""
+        self.parts.dispatcher.conduct = sink
 
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
