@@ -33,7 +33,15 @@ from lb.domain.errors import RequestRefused
 from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
-from lb.domain.pool import ModelRoute, OutcomeSink, Placement, Policy, PoolRef, PoolSnapshot
+from lb.domain.pool import (
+    ConductSink,
+    ModelRoute,
+    OutcomeSink,
+    Placement,
+    Policy,
+    PoolRef,
+    PoolSnapshot,
+)
 from lb.domain.schedule import LaneView, Scheduler, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
@@ -678,6 +686,15 @@ class Relay:
     def announce_exit(self) -> None:
         """Answer questions about readiness as a process that shuts down."""
         self.parts.dispatcher.exiting = True
+
+    @property
+    def judge(self) -> ConductSink:
+        """Who is told how requests fare, as passive health is in the product."""
+        return self.parts.dispatcher.conduct
+
+    @judge.setter
+    def judge(self, judge: ConductSink) -> None:
+        self.parts.dispatcher.conduct = judge
 
     def record_fan_out(self, **reply: Any) -> RecordedFanOut:
         """Answer requests that concern all backends with `reply`, without asking any."""

@@ -96,7 +96,7 @@ async def test_an_attempt_whose_client_left_is_ended_when_it_is_overdue(
         with caplog.at_level(logging.WARNING, logger="lb.proxy.lost"):
             await serve(side, 20)
             await side.until_clean()
-        assert len(side.relay.relay.upstreams) == side.relay.relay.upstream_connections
+        assert side.relay.idle_upstreams == side.relay.upstream_connections
         assert sum(backend.lost_requests for backend in side.relay.backends) == len(names)
         assert len(caplog.records) == len(names)
 
