@@ -525,10 +525,6 @@ class Relay:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
         Link.data_received(link, b"")
 
-    def tell(self, sink: ConductSink) -> None:
-        """Have `sink` told how requests fare at backends."""
-        self.parts.dispatcher.conduct = sink
-
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
 
@@ -690,6 +686,15 @@ class Relay:
     def announce_exit(self) -> None:
         """Answer questions about readiness as a process that shuts down."""
         self.parts.dispatcher.exiting = True
+
+    @property
+    def judge(self) -> ConductSink:
+        """Who is told how requests fare, as passive health is in the product."""
+        return self.parts.dispatcher.conduct
+
+    @judge.setter
+    def judge(self, judge: ConductSink) -> None:
+        self.parts.dispatcher.conduct = judge
 
     def record_fan_out(self, **reply: Any) -> RecordedFanOut:
         """Answer requests that concern all backends with `reply`, without asking any."""

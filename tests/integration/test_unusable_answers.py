@@ -131,8 +131,7 @@ async def test_another_backend_is_asked_where_nothing_went_to_the_client(name: s
         raw_backend(answers(good)) as fine,
         running_relay(bad.target, fine.target) as relay,
     ):
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         for backend in relay.backends:
             backend.reports_due = 1000
         found = await ask(relay, 6)
@@ -150,8 +149,7 @@ async def test_the_client_is_told_whose_fault_it_is_where_no_other_backend_is_le
 ) -> None:
     reply = (UNUSABLE | BEGUN)[name]
     async with raw_backend(answers(reply)) as bad, running_relay(bad.target) as relay:
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         relay.backends[0].reports_due = 1000
         for code, text in await ask(relay, 2):
             assert code is grpc.StatusCode.INTERNAL
@@ -178,8 +176,7 @@ async def test_quick_bad_answers_do_not_attract_the_load(protocol_of: str) -> No
         raw_backend(answers(good)) as fine,
         running_relay(bad.target, fine.target) as relay,
     ):
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         relay.pool.publish(replace(snapshot_of(relay.backends), routes=routes))
         found = await ask(relay, 100)
         assert found.count((grpc.StatusCode.OK, "")) == 100
@@ -194,8 +191,7 @@ async def test_a_response_with_an_error_status_needs_no_message() -> None:
         raw_backend(answers(lambda s: head(s) + headers(s, status, end=True))) as backend,
         running_relay(backend.target) as relay,
     ):
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         assert await ask(relay, 2) == [(grpc.StatusCode.INVALID_ARGUMENT, "bad input")] * 2
         assert told.failures["b0"] == 0
         await relay.until_clean()
@@ -206,8 +202,7 @@ async def test_a_response_without_a_status_speaks_against_its_backend() -> None:
         raw_backend(answers(lambda s: head(s) + data(s, GOOD, end=True))) as backend,
         running_relay(backend.target) as relay,
     ):
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         for code, _ in await ask(relay, 2):
             assert code is not grpc.StatusCode.OK
         assert told.failures["b0"] == 2
@@ -242,8 +237,7 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
             backends.append(await stack.enter_async_context(fine))
         targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_http1_relay(*targets))
-        told = Told()
-        relay.tell(told)
+        relay.judge = told = Told()
         async with raw_client(relay.port) as client:
             for _ in range(4):
                 await client.send(_INFER)
@@ -251,4 +245,4 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
                 assert answer.status == (200 if has_other else 502)
                 assert answer.body == b"{}" if has_other else b"status 200 without" in answer.body
         assert told.failures["b0"] > 0
-        await eventually(lambda: not any(relay.leftovers().values()))
+        await eventually(relay.is_clean)
