@@ -330,7 +330,7 @@ class _GrpcConnection:
         else:
             answer.infer_response.model_name = sent.model_name
             answer.infer_response.raw_output_contents.append(b"a" * reply.size)
-        framed = message(answer.SerializeToString())
+        framed = message(answer.SerializeToString(deterministic=True))
         parts = [framed[at : at + 16_384] for at in range(0, len(framed), 16_384)]
         head = headers(stream, _RPC_HEAD) if is_first else b""
         self._peer.send(head, *(data(stream, part) for part in parts))

@@ -165,7 +165,7 @@ def _grpc(rng: Random, request_id: str, step: _Step) -> Request:
     is_silent = any(reply.act is Act.SILENT for reply in replies)
     timeout_ms = 250 if is_silent else rng.choice((0, 0, 20_000))
     if rng.random() < 0.1 and step is None and not is_silent:
-        body = pb.ModelMetadataRequest(name=model).SerializeToString()
+        body = pb.ModelMetadataRequest(name=model).SerializeToString(deterministic=True)
         return Request(request_id, model, METADATA, body=body, replies=replies)
     return Request(
         request_id, model, INFER, body=_message_bytes(rng, request_id, model, step),
@@ -184,7 +184,7 @@ def _message_bytes(rng: Random, request_id: str, model: str, step: _Step) -> byt
         message.parameters["sequence_start"].bool_param = is_start
         message.parameters["sequence_end"].bool_param = is_end
     message.raw_input_contents.append(tensor)
-    return message.SerializeToString()
+    return message.SerializeToString(deterministic=True)
 
 
 def _message(rng: Random, request_id: str, step: _Step) -> Request:

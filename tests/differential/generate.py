@@ -294,7 +294,7 @@ def _question(rng: Random, method: str) -> bytes:
             message = pb.SystemSharedMemoryStatusRequest(name=rng.choice(("", "r")))
         case _:
             return b""
-    return bytes(message.SerializeToString())
+    return bytes(message.SerializeToString(deterministic=True))
 
 
 def _grpc_question(rng: Random) -> GrpcCase:
@@ -330,7 +330,10 @@ def _grpc_control(rng: Random) -> GrpcCase:
                 model_name=rng.choice(("", "simple", "nosuch"))
             )  # fmt: skip
             message.settings["trace_rate"].value.append(rng.choice(("7", "1000", "x")))
-    return GrpcCase(path=_SERVICE + method.encode(), messages=(bytes(message.SerializeToString()),))
+    return GrpcCase(
+        path=_SERVICE + method.encode(),
+        messages=(bytes(message.SerializeToString(deterministic=True)),),
+    )
 
 
 def _grpc_stream(rng: Random) -> GrpcCase:
