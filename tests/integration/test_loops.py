@@ -312,8 +312,8 @@ def test_the_one_that_rests_on_us_is_down_and_says_why(
 
     def reasons() -> str:
         state = next(each for each in first.backends() if each["name"] == second.name)
-        assert state["state"] == "down"
-        return str(state["why"])
+        # It has no ready model at first, and is down once it has missed some probes.
+        return str(state["why"]) if state["state"] == "down" else ""
 
     for why in ("HTTP status 508: loop detected", "loop detected: ready only through triton-lb-"):
         wait_until(lambda why=why: why in reasons(), timeout_s=SETTLED_S, what=why)
