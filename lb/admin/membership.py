@@ -66,7 +66,7 @@ class MembershipApi:
         """Add a backend, or take back the one that was removed under a name."""
         try:
             entry = await request.json()
-        except ValueError:  # JSON, or the text that it should be, cannot be decoded
+        except (ValueError, RecursionError):  # JSON, or its text, cannot be decoded
             return refuse(400, "the body is not JSON")
         if not isinstance(entry, dict):
             return refuse(400, "expected a JSON object with the settings of one backend")

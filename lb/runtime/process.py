@@ -323,7 +323,8 @@ class Process:
             "admin": admin_app(product, self._reload, self._upgrade),
         }
         for name, app in apps.items():
-            runner = web.AppRunner(app, access_log=None, handle_signals=False)
+            # Whoever has its answer must not hold one of the few connections for more of its body.
+            runner = web.AppRunner(app, access_log=None, handle_signals=False, lingering_time=0)
             await runner.setup()
             self._runners.append(runner)
             if runner.server is not None:
