@@ -1,9 +1,12 @@
 """Connections to backends that are dead although nobody said so.
 
 A firewall that forgot a connection drops what comes over it, and TCP goes on sending for a quarter
-of an hour. Probes find nothing, since new connections work. So those that owe an answer are looked
-at now and then: where nothing that was sent is acknowledged although it was sent again, even after
-the same port was heard from otherwise, the connection is given up.
+of an hour. Probes find nothing, since new connections work. So those that owe an answer, or an
+acknowledgement, are looked at now and then: where nothing that was sent is acknowledged although it
+was sent again, even after the same port was heard from otherwise, the connection is given up.
+
+What has become of the requests does not matter: where deadlines end them all early, there is none
+that has waited for long, and yet the next ones would go the same way.
 
 Not TCP_USER_TIMEOUT: that would also end connections to a server that acknowledges and does not
 read.
@@ -32,7 +35,7 @@ _AT_ONCE: Final = 200
 
 
 class Owing(Protocol):
-    """A connection over which an answer is to come."""
+    """A connection over which an answer is to come, or an acknowledgement."""
 
     transport: asyncio.Transport | None
     """None once it is closed."""
@@ -44,12 +47,24 @@ class Owing(Protocol):
 
     @property
     def owes_since(self) -> float:
-        """When the oldest request under way was sent, or so."""
+        """When the oldest request under way was sent, or so; infinite where there is none."""
         ...
 
     def unheard(self) -> None:
         """Nothing that is sent over it arrives."""
         ...
+
+
+class _Silence:
+    """Something that was sent over a connection is not acknowledged."""
+
+    def __init__(self, acknowledged_at: float, since: float) -> None:
+        self.acknowledged_at = acknowledged_at
+        """The last time that anything was; give or take some milliseconds."""
+        self.since = since
+        """At the latest from then on, something was waiting for it."""
+        self.heard_at = 0.0
+        """When the port was heard from after that."""
 
 
 class Unheard:
@@ -65,15 +80,15 @@ class Unheard:
         Args:
             timers: to look now and then.
             clock: monotonic seconds.
-            owing: gives the connections over which answers are to come.
+            owing: gives the connections over which answers or acknowledgements may be to come.
         """
         self._timers = timers
         self._clock = clock
         self._owing = owing
         self._left: list[Owing] = []
         """Connections that are still to be looked at this time."""
-        self._heard: dict[Owing, float] = {}
-        """When the port was heard from after its connection had gone silent."""
+        self._silences: dict[Owing, _Silence] = {}
+        """Of the connections where there was one at the last look."""
         self.count = 0
         """Connections that were given up."""
 
@@ -85,7 +100,7 @@ class Unheard:
         now = self._clock()
         if not self._left:
             self._left = list(self._owing())
-            self._heard = {each: at for each, at in self._heard.items() if each.transport}
+            self._silences = {each: it for each, it in self._silences.items() if each.transport}
         some, self._left = self._left[:_AT_ONCE], self._left[_AT_ONCE:]
         try:
             for each in some:
@@ -98,20 +113,21 @@ class Unheard:
     def _is_lost(self, connection: Owing, now: float) -> bool:
         """Whether nothing that is sent over a connection arrives, while its port answers otherwise:
         something was sent again after the port was heard from, and still is not acknowledged."""
-        heard_at = self._heard.pop(connection, 0.0)
+        silence = self._silences.pop(connection, None)
         transport = connection.transport
-        since = connection.owes_since
-        sent = None if transport is None or now - since < _DOUBT_S else unacknowledged(transport)
+        sent = None if transport is None else unacknowledged(transport)
         if sent is None or sent.silent_s < _DOUBT_S:
             return False
-        since = max(since, now - sent.silent_s)
-        if heard_at <= since:
+        acknowledged_at = now - sent.silent_s
+        if silence is None or acknowledged_at > silence.acknowledged_at + _WAY_S:
+            since = max(acknowledged_at, min(connection.owes_since, now))
+            silence = _Silence(acknowledged_at, since)
+        self._silences[connection] = silence
+        if silence.heard_at <= silence.since:
             port = connection.port
-            heard_at = max(port.last_byte_at, port.probed_at)
-        if heard_at > since:
-            self._heard[connection] = heard_at
+            silence.heard_at = max(port.last_byte_at, port.probed_at)
         return (
-            now - since >= _SILENT_S
+            now - silence.since >= _SILENT_S
             and sent.resent_s >= _WAY_S
-            and since < heard_at <= now - sent.resent_s
+            and silence.since < silence.heard_at <= now - sent.resent_s
         )

@@ -18,6 +18,8 @@ from tests.fakes.grpc_server import grpc_channel
 from tests.fakes.relay import running_http1_relay, running_relay
 
 _LIMIT_S = 20.0
+_RENEWED_S = 7.0
+"""Within which a dead connection is replaced: the kernel sends again after 1.4, 3 and 6.2 s."""
 
 
 class Between:
@@ -78,7 +80,8 @@ async def site(protocol: str) -> AsyncIterator[tuple[Side, list[Between]]]:
             side = GrpcSide(relay, gates)
             side.channel = await stack.enter_async_context(grpc_channel(relay.target))
         else:
-            http1 = await stack.enter_async_context(running_http1_relay(*targets))
+            options = {"deadline_header": b"x-timeout"}
+            http1 = await stack.enter_async_context(running_http1_relay(*targets, options=options))
             side = HttpSide(http1, gates)
         ports = [port for backend in side.relay.backends for port in backend.ports if port]
         side.relay.watch_unheard()
@@ -125,6 +128,47 @@ async def is_waited_for(protocol: str) -> None:
         side.gates[1].release()
         assert (await asked).code == side.ok
         assert side.records[0].attempts == 1
+
+
+async def is_renewed_despite_deadlines(protocol: str) -> None:
+    """Each request is ended by its client long before its connection has been silent for long."""
+    async with site(protocol) as (side, ways):
+        for gate in side.gates:
+            gate.open = True
+        assert (await side.ask("first")).code == side.ok
+        await asyncio.sleep(1.0)
+        ways[0].cut()
+        async with asyncio.timeout(_RENEWED_S):
+            codes = [(await side.ask("second", timeout_s=0.5)).code]
+            while codes[-1] != side.ok:
+                codes.append((await side.ask("again", timeout_s=0.5)).code)
+        assert set(codes[:-1]) == {side.late}
+        assert (await side.ask("last")).code == side.ok
+        assert "last" in side.gates[0].seen, "a new connection to the same backend works"
+        assert not side.relay.blocked_models
+
+
+async def is_renewed_while_nobody_asks(protocol: str) -> None:
+    """What the only request has sent is still not acknowledged after its end."""
+    async with site(protocol) as (side, ways):
+        for gate in side.gates:
+            gate.open = True
+        assert (await side.ask("first")).code == side.ok
+        await asyncio.sleep(1.0)
+        ways[0].cut()
+        assert (await side.ask("second", timeout_s=0.3)).code == side.late
+        await asyncio.sleep(_RENEWED_S)
+        assert (await side.ask("third", timeout_s=0.5)).code == side.ok
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+async def test_a_connection_that_nobody_hears_is_renewed_however_short_deadlines_are(
+    protocol: str,
+) -> None:
+    async with asyncio.timeout(_LIMIT_S):
+        await asyncio.gather(
+            is_renewed_despite_deadlines(protocol), is_renewed_while_nobody_asks(protocol)
+        )
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

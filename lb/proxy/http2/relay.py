@@ -289,8 +289,10 @@ class Http2Relay:
         return [call for pool in self.pools.values() for call in pool.calls()]
 
     def owing(self) -> list[ClientLink]:
-        """Connections to backends over which answers are to come."""
-        return [link for pool in self.pools.values() for link in pool.all_links() if link.streams]
+        """Connections to backends over which answers are to come, or acknowledgements of what a
+        call sent before it was ended; whoever waits for the first SETTINGS has a limit for it."""
+        links = (link for pool in self.pools.values() for link in pool.all_links())
+        return [link for link in links if link.greeted.done()]
 
     def hedge(self, exchange: Exchange) -> HedgeCall | None:
         """Send a unary request to a second backend; None where that cannot be."""

@@ -104,6 +104,34 @@ def test_an_acknowledgement_in_between_begins_it_anew() -> None:
     assert not is_lost(connection, Socket(0, 0, 0.1, 0.1), Socket(3, 1, 0.3, 1.1))
 
 
+@pytest.mark.parametrize("owes_s", [-inf, 0.1])
+def test_it_is_lost_though_deadlines_have_ended_every_request_early(owes_s: float) -> None:
+    connection = Connection(Socket(2, 1, 0.3, 60.0), owes_s=owes_s, port_heard_s=1.5)
+    later = Socket(3, 1, 0.7, 61.0), Socket(3, 1, 1.7, 62.0), Socket(4, 1, 0.4, 63.0)
+    assert is_lost(connection, *later)
+
+
+def test_without_a_request_it_is_not_lost_before_the_silence_was_seen_for_long() -> None:
+    connection = Connection(Socket(2, 1, 0.3, 60.0), owes_s=-inf, port_heard_s=0.8)
+    assert not is_lost(connection, Socket(3, 1, 0.2, 61.0))
+
+
+@pytest.mark.parametrize(
+    "between", [(Socket(0, 0, 0.7, 0.7), Socket(2, 1, 0.2, 0.8)), (Socket(2, 1, 0.2, 0.7),) * 2]
+)
+def test_whoever_acknowledges_slowly_is_not_lost_without_a_request(
+    between: tuple[Socket, Socket],
+) -> None:
+    connection = Connection(Socket(2, 1, 0.3, 2.0), owes_s=-inf, port_heard_s=0.5)
+    assert not is_lost(connection, *between, Socket(3, 1, 0.2, 1.8))
+
+
+def test_the_clock_of_the_kernel_may_be_some_milliseconds_off() -> None:
+    connection = Connection(Socket(2, 1, 0.3, 1.0), owes_s=-inf, port_heard_s=1.5)
+    later = Socket(3, 1, 0.7, 1.99), Socket(3, 1, 1.7, 2.98), Socket(4, 1, 0.4, 3.97)
+    assert is_lost(connection, *later)
+
+
 def test_traffic_on_other_connections_shows_that_the_port_answers() -> None:
     connection = dead(port_heard_s=100.0)
     connection.port.last_byte_at = _NOW - 1.0
