@@ -179,6 +179,8 @@ class BatchLane(Lane):
             if self.site.penalty != 1.0:
                 self.site.went_well(now)
             self.missed(ticket, now)
+        if ending is not Ending.GOOD and self.is_doubted(now):
+            self.gave_up(now - ticket.began_at, self._execution_s(ticket.rows, ticket.size), now)
         if not self._is_of_last_batch(ticket, now):
             self._learn_batch()
             self._begin_batch(ticket, now)

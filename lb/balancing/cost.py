@@ -46,10 +46,10 @@ class Cost:
     """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
 
     __slots__ = (
-        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_recent", "_recent_rows",
-        "_recent_sizes", "_row_cov", "_row_mean", "_row_var", "_surprises", "_weight", "assumed",
-        "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s", "surprises",
-        "unsure_s",
+        "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_outlasted", "_recent",
+        "_recent_rows", "_recent_sizes", "_row_cov", "_row_mean", "_row_var", "_surprises",
+        "_weight", "assumed", "at", "base_s", "byte_s", "count", "deviation_s", "mean_s", "row_s",
+        "surprises", "unsure_s",
     )  # fmt: skip
 
     def __init__(self, instances: int = 1) -> None:
@@ -62,7 +62,7 @@ class Cost:
         self.assumed = 0
         """The latter."""
         self.at = 0.0
-        """When the last one ended."""
+        """When the last one ended, or was given up that took longer than was hoped."""
         self.mean_s = 0.0
         """Of an execution as they come."""
         self.deviation_s = 0.0
@@ -79,6 +79,8 @@ class Cost:
         self._recent_sizes = [0.0] * WINDOW
         self._least_ratio = 0.0
         """The result of `least_ratio`; 0 if something was learnt since."""
+        self._outlasted = -1
+        """What `count` was when an execution was given up; nothing is sure until one ends."""
         self._weight = 0
         self._surprises = 0
         self._row_mean = 1.0
@@ -111,7 +113,19 @@ class Cost:
 
     def is_sure(self, now: float) -> bool:
         """Whether enough recent executions are known to refuse requests because of them."""
-        return self.count - self.assumed >= WINDOW and now - self.at <= _STALE_S
+        return (
+            self.count - self.assumed >= WINDOW
+            and now - self.at <= _STALE_S
+            and self.count != self._outlasted
+        )
+
+    def outlasted(self, now: float) -> None:
+        """An execution was given up before its end, which tells that it is no quicker than that:
+        what was learnt holds on, and refuses nothing."""
+        if now - self.at > _STALE_S:
+            self._weight = min(self._weight, _STALE_COUNT)
+        self.at = now
+        self._outlasted = self.count
 
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what somebody else has measured; a few samples outweigh it."""

@@ -378,6 +378,38 @@ class Lane:
         doubt: float = 1.0 - 0.5 ** ((now - cost.at) / self.explore_s - 1.0)
         return took_s * (1.0 - doubt * (1.0 - self.tally.best_s / cost.mean_s))
 
+    def is_doubted(self, now: float) -> bool:
+        """Whether it counts as faster than was learnt, to find out whether it is."""
+        cost = self.cost
+        return (
+            cost.mean_s > self.tally.best_s
+            and now - cost.at > self.explore_s
+            and cost.count >= KNOWN
+        )
+
+    def learnt_end(self, end: float, now: float) -> float:
+        """When a request that `look` was asked about would end by what was learnt.
+
+        Args:
+            end: what `look` said.
+            now: the time.
+        """
+        if not self.is_doubted(now):
+            return end
+        return self.begins_at + (end - self.begins_at) / self._doubted(1.0, now)
+
+    def gave_up(self, took_s: float, work_s: float, now: float) -> None:
+        """An execution ended without a good answer while what was learnt is doubted. If it took
+        longer than was hoped, the lane is no faster than that: it is tried again much later."""
+        if took_s > self._doubted(work_s, now):
+            self.cost.outlasted(now)
+            self._explore_later()
+
+    def _explore_later(self) -> None:
+        """What was learnt seems to hold."""
+        explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
+        self.explore_s = max(explore_s, _EXECUTIONS * self.cost.mean_s)
+
     def is_before(self, other: Lane) -> bool:
         """Whether it has the turn among lanes that are as good."""
         load = self.in_flight * other.instances
@@ -465,6 +497,8 @@ class Lane:
         if ending is not _GOOD:
             if ending is _FAILED:
                 self.site.failed(now)
+            if self.is_doubted(now):
+                self.gave_up(self.executed_s(ticket, now), ticket.work_s, now)
             return
         if self.site.penalty != 1.0:
             self.site.went_well(now)

@@ -335,8 +335,10 @@ class Line:
             ahead_s = NO_DEADLINE
             lane = pool.choose(head.rows, head.size, now)
         pool.is_closed = lane is None and ahead_s == NO_DEADLINE
-        if head.deadline != NO_DEADLINE and pool.seems_late(head):
-            return self._hurried(head, pool, now, ahead_s, is_kept)
+        if head.deadline != NO_DEADLINE:
+            lane = pool.spare(head, lane, now, ahead_s, is_kept)
+            if pool.seems_late(head):
+                return self._hurried(head, pool, now, ahead_s, is_kept)
         if lane is None:
             self._wake(pool, now, ahead_s)
             return None

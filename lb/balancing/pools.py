@@ -81,6 +81,7 @@ class Pool:
         is_kept: bool = False,
         own_share: float = OWN_SHARE,
         busy_share: float = BUSY_SHARE,
+        among: Sequence[Lane] | None = None,
     ) -> Lane | None:
         """The best lane of those that have room for a request; None: none has.
 
@@ -94,9 +95,12 @@ class Pool:
             own_share: what counts of its own execution, beside its wait; with all of it the best
                 lane is where it ends first.
             busy_share: the same where it would end no later than others do.
+            among: lanes that it may go to; None for all.
         """
         lanes: Sequence[Lane] = self.lanes
-        if self.index is not None:
+        if among is not None:
+            lanes = among
+        elif self.index is not None:
             found = self.index.candidates(now, self._among)
             if found:
                 lanes = found
@@ -135,7 +139,58 @@ class Pool:
 
     def hurry(self, ticket: Ticket, now: float, ahead_s: float, is_kept: bool) -> Lane | None:
         """As `choose`, for a ticket whose deadline is near: where it ends first."""
-        return self.choose(ticket.rows, ticket.size, now, ahead_s, is_kept, 1.0, 1.0)
+        lane = self.choose(ticket.rows, ticket.size, now, ahead_s, is_kept, 1.0, 1.0)
+        return self.spare(ticket, lane, now, ahead_s, is_kept, 1.0, 1.0)
+
+    def spare(
+        self,
+        ticket: Ticket,
+        lane: Lane | None,
+        now: float,
+        ahead_s: float = NO_DEADLINE,
+        is_kept: bool = False,
+        own_share: float = OWN_SHARE,
+        busy_share: float = BUSY_SHARE,
+    ) -> Lane | None:
+        """Have a ticket with a deadline not find out whether a slow lane has become fast, if it
+        would be late where that is still slow, and in time elsewhere.
+
+        Args:
+            ticket: `choose` was asked about it.
+            lane: what `choose` gave.
+            now: the time.
+            ahead_s: as for `choose`.
+            is_kept: as for `choose`.
+            own_share: as for `choose`.
+            busy_share: as for `choose`.
+
+        Returns:
+            What `choose` gives without such lanes, or the same lane.
+        """
+        best = self.best
+        if not (
+            (best is not None and best.is_doubted(now) and self._risks(ticket, best, now))
+            or (
+                lane is not None
+                and lane is not best
+                and lane.is_doubted(now)
+                and self._risks(ticket, lane, now)
+            )
+        ):
+            return lane
+        rows, size = ticket.rows, ticket.size
+        sure = [each for each in self.lanes if not self._risks(ticket, each, now)]
+        if not any(each.look(rows, size, now) <= ticket.deadline for each in sure):
+            return lane
+        return self.choose(rows, size, now, ahead_s, is_kept, own_share, busy_share, sure)
+
+    @staticmethod
+    def _risks(ticket: Ticket, lane: Lane, now: float) -> bool:
+        """Whether a request may be late in a lane that is hoped to be faster than was learnt."""
+        if not lane.is_doubted(now):
+            return False
+        end = lane.learnt_end(lane.look(ticket.rows, ticket.size, now), now)
+        return end + lane.margin_s + NETWORK_S > ticket.deadline
 
     def patience_s(self) -> float:
         """How long those that wait may be passed by those that came later: so long that they end
@@ -186,7 +241,8 @@ class Pool:
         return found
 
     def idle(self, ticket: Ticket, now: float, is_kept: bool) -> Lane | None:
-        """Of the lanes with an idle instance that a request may use, the one where it ends first.
+        """Of the lanes with an idle instance that a request may use, the one where it ends first
+        by what was learnt.
 
         Args:
             ticket: of the request.
@@ -198,7 +254,7 @@ class Pool:
         for lane in self.lanes:
             if not lane.is_idle or (is_kept and lane.low < lane.slots):
                 continue
-            end = lane.look(ticket.rows, ticket.size, now)
+            end = lane.learnt_end(lane.look(ticket.rows, ticket.size, now), now)
             if lane.is_open and (found is None or end < found_end):
                 found, found_end = lane, end
         return found

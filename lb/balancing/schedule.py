@@ -110,12 +110,14 @@ class QueueScheduler:
             is_kept = line.is_kept(ticket.priority)
             ahead_s = NOT_AHEAD_S if is_kept and line.is_pressed else YIELDING_LEAD_S
         lane = pool.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
-        if ticket.deadline != NO_DEADLINE and pool.seems_late(ticket):
-            lane = pool.hurry(ticket, now, ahead_s, is_kept)
-            if pool.is_lost(ticket, now):
-                return self._try(ticket, line, pool, now)
-            if lane is not None and not lane.is_idle and pool.seems_late(ticket):
-                lane = None  # what may be late is not sent ahead of what is in time
+        if ticket.deadline != NO_DEADLINE:
+            lane = pool.spare(ticket, lane, now, ahead_s, is_kept)
+            if pool.seems_late(ticket):
+                lane = pool.hurry(ticket, now, ahead_s, is_kept)
+                if pool.is_lost(ticket, now):
+                    return self._try(ticket, line, pool, now)
+                if lane is not None and not lane.is_idle and pool.seems_late(ticket):
+                    lane = None  # what may be late is not sent ahead of what is in time
         if lane is None or (
             lane is not pool.best and line.plan.rules.max_waiting and not pool.is_best(now)
         ):

@@ -145,13 +145,17 @@ class Play:
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
         server = self.by_backend[ticket.backend]
+        server.executed += 1
         server.recent.append(self.now - server.running.pop(ticket))
         self._execute(server)
         if self.now <= ticket.deadline:
             self.good += 1
         else:
             self.late += 1
-        self.scheduler.over(ticket, self.now, Ending.GOOD)
+        self.scheduler.over(ticket, self.now, self._ending(ticket))
+
+    def _ending(self, _ticket: Ticket) -> Ending:
+        return Ending.GOOD
 
     def _settle(self) -> None:
         while (ticket := self.scheduler.next_due(self.now)) is not None:
@@ -225,6 +229,79 @@ def test_times_that_change_have_none_refused(before_s: float, then_s: float) -> 
             play.now += 0.01
     assert not play.refused
     assert (play.good, play.late) == (600, 0)
+
+
+class Cutting(Play):
+    """Attempts are given up at their deadline, and their backends stop then."""
+
+    def _execute(self, server: Server) -> None:
+        while server.queue and server.is_idle:
+            ticket = server.queue.popleft()
+            server.running[ticket] = self.now
+            ends = min(self.now + server.factor * next(self.takes), ticket.deadline + ROUNDING_S)
+            heappush(self._events, (ends, next(self._numbers), ticket))
+
+    def _ending(self, ticket: Ticket) -> Ending:
+        return Ending.GOOD if self.now <= ticket.deadline else Ending.NEITHER
+
+
+def learnt(play: Play) -> None:
+    """Have all backends known, three of them in turns."""
+    for _ in range(100):
+        for _ in play.servers:
+            play.send()
+        while play.is_busy:
+            play.step()
+
+
+@pytest.mark.parametrize("kind", [Play, Cutting])
+@pytest.mark.parametrize("deadline_s", [0.021, 0.025, 0.06, 0.079, 0.081])
+def test_no_deadline_is_missed_to_find_out_about_a_slow_backend(
+    kind: type[Play], deadline_s: float
+) -> None:
+    play = kind((1.0, 1.0, 4.0))
+    play.takes = repeat(0.02)
+    learnt(play)
+    until = play.now + 300.0
+    play.good = play.late = 0
+    while play.now < until:
+        play.one(deadline_s)
+    assert play.good > 10_000
+    assert play.late <= 5
+    assert not play.refused
+    assert not play.expired
+
+
+def test_attempts_that_are_given_up_are_repeated_more_and_more_rarely() -> None:
+    play = Cutting((1.0, 4.0))
+    play.takes = repeat(0.02)
+    learnt(play)
+    slow = play.servers[1]
+    play.servers[0].factor = 3.9  # nobody meets the deadline, so the slow one may be tried
+    play.good = play.late = 0
+    before = slow.executed
+    for _ in range(3000):
+        play.one(0.06)
+    assert slow.executed - before < 100
+    assert not play.refused
+
+
+@pytest.mark.parametrize("kind", [Play, Cutting])
+def test_a_slow_backend_that_became_fast_is_found_without_deadlines(kind: type[Play]) -> None:
+    play = kind((1.0, 1.0, 4.0))
+    play.takes = repeat(0.02)
+    learnt(play)
+    while play.now < 100.0:
+        play.one(0.06)
+    slow = play.servers[2]
+    slow.factor = 1.0
+    until = play.now + 130.0
+    while play.now < until:
+        play.one()
+    before = slow.executed
+    for _ in range(300):
+        play.one(0.06)
+    assert slow.executed - before > 50
 
 
 def jumps(rng: Random) -> Iterator[float]:

@@ -96,6 +96,8 @@ def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
     if ending is Ending.FAILED:
         lane.site.failed(now)
     if ending is not Ending.GOOD:
+        if lane.is_doubted(now):
+            lane.gave_up(lane.executed_s(ticket, now), ticket.work_s, now)
         return
     if lane.site.penalty != 1.0:
         lane.site.went_well(now)
