@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from lb.access.gate import Claim, Gate
 from lb.balancing.schedule import QueueScheduler
 from lb.balancing.sequences import SequenceTable
-from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend
+from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Port
 from lb.domain.client import Client
 from lb.domain.errors import RequestRefused
 from lb.domain.fault import Fault
@@ -24,12 +24,16 @@ from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
+
+AnyAttempt = TypeVar("AnyAttempt", bound=Attempt)
+Make = Callable[[Any, Backend, Port, float], AnyAttempt]
+"""Makes an attempt of an exchange at a backend and its port, begun at a time."""
 
 _ANSWERED: Final = Outcome.ANSWERED
 _SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
@@ -155,11 +159,14 @@ class Dispatcher:
 
     # Attempts
 
-    def place(self, exchange: Exchange, now: float | None = None) -> Backend | None:
-        """Choose a backend and count the attempt as in flight there.
+    def place(
+        self, exchange: Exchange, make: Make[AnyAttempt], now: float | None = None
+    ) -> AnyAttempt | None:
+        """Choose a backend and begin an attempt there: it is in flight from now on.
 
         Args:
             exchange: to be placed.
+            make: makes the attempt.
             now: the time, where the caller has it.
 
         Returns:
@@ -170,10 +177,11 @@ class Dispatcher:
                 of a sequence that cannot go on.
         """
         # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
-        # Backend and Port: two calls fewer per request.
+        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference.
         if self._ledger.held >= self._ledger.short_at and not _has_turn(exchange):
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
-        if exchange.particulars is None and not exchange.tried:
+        particulars = exchange.particulars
+        if particulars is None and not exchange.tried:
             picker = self.pool.current.placements[exchange.protocol].picker
             if picker is None:
                 self._hold(exchange, now)
@@ -191,28 +199,89 @@ class Dispatcher:
         backend.in_flight += 1
         port.in_flight += 1
         port.attempts += 1
-        exchange.backend = backend
-        exchange.port = port
-        exchange.attempts += 1
         if now is None:
             now = self.clock()
-        exchange.attempt_at = now
+        attempt = make(exchange, backend, port, now)
+        if particulars is not None:
+            attempt.queued = particulars.queued
+        exchange.attempt = attempt
+        exchange.backend = backend
+        exchange.attempts += 1
         if not exchange.placed_at:
             exchange.placed_at = now
-        return backend
+        return attempt
 
-    def start(self, exchange: Exchange, backend: Backend, now: float) -> None:
+    def begin_attempt(
+        self, exchange: Exchange, make: Make[AnyAttempt], backend: Backend, now: float
+    ) -> AnyAttempt:
         """As `place`, at a backend that was chosen already: one more stream of a call."""
+        attempt = self._begin(exchange, make, backend, now)
+        exchange.attempt = attempt
+        exchange.backend = backend
+        exchange.attempts += 1
+        if not exchange.placed_at:
+            exchange.placed_at = now
+        return attempt
+
+    def _begin(
+        self, exchange: Exchange, make: Make[AnyAttempt], backend: Backend, now: float
+    ) -> AnyAttempt:
         port = backend.port(exchange.protocol)
         backend.in_flight += 1
         port.in_flight += 1
         port.attempts += 1
-        exchange.backend = backend
-        exchange.port = port
+        return make(exchange, backend, port, now)
+
+    def place_beside(self, exchange: Exchange, make: Make[AnyAttempt], now: float) -> AnyAttempt:
+        """Begin a second attempt beside the one that is under way, at another backend.
+
+        Args:
+            exchange: it becomes its `attempt` only by `overtake`.
+            make: makes the attempt.
+            now: the time.
+
+        Raises:
+            RequestRefused: no other backend can take it now.
+        """
+        if self._ledger.is_short:
+            raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
+        here = exchange.backend
+        particulars = exchange.particulars
+        queued = None
+        terms = None
+        if particulars is not None and particulars.queued is not None:
+            queued = particulars.queued.beside()
+            if queued is not None:
+                terms = self.queue.terms.find(exchange, particulars)
+        if queued is not None and terms is not None:
+            tried = () if here is None else (here,)
+            backend: Backend | None = self.queue.beside(queued, terms, tried, now)
+        else:
+            queued = None
+            placement = self.placement(exchange)
+            others = tuple(each for each in placement.eligible if each is not here)
+            if not others:
+                raise RequestRefused(Reason.NO_BACKEND, _NO_BACKEND)
+            backend = placement.policy.build(self.reruns.spread(others)).pick()
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
+        attempt = self._begin(exchange, make, backend, now)
+        attempt.queued = queued
+        exchange.hedge = attempt
+        return attempt
+
+    def overtake(self, exchange: Exchange, now: float) -> Attempt | None:
+        """The attempt beside the first is the first to answer: it takes its place.
+
+        Returns:
+            The one that was overtaken, and is to be ended.
+        """
+        first, hedge = exchange.attempt, exchange.hedge
+        assert hedge is not None
+        exchange.attempt, exchange.hedge = hedge, None
+        exchange.backend = hedge.backend
         exchange.attempts += 1
-        exchange.attempt_at = now
-        if not exchange.placed_at:
-            exchange.placed_at = now
+        return first
 
     def placement(self, exchange: Exchange) -> Placement:
         """The backends that may get a request, with all that is known of it."""
@@ -321,81 +390,89 @@ class Dispatcher:
         return placement.policy.build(rest) if rest else None
 
     def attempt_ended(
-        self, exchange: Exchange, outcome: Outcome, code: int = 0, now: float | None = None
+        self, attempt: Attempt, outcome: Outcome, code: int = 0, now: float | None = None
     ) -> None:
-        """Take the attempt off its backend and count how it ended. Idempotent.
+        """Take an attempt off its backend and count how it ended. Idempotent.
 
         Args:
-            exchange: whose attempt it is.
+            attempt: that is over.
             outcome: how it ended.
             code: HTTP or gRPC status when it was answered.
             now: the time, where the caller has it.
         """
         # HOT PATH (benchmarks/load). Same reason as `place`.
-        port = exchange.port
-        backend = exchange.backend
-        if port is None or backend is None:
-            self.queue.leave(exchange)
+        if attempt.outcome is not None:
             return
-        exchange.port = None
+        attempt.outcome = outcome
+        exchange = attempt.exchange
+        backend = attempt.backend
+        port = attempt.port
         backend.in_flight -= 1
         port.in_flight -= 1
-        if exchange.permit is not None and exchange.finished:
+        if exchange.permit is not None and exchange.finished and attempt is exchange.attempt:
             exchange.permit.release()
         if now is None:
             now = self.clock()
         particulars = exchange.particulars
-        if particulars is not None:
-            if particulars.step is not None:
-                self.steps.ended(exchange, particulars, outcome, code, now)
-            if particulars.underway is not None:
-                particulars.underway.close(now)
-                particulars.underway = None
-            self.queue.ended(exchange, particulars.queued, outcome, code, now)
+        if particulars is not None and particulars.step is not None:
+            self.steps.ended(attempt, particulars, outcome, code, now)
+        if attempt.underway is not None:
+            attempt.underway.close(now)
+            attempt.underway = None
+        if attempt.queued is not None:
+            self.queue.ended(exchange.protocol, attempt.queued, outcome, code, now)
         if outcome is _ANSWERED:
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
-            took = now - exchange.attempt_at
+            took = now - attempt.began_at
             latency = port.latency
             latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
             latency.sum += took
             if backend.reports_due:
-                self._tell_of_answer(exchange, backend, code, now)
+                self._tell_of_answer(attempt, code, now)
             return
         label = OUTCOME_REASONS[outcome].value
         port.failures[label] = port.failures.get(label, 0) + 1
-        exchange.tried = (*exchange.tried, backend)
+        if attempt is exchange.attempt:
+            exchange.tried = (*exchange.tried, backend)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
-        self.tell_of_failure(exchange, backend, outcome, now)
+        self.tell_of_failure(attempt, outcome, now)
 
-    def answered_whole(self, exchange: Exchange, status: int, now: float) -> None:
-        """The attempt is answered, and the client has the answer: both at once.
+    def stop(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Whatever ends an exchange ends its attempt, if one is under way, or else its waiting."""
+        attempt = exchange.attempt
+        if attempt is not None and attempt.outcome is None:
+            self.attempt_ended(attempt, outcome)
+        else:
+            self.queue.leave(exchange)
+
+    def answered_whole(self, attempt: Attempt, status: int, now: float) -> None:
+        """An attempt is answered, and the client has the answer: both at once.
 
         Args:
-            exchange: whose attempt it is; it is under way, no step of a sequence, and without
-                permit. If it has a ticket, `Queue.ended` is to be called after this.
+            attempt: it is under way, no step of a sequence, and its exchange without permit. If it
+                has a ticket, `Queue.ended` is to be called after this.
             status: gRPC status of the answer.
             now: the time.
         """
         # HOT PATH (benchmarks/bench_http2_relay.py). `attempt_ended` and `finish` in one for the
         # common unary call; those are the reference.
-        port = exchange.port
-        backend = exchange.backend
-        assert port is not None
-        assert backend is not None
-        exchange.port = None
+        exchange = attempt.exchange
+        port = attempt.port
+        backend = attempt.backend
+        attempt.outcome = _ANSWERED
         backend.in_flight -= 1
         port.in_flight -= 1
         port.bytes_sent += exchange.bytes_in
         port.bytes_received += exchange.bytes_out
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
-        took = now - exchange.attempt_at
+        took = now - attempt.began_at
         latency = port.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, took)] += 1
         latency.sum += took
         if backend.reports_due:
-            self._tell_of_answer(exchange, backend, status, now)
+            self._tell_of_answer(attempt, status, now)
         exchange.finished = True
         self.open_exchanges -= 1
         exchange.ended_at = now
@@ -403,62 +480,59 @@ class Dispatcher:
 
     # How requests fare
 
-    def answered_with_error(self, exchange: Exchange, code: int, text: str) -> bool:
+    def answered_with_error(self, attempt: Attempt, code: int, text: str) -> bool:
         """The backend answers with an error. To be called before `attempt_ended`.
 
         Args:
-            exchange: whose attempt it is.
+            attempt: that is answered so.
             code: HTTP or gRPC status.
             text: of the error, as far as it is known.
 
         Returns:
             Whether it says that the backend is broken, so that another one may do better.
         """
-        backend = exchange.backend
-        if backend is None or exchange.port is None or exchange.operation.kind not in _ERRING:
+        exchange = attempt.exchange
+        if attempt.outcome is not None or exchange.operation.kind not in _ERRING:
             return False
         fault = fault_of_answer(exchange.protocol, code, text)
         if fault is None or (fault is Fault.ERROR and self._has_no_choice(exchange)):
             return False
         now = self.clock()
-        self.conduct.failed(backend, exchange.model, fault, now - exchange.attempt_at, now)
-        exchange.erred = exchange.attempts
+        took = now - attempt.began_at
+        self.conduct.failed(attempt.backend, exchange.model, fault, took, now)
+        attempt.erred = True
         return fault is Fault.DEVICE
 
-    def answered_first(self, exchange: Exchange) -> None:
+    def answered_first(self, attempt: Attempt) -> None:
         """A stream has good answers, the first one or since there was an error."""
-        backend = exchange.backend
-        if backend is not None and backend.reports_due and not self._has_no_choice(exchange):
+        exchange = attempt.exchange
+        if attempt.backend.reports_due and not self._has_no_choice(exchange):
             now = self.clock()
-            heard = exchange.first_byte_at or now
-            took_s = heard - exchange.attempt_at
-            self.conduct.answered(backend, exchange.model, took_s, now)
+            took_s = (attempt.first_byte_at or now) - attempt.began_at
+            self.conduct.answered(attempt.backend, exchange.model, took_s, now)
 
-    def _tell_of_answer(self, exchange: Exchange, backend: Backend, code: int, now: float) -> None:
+    def _tell_of_answer(self, attempt: Attempt, code: int, now: float) -> None:
+        exchange = attempt.exchange
         if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
             return
         if code if exchange.protocol else not 200 <= code < 400:
             return
-        if getattr(exchange, "erred", 0) == exchange.attempts:
+        if attempt.erred:
             return
-        began = exchange.attempt_at
-        heard = exchange.first_byte_at
-        self.conduct.answered(
-            backend, exchange.model, (heard if heard > began else now) - began, now
-        )
+        took_s = (attempt.first_byte_at or now) - attempt.began_at
+        self.conduct.answered(attempt.backend, exchange.model, took_s, now)
 
-    def tell_of_failure(
-        self, exchange: Exchange, backend: Backend, outcome: Outcome, now: float
-    ) -> None:
+    def tell_of_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """An attempt failed: tell those who judge backends, if it speaks against this one."""
+        exchange = attempt.exchange
         if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
             return
-        took = now - exchange.attempt_at
+        took = now - attempt.began_at
         fault = _FAULTS.get(outcome)
         if fault is not None:
-            self.conduct.failed(backend, exchange.model, fault, took, now)
-        elif outcome in _ABANDONED and exchange.first_byte_at < exchange.attempt_at:
-            self.conduct.abandoned(backend, exchange.model, took, now)
+            self.conduct.failed(attempt.backend, exchange.model, fault, took, now)
+        elif outcome in _ABANDONED and not attempt.first_byte_at:
+            self.conduct.abandoned(attempt.backend, exchange.model, took, now)
 
     @staticmethod
     def _has_no_choice(exchange: Exchange) -> bool:
@@ -592,7 +666,7 @@ class Dispatcher:
         exchange.finished = True
         self.open_exchanges -= 1
         # What still runs on a backend is still one of its client's requests.
-        if exchange.permit is not None and exchange.port is None:
+        if exchange.permit is not None and not exchange.is_under_way:
             exchange.permit.release()
         if reason is not None:
             exchange.reason = reason

@@ -1,5 +1,9 @@
-"""One request and its response, as the relay holds it. The only object a request allocates
-besides its heads and pipes."""
+"""One request and its response, as the relay holds it: an `Exchange` is the client's half, an
+`Attempt` the half of one backend.
+
+An exchange has no attempt while it waits for its turn, one nearly always, more than one where it is
+retried or hedged. An attempt ends exactly once, by `Dispatcher.attempt_ended`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import Operation
-from lb.domain.outcome import Reason
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
 from lb.telemetry.record import RequestRecord
@@ -59,7 +63,7 @@ class Closing(Protocol):
 class Particulars:
     """What beside its protocol and model decides where a request may go. Most have none."""
 
-    __slots__ = ("pin", "queued", "regions", "starts", "step", "underway", "version")
+    __slots__ = ("pin", "queued", "regions", "starts", "step", "version")
 
     def __init__(self, version: bytes = b"", queued: Queued | None = None) -> None:
         self.version = version
@@ -74,8 +78,6 @@ class Particulars:
         """Regions of shared memory that it names, as far as not all backends have them."""
         self.queued = queued
         """Where its model is scheduled, and it is no step."""
-        self.underway: Closing | None = None
-        """Requests within it, where it is a stream; closed when the attempt is over."""
 
 
 class Loss(NamedTuple):
@@ -96,31 +98,17 @@ class Loss(NamedTuple):
 
 
 class Exchange(RequestRecord):
-    """A request from its head to its end. Protocol relays extend it.
+    """A request from its head to its end, and what is known of its client. Protocol relays extend
+    it.
 
-    `Dispatcher` owns `backend`, `port`, `attempts`, `tried`, `attempt_at`, `finished`, `token` and
-    `permit`; the relay sets `particulars` before it has the exchange placed.
+    `Dispatcher` owns `attempt`, `backend`, `attempts`, `tried`, `finished`, `token` and `permit`;
+    the relay sets `particulars` before it has the exchange placed.
     """
 
     __slots__ = (
-        "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "loss",
-        "particulars", "permit", "port", "sent_after", "tried",
+        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
+        "sent_after", "tried",
     )  # fmt: skip
-
-    is_hedged: bool
-    """It was looked at for a second attempt beside the first; `Hedger` sets that."""
-    late_attempt: int
-    """The last one that was found to be late; it and `sent_after` belong to `Patience`, and are
-    set where they are needed."""
-    sent_after: float
-    """A time at which the client still sent the request."""
-    erred: int
-    """The attempt of which those who judge backends know that it failed though it was answered;
-    set with the first."""
-    loss: Loss
-    """The last connection that was lost with it; set with the first, since nearly none has one."""
-    held_until: float
-    """When it is given up that waits for any backend; set when it first has to."""
 
     may_wait: ClassVar[bool] = False
     """Whether it can wait for its turn, or for a backend: then `go_on` and `refuse` are there."""
@@ -134,14 +122,17 @@ class Exchange(RequestRecord):
         self.started_at = started_at
         self.method = self.path = self.model = self.request_id = b""
         self.backend: Backend | None = None
-        self.port: Port | None = None
-        """The port of the attempt under way; None between attempts."""
+        self.attempt: Attempt | None = None
+        """The last one, whether it is under way or over; None before the first."""
+        self.hedge: Attempt | None = None
+        """One beside it, for which the client waits as well. It belongs to `Hedger`."""
         self.attempts = 0
-        self.attempt_at = 0.0
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
+        self.loss: Loss | None = None
+        """The last connection that was lost with it."""
         self.particulars: Particulars | None = None
-        self.placed_at = self.connected_at = self.first_byte_at = self.ended_at = 0.0
+        self.placed_at = self.ended_at = self.held_until = self.sent_after = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
@@ -149,6 +140,27 @@ class Exchange(RequestRecord):
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
         self.finished = False
+
+    held_until: float
+    """When it is given up that waits for any backend; 0.0 where it never did."""
+    sent_after: float
+    """A time at which the client still sent the request, where `Monitor` has seen that."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an attempt is."""
+        attempt = self.attempt
+        return attempt is not None and attempt.outcome is None
+
+    @property
+    def connected_at(self) -> float:
+        """See `RequestRecord`."""
+        return self.attempt.connected_at if self.attempt is not None else 0.0
+
+    @property
+    def first_byte_at(self) -> float:
+        """See `RequestRecord`."""
+        return self.attempt.first_byte_at if self.attempt is not None else 0.0
 
     @property
     def may_run_twice(self) -> bool:
@@ -210,3 +222,41 @@ class Exchange(RequestRecord):
     def __repr__(self) -> str:
         backend = self.backend.name if self.backend else "-"
         return f"<{type(self).__name__} {self.operation.name} backend={backend}>"
+
+
+class Attempt:
+    """One try of a request at one backend. Protocol relays extend it.
+
+    `Dispatcher` begins and ends it; the relay notes when it was connected and answered. Times are
+    monotonic seconds; 0.0 means that it did not happen.
+    """
+
+    __slots__ = (
+        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "is_late",
+        "outcome", "port", "queued", "underway",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
+        self.exchange = exchange
+        """Whose it is."""
+        self.backend = backend
+        self.port = port
+        self.began_at = began_at
+        """It was placed."""
+        self.connected_at = self.first_byte_at = 0.0
+        self.outcome: Outcome | None = None
+        """How it ended; None while it is under way."""
+        self.erred = self.is_late = False
+        self.queued: Queued | None = None
+        """Whose ticket it has, where its model is scheduled."""
+        self.underway: Closing | None = None
+        """Requests within it, where it is a stream; closed when it is over."""
+
+    erred: bool
+    """Those who judge backends know that it failed, though it was answered."""
+    is_late: bool
+    """`Monitor` has found its answer to be late, and asked once that it go elsewhere."""
+
+    def __repr__(self) -> str:
+        state = "under way" if self.outcome is None else self.outcome.value
+        return f"<{type(self).__name__} {self.backend.name} {state}>"

@@ -8,7 +8,7 @@ from typing import Final
 from lb.balancing.unanswered import patience_s
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ticket
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt
 
 _log = logging.getLogger(__name__)
 
@@ -23,19 +23,19 @@ def report_lost(ticket: Ticket, now: float) -> None:
         _report(ticket.backend, ticket.model, now - ticket.began_at)
 
 
-def report_abandoned(exchange: Exchange, now: float) -> None:
+def report_abandoned(attempt: Attempt, now: float) -> None:
     """Count and log an attempt that is ended because no client and no answer is left of it."""
-    ticket = _ticket(exchange)
-    is_reported = ticket is not None and ticket.lane is None
-    if exchange.backend is not None and not is_reported:
-        _report(exchange.backend, exchange.model, now - exchange.attempt_at)
+    ticket = _ticket(attempt)
+    if ticket is None or ticket.lane is not None:
+        _report(attempt.backend, attempt.exchange.model, now - attempt.began_at)
 
 
-def abandoned_until(exchange: Exchange) -> float:
-    """When the attempt of an exchange without a client is ended, if it is not answered before."""
-    ticket = _ticket(exchange)
+def abandoned_until(attempt: Attempt) -> float:
+    """When an attempt whose exchange has no client any more is ended, if it is not answered
+    before."""
+    ticket = _ticket(attempt)
     wait_s = UNSCHEDULED_S if ticket is None else patience_s(ticket.expected_s)
-    return exchange.attempt_at + wait_s
+    return attempt.began_at + wait_s
 
 
 def _report(backend: Backend, model: bytes, waited_s: float) -> None:
@@ -50,7 +50,7 @@ def _report(backend: Backend, model: bytes, waited_s: float) -> None:
     )
 
 
-def _ticket(exchange: Exchange) -> Ticket | None:
-    """The ticket of the attempt under way, where the scheduler counts it."""
-    queued = exchange.particulars.queued if exchange.particulars is not None else None
+def _ticket(attempt: Attempt) -> Ticket | None:
+    """The ticket of an attempt, where the scheduler counts it."""
+    queued = attempt.queued
     return queued.ticket if queued is not None and queued.is_under_way else None

@@ -254,15 +254,17 @@ class Queue:
             raise RequestRefused(Reason.BACKENDS_FULL, "all backends are at their limit")
         return backend
 
-    def beside(self, exchange: Exchange, queued: Queued, terms: Terms, now: float) -> Backend:
-        """Place a second attempt, which has a ticket.
+    def beside(
+        self, queued: Queued, terms: Terms, tried: tuple[Backend, ...], now: float
+    ) -> Backend:
+        """Place a second attempt, which has a ticket, beside those at the backends tried.
 
         Raises:
             RequestRefused: it could not begin at once, and it does not wait.
         """
         ticket = queued.ticket
         assert ticket is not None
-        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, exchange.tried
+        ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, tried
         backend = self.scheduler.beside(ticket, now)
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
@@ -273,13 +275,15 @@ class Queue:
         """Whether an exchange that no backend would take may wait for one."""
         wait_s = self.options.wait_for_backend_s
         return (
-            wait_s > 0 and exchange.may_wait and now < getattr(exchange, "held_until", now + wait_s)
+            wait_s > 0
+            and exchange.may_wait
+            and (not exchange.held_until or now < exchange.held_until)
         )
 
     def hold(self, exchange: Exchange, now: float) -> None:
         """Let an exchange wait that may, see `may_hold`: until another snapshot has a backend for
         it, or, where there are some that would not take it, for a moment."""
-        if getattr(exchange, "held_until", None) is None:
+        if not exchange.held_until:
             exchange.held_until = now + self.options.wait_for_backend_s
             self._count_wait(b"", "no_backend")
         look_at = now + _LOOK_S if exchange.tried else inf
@@ -297,21 +301,21 @@ class Queue:
             self._soon()
 
     def ended(
-        self, exchange: Exchange, queued: Queued | None, outcome: Outcome, code: int, now: float
+        self, protocol: AppProtocol, queued: Queued, outcome: Outcome, code: int, now: float
     ) -> None:
-        """The attempt of an exchange is over, and counted no more: if it was that of a ticket, this
-        is over, too."""
+        """An attempt is over, and counted no more: if it was that of a ticket, this is over,
+        too."""
         # HOT PATH (benchmarks/bench_schedule.py). Nearly all are good answers; `_ending` is the
         # reference.
-        if queued is None or not queued.is_under_way:
+        if not queued.is_under_way:
             return
         ticket = queued.ticket
         assert ticket is not None
         queued.is_under_way = False
-        if outcome is _ANSWERED and (not code if exchange.protocol else code == _OK):
+        if outcome is _ANSWERED and (not code if protocol else code == _OK):
             self.scheduler.over(ticket, now, _GOOD)
         else:
-            self.scheduler.over(ticket, now, _ending(exchange.protocol, outcome, code))
+            self.scheduler.over(ticket, now, _ending(protocol, outcome, code))
         if self._waiting:
             self._soon()
 

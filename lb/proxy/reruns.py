@@ -70,19 +70,20 @@ class _Suspect:
         """Whether it waits for its turn."""
         exchange = self.exchange
         return (
-            exchange.port is None
+            not exchange.is_under_way
             and exchange.attempts == self.attempt - 1
             and not exchange.finished
         )
 
     def is_under_way(self, now: float) -> bool:
         """Whether its server may still die of it: it has it, and said nothing."""
-        exchange = self.exchange
+        attempt = self.exchange.attempt
         return (
-            exchange.port is not None
-            and exchange.attempts == self.attempt
-            and exchange.first_byte_at < exchange.attempt_at
-            and now - exchange.attempt_at < _SUSPECT_S
+            attempt is not None
+            and attempt.outcome is None
+            and self.exchange.attempts == self.attempt
+            and not attempt.first_byte_at
+            and now - attempt.began_at < _SUSPECT_S
         )
 
 
@@ -129,13 +130,13 @@ class Reruns:
         if exchange.model in self.never:
             return self._refuse("never")
         if outcome in LOSSES:
-            before: Loss | None = getattr(exchange, "loss", None)
+            before = exchange.loss
             is_dead = before is not None and self._is_dead(before, exchange)
             exchange.loss = Loss(exchange.backend, now, before if is_dead is None else None)
             if is_dead:
                 self.deadly.suspect(exchange.model, now)
                 return self._refuse("lost_twice")
-            if self.deadly.is_blocked(exchange.model, now, exchange.attempt_at):
+            if self.deadly.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self._refuse("deadly_model")
         return self.budget.take(self.attempts, now) or self._refuse("budget")
 
@@ -152,7 +153,7 @@ class Reruns:
         Raises:
             RequestRefused: two servers seem to have died of it.
         """
-        loss: Loss | None = getattr(exchange, "loss", None)
+        loss = exchange.loss
         if loss is None or loss.doubted is None or loss.doubted.was_survived():
             return
         self.deadly.suspect(exchange.model, loss.at)
@@ -181,9 +182,9 @@ class Reruns:
         self.count += 1
         if not (self._waiting or self._busy()):
             self._took_s.clear()
-        if getattr(exchange, "loss", None) is not None:
+        if exchange.loss is not None:
             took_s = self._took_s.get(exchange.model, 0.0)
-            self._took_s[exchange.model] = max(took_s, now - exchange.attempt_at)
+            self._took_s[exchange.model] = max(took_s, now - _began_at(exchange))
         self._waiting.append(_Suspect(exchange, go, now, due))
         self._wake(due - now)
 
@@ -244,7 +245,7 @@ class Reruns:
 
     def _is_doubtful(self, suspect: _Suspect) -> bool:
         """Whether it is still to be seen if a server died of it."""
-        loss: Loss | None = getattr(suspect.exchange, "loss", None)
+        loss = suspect.exchange.loss
         doubted = None if loss is None else loss.doubted
         return doubted is not None and self._is_dead(doubted, suspect.exchange) is None
 
@@ -267,3 +268,8 @@ class Reruns:
     def __len__(self) -> int:
         """Requests that wait to go again."""
         return len(self._waiting)
+
+
+def _began_at(exchange: Exchange) -> float:
+    """When the last attempt of an exchange began."""
+    return exchange.attempt.began_at if exchange.attempt is not None else 0.0

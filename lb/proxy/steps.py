@@ -18,7 +18,7 @@ from lb.domain.pool import Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.failure import upstream_detail
 
 _SWEEP_S: Final = 1.0
@@ -103,7 +103,7 @@ class Steps:
 
     def ended(
         self,
-        exchange: Exchange,
+        attempt: Attempt,
         particulars: Particulars,
         outcome: Outcome,
         code: int,
@@ -114,7 +114,9 @@ class Steps:
         if pin is None or step is None:
             return
         is_good = outcome is Outcome.ANSWERED and (
-            not code if exchange.protocol is AppProtocol.GRPC else code in _HTTP_GOOD
+            not code
+            if attempt.exchange.protocol is AppProtocol.GRPC
+            else code in _HTTP_GOOD
         )
         self.table.ended(
             step,
@@ -122,7 +124,7 @@ class Steps:
             particulars.starts,
             now,
             surely_not_run=REPLAY_TABLE[outcome].ran is Ran.NO,
-            began_at=exchange.attempt_at if is_good else 0.0,
+            began_at=attempt.began_at if is_good else 0.0,
         )
         particulars.pin = None
 

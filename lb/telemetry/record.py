@@ -18,9 +18,9 @@ class RequestRecord:
     """
 
     __slots__ = (
-        "attempts", "backend", "bytes_in", "bytes_out", "client", "connected_at", "ended_at",
-        "first_byte_at", "grpc_status", "method", "model", "operation", "path", "placed_at",
-        "protocol", "reason", "request_id", "started_at", "status", "token",
+        "attempts", "backend", "bytes_in", "bytes_out", "client", "ended_at", "grpc_status",
+        "method", "model", "operation", "path", "placed_at", "protocol", "reason", "request_id",
+        "started_at", "status", "token",
     )  # fmt: skip
 
     protocol: AppProtocol
@@ -42,10 +42,6 @@ class RequestRecord:
     """The head was complete."""
     placed_at: float
     """A backend was chosen; what lies before is queueing."""
-    connected_at: float
-    """The attempt had a connection."""
-    first_byte_at: float
-    """The head of the response arrived."""
     ended_at: float
     bytes_in: int
     bytes_out: int
@@ -55,6 +51,16 @@ class RequestRecord:
     """gRPC status; -1 for HTTP, and where the call ended without one."""
     reason: Reason | None
     """Set when we answered ourselves or cut the exchange short."""
+
+    @property
+    def connected_at(self) -> float:
+        """The last attempt had a connection."""
+        return 0.0
+
+    @property
+    def first_byte_at(self) -> float:
+        """The head of its response arrived."""
+        return 0.0
 
     @property
     def sequence(self) -> int | str | None:
