@@ -270,18 +270,16 @@ class Dispatcher:
         exchange.hedge = attempt
         return attempt
 
-    def overtake(self, exchange: Exchange, now: float) -> Attempt | None:
-        """The attempt beside the first is the first to answer: it takes its place.
-
-        Returns:
-            The one that was overtaken, and is to be ended.
-        """
+    def overtake(self, exchange: Exchange) -> None:
+        """The attempt beside the first is the first to answer, and takes its place. The one that
+        was overtaken is still to be ended."""
         first, hedge = exchange.attempt, exchange.hedge
         assert hedge is not None
+        if first is not None:
+            exchange.tried = (*exchange.tried, first.backend)
         exchange.attempt, exchange.hedge = hedge, None
         exchange.backend = hedge.backend
         exchange.attempts += 1
-        return first
 
     def placement(self, exchange: Exchange) -> Placement:
         """The backends that may get a request, with all that is known of it."""
@@ -329,8 +327,6 @@ class Dispatcher:
             return None
         if exchange.tried:
             self.reruns.check(exchange)
-            if not exchange.may_wait:
-                return self.queue.beside(exchange, queued, terms, now)
             if self._is_left_by_all(exchange, terms.placement):
                 self._hold(exchange, now)
                 return None

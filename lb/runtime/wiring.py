@@ -43,7 +43,7 @@ from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
-from lb.proxy.hedging import Hedge, Hedger
+from lb.proxy.hedging import Hedger
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.patience import Patience
@@ -252,11 +252,15 @@ def _patience(
 def _hedger(
     settings: Settings, dispatcher: Dispatcher, http1: Http1Relay, http2: Http2Relay
 ) -> Hedger:
-    def begin(exchange: Exchange) -> Hedge | None:
-        relay = http2 if exchange.protocol is AppProtocol.GRPC else http1
-        return relay.hedge(exchange)
+    def relay_of(exchange: Exchange) -> Http1Relay | Http2Relay:
+        return http2 if exchange.protocol is AppProtocol.GRPC else http1
 
-    hedger = Hedger(dispatcher, lambda: (*http1.under_way(), *http2.under_way()), begin)
+    hedger = Hedger(
+        dispatcher,
+        lambda: (*http1.under_way(), *http2.under_way()),
+        begin=lambda exchange: relay_of(exchange).hedge(exchange),
+        cancel=lambda exchange: relay_of(exchange).cancel_hedge(exchange),
+    )
     hedger.use(hedge_rules(settings))
     return hedger
 

@@ -724,7 +724,10 @@ class Relay:
         def begin(exchange: Any) -> Any:
             return self._side(exchange.protocol).hedge(exchange)
 
-        hedger = Hedger(self.parts.dispatcher, self._under_way, begin)
+        def cancel(exchange: Any) -> None:
+            self._side(exchange.protocol).cancel_hedge(exchange)
+
+        hedger = Hedger(self.parts.dispatcher, self._under_way, begin, cancel)
         hedger.use(rules)
         return HedgeView(hedger, self.backends[0])
 
