@@ -128,6 +128,8 @@ class Dispatcher:
         """Told of a backend, a model and a version that it says it does not have ready."""
         self.conduct: ConductSink = _NoConduct()
         """Told how requests fare."""
+        self.overtaken = 0
+        """Attempts that were slower than the one beside them."""
         self.identity = b""
         """Ours in hop markers; empty: requests get none. To be set before relays are made."""
         self.exiting = False
@@ -206,8 +208,10 @@ class Dispatcher:
             attempt.queued = particulars.queued
         exchange.attempt = attempt
         exchange.backend = backend
-        exchange.attempts += 1
-        if not exchange.placed_at:
+        if exchange.attempts:
+            exchange.attempts += 1
+        else:
+            exchange.attempts = 1
             exchange.placed_at = now
         return attempt
 
@@ -278,6 +282,7 @@ class Dispatcher:
         if first is not None:
             exchange.tried = (*exchange.tried, first.backend)
         exchange.attempt, exchange.hedge = hedge, None
+        self.overtaken += 1
         exchange.backend = hedge.backend
         exchange.attempts += 1
 
@@ -405,8 +410,10 @@ class Dispatcher:
         port = attempt.port
         backend.in_flight -= 1
         port.in_flight -= 1
-        if exchange.permit is not None and exchange.finished and attempt is exchange.attempt:
-            exchange.permit.release()
+        if exchange.finished and attempt is exchange.attempt:
+            exchange.attempt = None  # they point at each other
+            if exchange.permit is not None:
+                exchange.permit.release()
         if now is None:
             now = self.clock()
         particulars = exchange.particulars
@@ -473,6 +480,7 @@ class Dispatcher:
         self.open_exchanges -= 1
         exchange.ended_at = now
         self.requests.finished(exchange)
+        exchange.attempt = None
 
     # How requests fare
 
@@ -668,3 +676,5 @@ class Dispatcher:
             exchange.reason = reason
         exchange.ended_at = self.clock() if now is None else now
         self.requests.finished(exchange)
+        if not exchange.is_under_way:
+            exchange.attempt = None  # they point at each other

@@ -106,8 +106,7 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
-        "sent_after", "tried", "was_slow",
+        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -132,21 +131,17 @@ class Exchange(RequestRecord):
         self.loss: Loss | None = None
         """The last connection that was lost with it."""
         self.particulars: Particulars | None = None
-        self.placed_at = self.ended_at = self.held_until = self.sent_after = 0.0
+        self.placed_at = self.ended_at = self.held_until = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
         self.token = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
-        self.finished = self.was_slow = False
+        self.finished = False
 
-    was_slow: bool
-    """It took longer than most, and was looked at for a second attempt beside the first."""
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it never did."""
-    sent_after: float
-    """A time at which the client still sent the request, where `Monitor` has seen that."""
 
     @property
     def is_under_way(self) -> bool:
@@ -234,8 +229,8 @@ class Attempt:
     """
 
     __slots__ = (
-        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "is_late",
-        "outcome", "port", "queued", "underway",
+        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "outcome",
+        "port", "queued", "underway",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
@@ -248,7 +243,7 @@ class Attempt:
         self.connected_at = self.first_byte_at = 0.0
         self.outcome: Outcome | None = None
         """How it ended; None while it is under way."""
-        self.erred = self.is_late = False
+        self.erred = False
         self.queued: Queued | None = None
         """Whose ticket it has, where its model is scheduled."""
         self.underway: Closing | None = None
@@ -256,8 +251,6 @@ class Attempt:
 
     erred: bool
     """Those who judge backends know that it failed, though it was answered."""
-    is_late: bool
-    """`Monitor` has found its answer to be late, and asked once that it go elsewhere."""
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

@@ -55,7 +55,7 @@ class GrpcAttempt(Attempt):
         self.port = port
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
-        self.erred = self.is_late = self.begun = False
+        self.erred = self.begun = False
         self.outcome = self.queued = self.underway = None
         self.link: ClientLink | None = None
         """The connection, once it has a stream there."""
@@ -86,7 +86,7 @@ class GrpcAttempt(Attempt):
     @property
     def is_second(self) -> bool:
         """Whether another attempt is the one that counts, until this one has answered first."""
-        return self.call.attempt is not self
+        return self.call.hedge is self
 
     # The answer
 

@@ -87,8 +87,8 @@ class Call(Exchange):
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
-        self.placed_at = self.ended_at = self.held_until = self.sent_after = 0.0
-        self.finished = self.was_slow = self.begun = self.held_back = False
+        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.finished = self.begun = self.held_back = False
         options = relay.options
         self.relay = relay
         self.server = server
@@ -192,10 +192,9 @@ class Call(Exchange):
         if attempt is None:
             request.push(payload)
             return
-        backend = attempt.backend
-        pool = relay.pools.get(backend)
+        pool = relay.pools.get(attempt.backend)
         if pool is None:
-            pool = relay.pool(backend)
+            pool = relay.pool(attempt.backend)
         links = pool.links
         if links and len((link := links[0]).streams) < link.stream_limit:
             link.open_whole(attempt, payload, size)
