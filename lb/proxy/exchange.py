@@ -14,6 +14,7 @@ from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
+from lb.proxy.blame import Suspicion
 from lb.telemetry.record import RequestRecord
 
 _READ_LATE_S: Final = 0.02
@@ -104,7 +105,7 @@ class Exchange(RequestRecord):
 
     __slots__ = (
         "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "loss",
-        "particulars", "permit", "port", "sent_after", "tried",
+        "particulars", "permit", "port", "sent_after", "suspicion", "tried",
     )  # fmt: skip
 
     is_hedged: bool
@@ -119,6 +120,8 @@ class Exchange(RequestRecord):
     set with the first."""
     loss: Loss
     """The last connection that was lost with it; set with the first, since nearly none has one."""
+    suspicion: Suspicion
+    """Who may be to blame for an attempt that was reset; set with the first."""
     held_until: float
     """When it is given up that waits for any backend; set when it first has to."""
 
