@@ -7,29 +7,17 @@ what it answers well was not the request's fault, and what it resets as well was
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from lb.proxy.exchange import Suspicion
 
 if TYPE_CHECKING:
-    from lb.domain.backend import Backend
     from lb.domain.fault import Fault
     from lb.proxy.exchange import Exchange
 
 _REMEMBERED_S: Final = 10.0
 """A client that sends requests which no backend takes will send others."""
 _MAX_MODELS: Final = 1000
-
-
-class Suspicion(NamedTuple):
-    """An attempt that may have been reset because of the request, or because of the backend."""
-
-    backend: Backend | None
-    """None: two backends did the same, so it was the request."""
-    fault: Fault | None
-    """What it is if it was the backend; None where that would be no fault."""
-    took_s: float
-    attempt: int
-
-
 _THE_REQUEST: Final = Suspicion(None, None, 0.0, 0)
 
 

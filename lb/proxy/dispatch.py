@@ -24,8 +24,8 @@ from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
-from lb.proxy.blame import Blame, Suspicion
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.blame import Blame
+from lb.proxy.exchange import Exchange, Particulars, Queued, Suspicion
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps

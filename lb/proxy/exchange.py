@@ -10,11 +10,11 @@ from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.domain.schedule import Ticket
 from lb.domain.sequence import SequenceStep
-from lb.proxy.blame import Suspicion
 from lb.telemetry.record import RequestRecord
 
 _READ_LATE_S: Final = 0.02
@@ -94,6 +94,17 @@ class Loss(NamedTuple):
         since = self.at + _READ_LATE_S
         ports = [port for port in self.backend.ports if port is not None]
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
+
+
+class Suspicion(NamedTuple):
+    """An attempt that may have been reset because of the request, or because of the backend."""
+
+    backend: Backend | None
+    """None: two backends did the same, so it was the request."""
+    fault: Fault | None
+    """What it is if it was the backend; None where that would be no fault."""
+    took_s: float
+    attempt: int
 
 
 class Exchange(RequestRecord):
