@@ -24,7 +24,8 @@ from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.blame import Blame
+from lb.proxy.exchange import Exchange, Particulars, Queued, Suspicion
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
@@ -55,6 +56,12 @@ _FAULTS: Final = {
     Outcome.RESET: Fault.ERROR,
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
+_PERHAPS_THE_REQUEST: Final = (
+    frozenset({Outcome.STALE, Outcome.LOST}),
+    frozenset({Outcome.RESET}),
+)
+"""By protocol: what ends the attempt of a request that the backend cannot read, and of no other
+one. Over gRPC the others on a connection that is lost would be suspects as well."""
 _ABANDONED: Final = frozenset({
     Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED, Outcome.OVERTAKEN,
 })  # fmt: skip
@@ -68,6 +75,11 @@ def _has_turn(exchange: Exchange) -> bool:
         and particulars.queued is not None
         and particulars.queued.turn is not None
     )
+
+
+def _is_good(exchange: Exchange, code: int) -> bool:
+    """Whether an answer is no error."""
+    return not code if exchange.protocol else 200 <= code < 400
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
@@ -116,6 +128,8 @@ class Dispatcher:
         """The sequences of both protocols; to be replaced before the first request."""
         self.reruns = Reruns(ref, clock)
         """Requests that may have run and go again; to be replaced before the first request."""
+        self.blame = Blame()
+        """Whose fault resets are."""
         self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
         """Requests that wait for their turn, or for a backend."""
         self.open_exchanges = 0
@@ -353,6 +367,8 @@ class Dispatcher:
                 particulars.underway = None
             self.queue.ended(exchange, particulars.queued, outcome, code, now)
         if outcome is _ANSWERED:
+            if exchange.tried:
+                self._tell_of_mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
             took = now - exchange.attempt_at
@@ -388,6 +404,8 @@ class Dispatcher:
         port.in_flight -= 1
         port.bytes_sent += exchange.bytes_in
         port.bytes_received += exchange.bytes_out
+        if exchange.tried:
+            self._tell_of_mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
         took = now - exchange.attempt_at
@@ -435,9 +453,9 @@ class Dispatcher:
             self.conduct.answered(backend, exchange.model, took_s, now)
 
     def _tell_of_answer(self, exchange: Exchange, backend: Backend, code: int, now: float) -> None:
-        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
+        if not self._is_judged(exchange):
             return
-        if code if exchange.protocol else not 200 <= code < 400:
+        if not _is_good(exchange, code):
             return
         if getattr(exchange, "erred", 0) == exchange.attempts:
             return
@@ -451,14 +469,42 @@ class Dispatcher:
         self, exchange: Exchange, backend: Backend, outcome: Outcome, now: float
     ) -> None:
         """An attempt failed: tell those who judge backends, if it speaks against this one."""
-        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
+        if not self._is_judged(exchange):
             return
         took = now - exchange.attempt_at
         fault = _FAULTS.get(outcome)
-        if fault is not None:
+        if (
+            outcome in _PERHAPS_THE_REQUEST[exchange.protocol]
+            and exchange.first_byte_at < exchange.attempt_at
+        ):
+            self.blame.suspect(exchange, fault, took, now)
+        elif fault is not None:
             self.conduct.failed(backend, exchange.model, fault, took, now)
         elif outcome in _ABANDONED and exchange.first_byte_at < exchange.attempt_at:
             self.conduct.abandoned(backend, exchange.model, took, now)
+
+    def tell_of_refusal(self, exchange: Exchange) -> None:
+        """A backend refuses a request, and says that it did not look at it. One that does so now
+        and then is busy; one that refuses most is broken, and who judges backends tells the two
+        apart."""
+        backend = exchange.backend
+        if backend is None or exchange.port is None or not self._is_judged(exchange):
+            return
+        now = self.clock()
+        self.conduct.failed(backend, exchange.model, Fault.ERROR, now - exchange.attempt_at, now)
+
+    def _tell_of_mended(self, exchange: Exchange, code: int, now: float) -> None:
+        """A backend answers what others have failed."""
+        if _is_good(exchange, code):
+            self._accuse(exchange, self.blame.of_answered(exchange), now)
+
+    def _accuse(self, exchange: Exchange, found: Suspicion | None, now: float) -> None:
+        if found is not None and found.backend is not None and found.fault is not None:
+            self.conduct.failed(found.backend, exchange.model, found.fault, found.took_s, now)
+
+    def _is_judged(self, exchange: Exchange) -> bool:
+        """Whether its end tells how a backend fares."""
+        return exchange.operation.kind in _JUDGED and not self._has_no_choice(exchange)
 
     @staticmethod
     def _has_no_choice(exchange: Exchange) -> bool:
@@ -476,8 +522,20 @@ class Dispatcher:
         """Whether an exchange whose attempt just ended, or will, may be placed again, see
         `go_again`.
 
-        To be asked once about an attempt: what may have run is taken out of a budget.
+        To be asked once about an attempt: what may have run is taken out of a budget, and what may
+        not go again leaves nobody to tell whose fault it was.
         """
+        if self._may_retry(
+            exchange, outcome, body_retained=body_retained, response_begun=response_begun
+        ):
+            return True
+        now = self.clock()
+        self._accuse(exchange, self.blame.of_failed(exchange, now), now)
+        return False
+
+    def _may_retry(
+        self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
+    ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
         if exchange.attempts >= self.max_attempts and not (
             ran is Ran.NO and self._is_patient(exchange)

@@ -10,6 +10,7 @@ from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.operation import Operation
 from lb.domain.outcome import Reason
 from lb.domain.schedule import Ticket
@@ -95,6 +96,17 @@ class Loss(NamedTuple):
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
 
 
+class Suspicion(NamedTuple):
+    """An attempt that may have been reset because of the request, or because of the backend."""
+
+    backend: Backend | None
+    """None: two backends did the same, so it was the request."""
+    fault: Fault | None
+    """What it is if it was the backend; None where that would be no fault."""
+    took_s: float
+    attempt: int
+
+
 class Exchange(RequestRecord):
     """A request from its head to its end. Protocol relays extend it.
 
@@ -104,7 +116,7 @@ class Exchange(RequestRecord):
 
     __slots__ = (
         "attempt_at", "erred", "finished", "held_until", "is_hedged", "late_attempt", "loss",
-        "particulars", "permit", "port", "sent_after", "tried",
+        "particulars", "permit", "port", "sent_after", "suspicion", "tried",
     )  # fmt: skip
 
     is_hedged: bool
@@ -119,6 +131,8 @@ class Exchange(RequestRecord):
     set with the first."""
     loss: Loss
     """The last connection that was lost with it; set with the first, since nearly none has one."""
+    suspicion: Suspicion
+    """Who may be to blame for an attempt that was reset; set with the first."""
     held_until: float
     """When it is given up that waits for any backend; set when it first has to."""
 

@@ -28,12 +28,20 @@ class AttemptedCall(JoinedStreams):
         """Begin an attempt."""
         raise NotImplementedError
 
-    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
-        """The attempt ended without an answer; it is off its connection already."""
+    def attempt_failed(
+        self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None
+    ) -> None:
+        """The attempt ended without an answer; it is off its connection already.
+
+        Args:
+            outcome: how it ended.
+            detail: of that, for the client.
+            status: for the client, where it is not that of the outcome.
+        """
         if self.finished or self._goes_again(outcome):
             return
         reason, text = self.relay.dispatcher.steps.failure(self, outcome)
-        self.fail(reason, f"{text}: {detail}" if detail else text)
+        self.fail(reason, f"{text}: {detail}" if detail else text, status=status)
 
     def _goes_again(self, outcome: Outcome) -> bool:
         """End the attempt, and have the call placed again if it may be."""
@@ -112,11 +120,7 @@ class AttemptedCall(JoinedStreams):
     def upstream_reset(self, code: int) -> None:
         """The backend reset the stream; it is off its connection already."""
         if code == ErrorCode.REFUSED_STREAM and not self.begun and self.held_head is None:
-            # A backend that refuses now and then is busy; one that refuses most is broken, and
-            # passive health tells the two apart.
-            if self.backend is not None and self.port is not None:
-                dispatcher = self.relay.dispatcher
-                dispatcher.tell_of_failure(self, self.backend, Outcome.RESET, self.relay.now)
+            self.relay.dispatcher.tell_of_refusal(self)
             self.attempt_failed(Outcome.REFUSED)
             return
         if self.begun:

@@ -36,6 +36,7 @@ _NAME_AT: Final = PREFIX_SIZE + 2
 """Where the name of a model stands in a message, behind its length."""
 _OK: Final = 200
 _UNUSABLE: Final = "status OK without exactly one whole message"
+_FOREIGN: Final = "HTTP status 200 with a content-type that is not gRPC's"
 _HELD_AT_MOST: Final = UNCOUNTED
 """Bytes of a message that are held while it is not whole, so that another backend may be asked
 instead. They are as few as the ledger does not count, and never so many that the backend waits for
@@ -340,8 +341,8 @@ class Call(AttemptedCall):
             if self.held_head is not None:
                 self._end_held(self.held_head, head, end_stream)
                 return
-            if head.status < 200:
-                self._early_head(head, end_stream)
+            if not head.is_answer:
+                self._other_head(head, end_stream)
                 return
             if not end_stream:
                 if self.operation.kind is _INFERENCE and head.status == _OK:
@@ -445,6 +446,15 @@ class Call(AttemptedCall):
             self._tell_of_error(trailers)
         self._answered(trailers.grpc_status)
         self.pipe_finished(self.response)
+
+    def _other_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """What came is not the head of an answer to a call."""
+        if head.status < 200:
+            self._early_head(head, end_stream)
+            return
+        # "gRPC over HTTP2" has clients take this for an error, whatever follows.
+        self._detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
+        self.attempt_failed(Outcome.PROTOCOL_ERROR, _FOREIGN, status_of_http(head.status))
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""

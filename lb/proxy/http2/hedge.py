@@ -76,7 +76,13 @@ class HedgeCall(Exchange):
         if head.status < 200 and not end_stream:
             return
         first = self._first
-        if end_stream or first is None or not self.is_wanted or not self.request.finished:
+        if (
+            not head.is_answer
+            or end_stream
+            or first is None
+            or not self.is_wanted
+            or not self.request.finished
+        ):
             # An error is not what one hopes for, and the first attempt goes on.
             self._answered(head, end_stream)
         else:
@@ -108,8 +114,8 @@ class HedgeCall(Exchange):
 
     def _answered(self, head: ResponseHead, end_stream: bool) -> None:
         """What came is no answer for the client."""
-        if end_stream and not head.grpc_status:
-            # Status OK without a message.
+        if not head.is_answer or (end_stream and not head.grpc_status):
+            # Not of gRPC, or status OK without a message.
             self._end(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
             return
         if head.grpc_status > 0:

@@ -80,6 +80,7 @@ class AnsweredStream(RoutedStream):
         elif (
             not (self.begun or end_stream)
             and head.status == _OK
+            and head.is_answer
             and self.request.retained is not None
             and self.may_move
         ):

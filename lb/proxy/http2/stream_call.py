@@ -480,10 +480,12 @@ class StreamCall(CountedStream):
             merge = self._fan_out()
         merge.leave_parting()
 
-    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
+    def attempt_failed(
+        self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None
+    ) -> None:
         """See `Call`."""
         self.forget_starts(self.debts, self.backend, outcome)
-        super().attempt_failed(outcome, detail)
+        super().attempt_failed(outcome, detail, status)
 
     @property
     def may_run_twice(self) -> bool:
