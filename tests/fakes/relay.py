@@ -688,6 +688,15 @@ class Relay:
         self.parts.dispatcher.exiting = True
 
     @property
+    def max_attempts(self) -> int:
+        """At backends, for one request."""
+        return self.parts.dispatcher.max_attempts
+
+    @max_attempts.setter
+    def max_attempts(self, count: int) -> None:
+        self.parts.dispatcher.max_attempts = count
+
+    @property
     def judge(self) -> ConductSink:
         """Who is told how requests fare, as passive health is in the product."""
         return self.parts.dispatcher.conduct
