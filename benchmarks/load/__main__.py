@@ -156,7 +156,8 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     usual = [TRITON_LB, ENVOY] if given.quick else there_are()
     against = _add_commit(given.against) if given.against else {}
     if against:
-        usual = [*against, *against.values()]
+        # The paced cells go by the last one: a rate that the sources can carry as well.
+        usual = [*against, *reversed(against.values())]
     names = given.proxies.split(",") if given.proxies else usual
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
