@@ -56,7 +56,6 @@ from lb.proxy.http1.heads import HeadReader
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.link import Link
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.patience import AttemptTimes, Patience
@@ -523,7 +522,7 @@ class Relay:
 
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
-        Link.data_received(link, b"")
+        link.relay.iteration.renew()
 
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
