@@ -15,7 +15,7 @@ from lb.proxy.exchange import Attempt, Exchange, Suspicion
 _REMEMBERED_S: Final = 10.0
 """A client that sends requests which no backend takes will send others."""
 _MAX_MODELS: Final = 1000
-_THE_REQUEST: Final = Suspicion(None, None, 0.0)
+_THE_REQUEST: Final = Suspicion(None, None, 0.0, 0)
 
 
 class Blame:
@@ -38,9 +38,8 @@ class Blame:
         """
         exchange = attempt.exchange
         found = exchange.suspicion
-        before = None if found is None else found.attempt
-        if found is None or (before is not None and before.backend is attempt.backend):
-            exchange.suspicion = Suspicion(attempt, fault, took_s)
+        if found is None or found.backend is attempt.backend:
+            exchange.suspicion = Suspicion(attempt.backend, fault, took_s, exchange.attempts)
             return
         exchange.suspicion = _THE_REQUEST
         if len(self._culprits) >= _MAX_MODELS:
@@ -60,7 +59,7 @@ class Blame:
         """The attempt whose backend may be to blame, since no other one is asked: not while there
         are requests for the same model that no backend takes."""
         found = exchange.suspicion
-        if found is None or found.fault is None or found.attempt is not exchange.attempt:
+        if found is None or found.fault is None or found.attempt != exchange.attempts:
             return None
         if now < self._culprits.get(exchange.model, -_REMEMBERED_S) + _REMEMBERED_S:
             return None

@@ -566,13 +566,11 @@ class Dispatcher:
     def _tell_of_mended(self, exchange: Exchange, code: int, now: float) -> None:
         """A backend answers what others have failed."""
         if _is_good(exchange, code):
-            self._accuse(self.blame.of_answered(exchange), now)
+            self._accuse(exchange, self.blame.of_answered(exchange), now)
 
-    def _accuse(self, found: Suspicion | None, now: float) -> None:
-        if found is not None and found.attempt is not None and found.fault is not None:
-            attempt = found.attempt
-            model = attempt.exchange.model
-            self.conduct.failed(attempt.backend, model, found.fault, found.took_s, now)
+    def _accuse(self, exchange: Exchange, found: Suspicion | None, now: float) -> None:
+        if found is not None and found.backend is not None and found.fault is not None:
+            self.conduct.failed(found.backend, exchange.model, found.fault, found.took_s, now)
 
     def _is_judged(self, exchange: Exchange) -> bool:
         """Whether its end tells how a backend fares."""
@@ -602,7 +600,7 @@ class Dispatcher:
         ):
             return True
         now = self.clock()
-        self._accuse(self.blame.of_failed(exchange, now), now)
+        self._accuse(exchange, self.blame.of_failed(exchange, now), now)
         return False
 
     def _may_retry(

@@ -101,11 +101,13 @@ class Loss(NamedTuple):
 class Suspicion(NamedTuple):
     """An attempt that may have been reset because of the request, or because of the backend."""
 
-    attempt: Attempt | None
+    backend: Backend | None
     """None: two backends did the same, so it was the request."""
     fault: Fault | None
     """What it is if it was the backend; None where that would be no fault."""
     took_s: float
+    attempt: int
+    """Which one it was, from 1."""
 
 
 class Exchange(RequestRecord):
