@@ -54,7 +54,7 @@ class Hedged:
 
     @property
     def has_won(self) -> bool:
-        return self.call.attempt is self.hedge
+        return self.relay.dispatcher.overtaken == 1
 
     @property
     def is_over(self) -> bool:
