@@ -17,7 +17,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
 from lb.proxy.queue import Queue, QueueOptions
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -63,7 +63,7 @@ class Waiting(Exchange):
 
     def go_on(self) -> None:
         try:
-            self.bench.dispatcher.place(self)
+            self.bench.dispatcher.place(self, Attempt)
         except RequestRefused as refused:
             self.refuse(refused)
 
@@ -72,15 +72,16 @@ class Waiting(Exchange):
         self.leave()
 
     def end(self, code: int = 0, outcome: Outcome = Outcome.ANSWERED) -> None:
-        self.bench.dispatcher.attempt_ended(self, outcome, code)
+        assert self.attempt is not None
+        self.bench.dispatcher.attempt_ended(self.attempt, outcome, code)
 
     def leave(self) -> None:
-        self.end(outcome=Outcome.CANCELLED)
+        self.bench.dispatcher.stop(self, Outcome.CANCELLED)
         self.bench.dispatcher.finish(self)
 
     @property
     def at(self) -> str:
-        return self.backend.name if self.backend is not None and self.port is not None else ""
+        return self.attempt.backend.name if self.attempt and self.is_under_way else ""
 
 
 class Bench:
@@ -404,7 +405,7 @@ def test_what_may_not_wait_is_refused_at_once() -> None:
     bench.publish()
     one = Exchange(GRPC, INFER, "10.0.0.9:4711", 1.0)
     with pytest.raises(RequestRefused, match="no backend"):
-        bench.dispatcher.place(one)
+        bench.dispatcher.place(one, Attempt)
 
 
 def test_what_would_hold_too_much_goes_on_instead_of_waiting() -> None:
