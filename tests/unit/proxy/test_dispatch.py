@@ -20,7 +20,7 @@ from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.reruns import Reruns
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -445,7 +445,9 @@ def test_errors_are_no_good_answers() -> None:
 def test_errors_that_may_be_the_backends_fault_are_told_of() -> None:
     parts, conduct, attempt = judged()
     parts.dispatcher.answered_with_error(attempt, 3, "inference input data-type is 'FP32'")
-    parts.dispatcher.answered_with_error(attempt, 14, "This protocol is restricted, expecting header")
+    parts.dispatcher.answered_with_error(
+        attempt, 14, "This protocol is restricted, expecting header"
+    )
     assert conduct.told == []
     parts.dispatcher.answered_with_error(attempt, 13, "anything")
     parts.dispatcher.answered_with_error(attempt, 13, "CUDA error: no kernel image")
@@ -496,3 +498,161 @@ def test_nothing_is_told_of_calls_that_change_servers() -> None:
     parts.dispatcher.answered_with_error(attempt, 13, "CUDA error")
     parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
     assert conduct.told == []
+
+
+# Two attempts beside each other
+
+
+def beside(parts: Parts, one: Exchange) -> Attempt:
+    """A second attempt beside the one under way."""
+    return parts.dispatcher.place_beside(one, Attempt, parts.loop.time())
+
+
+def test_a_second_attempt_begins_at_another_backend_and_is_counted_there() -> None:
+    parts = make(3)
+    one = exchange()
+    first = place(parts, one)
+    for backend in parts.backends:
+        if backend is not first.backend:
+            backend.in_flight = 5  # the policy would rather stay
+    parts.loop.advance(0.5)
+    hedge = beside(parts, one)
+    assert hedge.backend is not first.backend
+    assert (hedge.backend.in_flight, hedge.port.in_flight, hedge.port.attempts) == (6, 1, 1)
+    assert hedge.began_at == parts.loop.time() == first.began_at + 0.5
+    assert (one.attempt, one.hedge, one.backend) == (first, hedge, first.backend)
+    assert (one.attempts, one.tried) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("count", "max_in_flight", "reason"),
+    [(1, 0, Reason.NO_BACKEND), (2, 1, Reason.BACKENDS_FULL)],
+    ids=["alone", "full"],
+)
+def test_no_second_attempt_begins_where_no_other_backend_takes_it(
+    count: int, max_in_flight: int, reason: Reason
+) -> None:
+    parts = make(count, max_in_flight=max_in_flight)
+    first, *others = [place(parts, exchange()) for _ in range(count)]
+    with pytest.raises(RequestRefused) as caught:
+        beside(parts, first.exchange)
+    assert caught.value.reason is reason
+    assert first.exchange.hedge is None
+    assert [backend.in_flight for backend in parts.backends] == [1] * count
+    assert sum(backend.port(GRPC).attempts for backend in parts.backends) == 1 + len(others)
+
+
+def test_no_second_attempt_begins_while_memory_is_short() -> None:
+    parts = make()
+    one = place(parts, exchange()).exchange
+    parts.ledger.held = parts.ledger.short_at
+    with pytest.raises(RequestRefused) as caught:
+        beside(parts, one)
+    assert caught.value.reason is Reason.MEMORY
+    assert one.hedge is None
+
+
+def test_a_second_attempt_that_ends_leaves_the_first_as_it_was() -> None:
+    parts = make()
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
+    assert parts.outcomes.seen == [(hedge.backend.name, Outcome.RESET)]
+    assert (hedge.backend.in_flight, hedge.port.failures) == (0, {"upstream_reset": 1})
+    assert (one.attempt, one.is_under_way, first.backend.in_flight) == (first, True, 1)
+    assert (one.attempts, one.tried) == (1, ())
+
+
+def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> None:
+    parts = make()
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    first.first_byte_at, hedge.first_byte_at, hedge.connected_at = 0.0, 7.0, 6.0
+    parts.dispatcher.overtake(one)
+    assert parts.dispatcher.overtaken == 1
+    assert (one.attempt, one.hedge, one.backend) == (hedge, None, hedge.backend)
+    assert (one.connected_at, one.first_byte_at) == (6.0, 7.0)
+    assert (one.attempts, one.tried) == (2, (first.backend,))
+    assert (first.outcome, first.backend.in_flight) == (None, 1)
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+    assert (first.backend.in_flight, hedge.backend.in_flight) == (0, 1)
+    assert (one.tried, one.is_under_way) == ((first.backend,), True)
+    assert parts.outcomes.seen == [(first.backend.name, Outcome.OVERTAKEN)]
+    parts.dispatcher.attempt_ended(hedge, Outcome.ANSWERED, 0)
+    assert [backend.in_flight for backend in parts.backends] == [0, 0]
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_limits_are_given_back_with_the_attempt_that_counts(is_overtaken: bool) -> None:
+    limit = Limit(concurrent=1)
+    gate = Gate(GateRules(limits=(LimitRule(limit),)))
+    parts = make(gate=gate)
+    claim = gate.claim(INFER, (), is_control=False)
+    assert claim is not None
+    one = exchange()
+    parts.dispatcher.begin(one)
+    parts.dispatcher.admit(one, claim, NOBODY)
+    other, counts = place(parts, one), beside(parts, one)
+    if is_overtaken:
+        parts.dispatcher.overtake(one)
+    else:
+        other, counts = counts, other
+    parts.dispatcher.finish(one)
+    parts.dispatcher.attempt_ended(other, Outcome.OVERTAKEN)
+    assert limit.open_of(b"") == 1
+    parts.dispatcher.attempt_ended(counts, Outcome.ANSWERED, 0)
+    assert limit.open_of(b"") == 0
+
+
+# What ends an exchange
+
+
+def test_a_stopped_exchange_ends_its_attempt_once() -> None:
+    parts = make(1)
+    one = exchange()
+    attempt = place(parts, one)
+    for _ in range(2):
+        parts.dispatcher.stop(one, Outcome.CANCELLED)
+    assert (attempt.outcome, attempt.backend.in_flight) == (Outcome.CANCELLED, 0)
+    assert parts.outcomes.seen == [("b0", Outcome.CANCELLED)]
+
+
+@pytest.mark.parametrize("client_goes_first", [True, False])
+def test_a_finished_exchange_and_its_attempt_do_not_hold_each_other(
+    client_goes_first: bool,
+) -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.begin(one)
+    attempt = place(parts, one)
+    if client_goes_first:
+        parts.dispatcher.finish(one)
+        assert one.attempt is attempt
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+    else:
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+        assert one.attempt is attempt
+        parts.dispatcher.finish(one)
+    assert one.attempt is None
+    assert one.backend is attempt.backend
+
+
+class Within:
+    """Requests within an attempt."""
+
+    def __init__(self) -> None:
+        self.closed: list[float] = []
+
+    def close(self, now: float) -> None:
+        self.closed.append(now)
+
+
+def test_what_runs_within_an_attempt_ends_with_it() -> None:
+    parts = make(1)
+    attempt = place(parts, exchange())
+    within = attempt.underway = Within()
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+    assert within.closed == [parts.loop.time()]
