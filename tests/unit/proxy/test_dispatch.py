@@ -492,6 +492,15 @@ def test_attempts_without_an_answer_are_told_of(
     assert conduct.told == ([told] if told else [])
 
 
+@pytest.mark.parametrize("outcome", [Outcome.DEADLINE, Outcome.CANCELLED])
+def test_an_attempt_whose_answer_has_begun_is_not_abandoned(outcome: Outcome) -> None:
+    parts, conduct, attempt = judged()
+    attempt.first_byte_at = parts.loop.time()
+    parts.loop.advance(0.5)
+    parts.dispatcher.attempt_ended(attempt, outcome)
+    assert conduct.told == []
+
+
 def test_nothing_is_told_of_calls_that_change_servers() -> None:
     parts, conduct, attempt = judged(LOAD)
     parts.backends[0].reports_due = 5

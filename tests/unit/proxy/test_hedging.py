@@ -147,6 +147,18 @@ async def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> Non
     assert (bench.hedger.won, len(bench.hedger)) == (1, 1)
 
 
+async def test_a_second_attempt_that_failed_is_forgotten_while_the_first_goes_on() -> None:
+    bench = Bench()
+    one = bench.begins()
+    bench.loop.advance(0.2)
+    (second,) = bench.seconds
+    bench.relay.relay.flush()
+    bench.sides[bench.backends.index(second.backend)].goes()
+    assert (second.outcome, one.is_under_way) == (Outcome.LOST, True)
+    bench.loop.advance(0.1)
+    assert (bench.hedger.won, len(bench.hedger)) == (0, 0)
+
+
 async def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
     bench = Bench()
     bench.begins()

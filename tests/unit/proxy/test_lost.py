@@ -40,6 +40,13 @@ def test_where_nothing_is_known_it_is_waited_for_a_minute() -> None:
     assert abandoned_until(sent(None)) == 100.0 + UNSCHEDULED_S
 
 
+def test_a_ticket_that_is_not_of_this_attempt_says_nothing_of_it() -> None:
+    attempt = sent(3.0)
+    assert attempt.queued is not None
+    attempt.queued.is_under_way = False
+    assert abandoned_until(attempt) == 100.0 + UNSCHEDULED_S
+
+
 @pytest.mark.parametrize("expected_s", [None, 0.01])
 def test_an_attempt_that_is_given_up_is_counted_and_logged(
     expected_s: float | None, caplog: pytest.LogCaptureFixture

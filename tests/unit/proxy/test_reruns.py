@@ -298,6 +298,23 @@ def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None
     assert bench.reruns.spread(both) == both[1:]
 
 
+def test_one_that_goes_again_twice_is_counted_where_it_is_now() -> None:
+    bench = Bench()
+    one = bench.lost()
+    bench.waits(one)
+    bench.loop.advance(0.05)
+    attempt_of(one).outcome = Outcome.PROTOCOL_ERROR
+    bench.waits(one)
+    bench.loop.advance(0.05)
+    assert bench.went == [one, one]
+    here = attempt_of(one).backend
+    (there,) = (backend for backend in bench.backends if backend is not here)
+    bench.waits(other := bench.lost())
+    bench.loop.advance(0.05)
+    assert attempt_of(other).backend is there
+    assert bench.reruns.spread((here, there)) == (here, there)
+
+
 def test_what_goes_again_avoids_where_it_was_and_the_company_of_others() -> None:
     bench = Bench()
     eligible = (*bench.backends, bench.gone)
