@@ -14,6 +14,7 @@ from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
@@ -97,6 +98,18 @@ class Loss(NamedTuple):
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
 
 
+class Suspicion(NamedTuple):
+    """An attempt that may have been reset because of the request, or because of the backend."""
+
+    backend: Backend | None
+    """None: two backends did the same, so it was the request."""
+    fault: Fault | None
+    """What it is if it was the backend; None where that would be no fault."""
+    took_s: float
+    attempt: int
+    """Which one it was, from 1."""
+
+
 class Exchange(RequestRecord):
     """A request from its head to its end, and what is known of its client. Protocol relays extend
     it.
@@ -106,7 +119,8 @@ class Exchange(RequestRecord):
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit", "tried",
+        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
+        "suspicion", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -130,6 +144,8 @@ class Exchange(RequestRecord):
         """Backends of the attempts that failed."""
         self.loss: Loss | None = None
         """The last connection that was lost with it."""
+        self.suspicion: Suspicion | None = None
+        """Who may be to blame for an attempt that was reset."""
         self.particulars: Particulars | None = None
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.bytes_in = self.bytes_out = self.status = 0

@@ -440,6 +440,7 @@ def _relays(
         *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
+    http2.iteration = http1.iteration
     Unheard(http1.timers, time.monotonic, lambda: (*http1.owing(), *http2.owing())).keep()
     return http1, http2
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.splice import Pumps
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -55,6 +56,8 @@ class Http1Relay:
         self.pumps = Pumps(self.loop)
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
+        self.iteration = IterationBudget(self.loop)
+        """For costly work; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.unread = Unread(timers)
         """Clients that nothing is read from."""

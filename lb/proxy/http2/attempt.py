@@ -30,6 +30,7 @@ _ANSWERED: Final = Outcome.ANSWERED
 _INFERENCE: Final = OperationKind.INFERENCE
 _OK: Final = 200
 _UNUSABLE: Final = "status OK without exactly one whole message"
+_FOREIGN: Final = "HTTP status 200 with a content-type that is not gRPC's"
 _ALL_CANCELLED: Final = "Cancelling all calls"
 _HELD_AT_MOST: Final = UNCOUNTED
 """Bytes of a message that are held while it is not whole, so that another backend may be asked
@@ -101,8 +102,8 @@ class GrpcAttempt(Attempt):
             if self.held_head is not None:
                 self._end_held(self.held_head, head, end_stream)
                 return
-            if head.status < 200:
-                self._early_head(head, end_stream)
+            if not head.is_answer:
+                self._other_head(head, end_stream)
                 return
             if not end_stream:
                 if call.operation.kind is _INFERENCE and head.status == _OK:
@@ -206,6 +207,15 @@ class GrpcAttempt(Attempt):
             self._tell_of_error(trailers)
         self._answered(trailers.grpc_status)
         self.call.pipe_finished(self.response)
+
+    def _other_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """What came is not the head of an answer to a call."""
+        if head.status < 200:
+            self._early_head(head, end_stream)
+            return
+        # "gRPC over HTTP2" has clients take this for an error, whatever follows.
+        self.detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
+        self.failed(Outcome.PROTOCOL_ERROR, _FOREIGN, status_of_http(head.status))
 
     def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""
@@ -396,14 +406,20 @@ class GrpcAttempt(Attempt):
                 link.reset(request.sink_id, ErrorCode.NO_ERROR)
             link.close_stream(request.sink_id)
 
-    def failed(self, outcome: Outcome, detail: str = "") -> None:
-        """It ended without an answer; it is off its connection already."""
+    def failed(self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None) -> None:
+        """It ended without an answer; it is off its connection already.
+
+        Args:
+            outcome: how it ended.
+            detail: of that, for the client.
+            status: for the client, where it is not that of the outcome.
+        """
         call = self.call
         if self.is_second:
             self.give_up(outcome, None)
         elif not (call.finished or self.goes_again(outcome)):
             reason, text = call.relay.dispatcher.steps.failure(call, outcome)
-            call.fail(reason, f"{text}: {detail}" if detail else text)
+            call.fail(reason, f"{text}: {detail}" if detail else text, status=status)
 
     def goes_again(self, outcome: Outcome) -> bool:
         """End it, and have the call placed again if it may be."""
@@ -468,10 +484,7 @@ class GrpcAttempt(Attempt):
             self.give_up(Outcome.RESET, None)
             return
         if code == ErrorCode.REFUSED_STREAM and not self.begun and self.held_head is None:
-            # A backend that refuses now and then is busy; one that refuses most is broken, and
-            # passive health tells the two apart.
-            if self.outcome is None:
-                call.relay.dispatcher.tell_of_failure(self, Outcome.RESET, call.relay.now)
+            call.relay.dispatcher.tell_of_refusal(self)
             self.failed(Outcome.REFUSED)
             return
         if self.begun:
@@ -552,7 +565,13 @@ class GrpcAttempt(Attempt):
             return True
         if head.status < 200 and not end_stream:
             return False
-        if end_stream or not call.is_sent or not call.is_under_way or not self.request.finished:
+        if (
+            not head.is_answer
+            or end_stream
+            or not call.is_sent
+            or not call.is_under_way
+            or not self.request.finished
+        ):
             # An error is not what one hopes for, and the first attempt goes on.
             self._answered_beside(head, end_stream)
             return False
@@ -590,8 +609,8 @@ class GrpcAttempt(Attempt):
     def _answered_beside(self, head: ResponseHead, end_stream: bool) -> None:
         """What came is no answer for the client."""
         dispatcher = self.call.relay.dispatcher
-        if end_stream and not head.grpc_status:
-            # Status OK without a message.
+        if not head.is_answer or (end_stream and not head.grpc_status):
+            # Not of gRPC, or status OK without a message.
             self.give_up(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
             return
         if head.grpc_status > 0:

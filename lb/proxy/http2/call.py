@@ -83,7 +83,7 @@ class Call(Exchange):
         self.model = b""
         self.token = ""
         self.backend = self.attempt = self.hedge = self.particulars = None
-        self.permit = self.reason = self.loss = None
+        self.permit = self.reason = self.loss = self.suspicion = None
         self.tried = ()
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS

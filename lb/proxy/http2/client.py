@@ -275,7 +275,7 @@ class ClientLink(Link):
             or size > pipe.window
             # Not exactly one message, whose length is in the last four of the first five bytes.
             or not PREFIX_SIZE <= size == (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
-            or head.status < 200
+            or not head.is_answer
             or trailers.status
             or not pipe.owner.end_whole(head, data[pos + 9 : middle], size, trailers)
         ):

@@ -13,6 +13,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.gate import masked
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
@@ -132,6 +133,8 @@ class Http2Relay:
         """For connections to backends."""
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
+        self.iteration = IterationBudget(self.loop)
+        """For costly work; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""

@@ -90,6 +90,7 @@ class StreamAttempt(GrpcAttempt):
         elif (
             not (self.begun or end_stream)
             and head.status == _OK
+            and head.is_answer
             and self.request.retained is not None
             and call.may_move
         ):
@@ -251,13 +252,13 @@ class StreamAttempt(GrpcAttempt):
 
     # How it ends without an answer
 
-    def failed(self, outcome: Outcome, detail: str = "") -> None:
+    def failed(self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None) -> None:
         """See `GrpcAttempt`."""
         if self.branch is not None:
             self.branch.attempt_failed(outcome, detail)
             return
         self.call.forget_starts(self.call.debts, self.backend, outcome)
-        super().failed(outcome, detail)
+        super().failed(outcome, detail, status)
 
     def upstream_reset(self, code: int) -> None:
         """See `GrpcAttempt`."""

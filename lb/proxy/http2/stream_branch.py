@@ -208,8 +208,8 @@ class Branch(Exchange):
         elif head.status < 200:
             self._early_head(head, end_stream)
             return
-        elif head.status != 200 and not end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status}")
+        elif not head.is_answer or (head.status != 200 and not end_stream):
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status} without gRPC")
         else:
             if end_stream and head.grpc_status in GRPC_STATUSES and self._is_refused(head):
                 return

@@ -489,6 +489,9 @@ def test_attempts_without_an_answer_are_told_of(
     parts, conduct, attempt = judged()
     parts.loop.advance(0.5)
     parts.dispatcher.attempt_ended(attempt, outcome)
+    assert not parts.dispatcher.may_retry(
+        attempt.exchange, outcome, body_retained=False, response_begun=False
+    )
     assert conduct.told == ([told] if told else [])
 
 
