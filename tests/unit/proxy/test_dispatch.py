@@ -399,9 +399,9 @@ class Conduct:
         self.told.append(("abandoned", backend.name, model, round(waited_s, 3)))
 
 
-def judged(operation: Operation = INFER) -> tuple[Parts, Conduct, Attempt]:
-    """An attempt for the model m, and who is told of it."""
-    parts = make(1)
+def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Conduct, Attempt]:
+    """An attempt for the model m at one of so many backends, and who is told of it."""
+    parts = make(count)
     conduct = parts.dispatcher.conduct = Conduct()
     one = exchange(operation)
     one.model = b"m"
@@ -594,6 +594,36 @@ def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> 
     assert parts.outcomes.seen == [(first.backend.name, Outcome.OVERTAKEN)]
     parts.dispatcher.attempt_ended(hedge, Outcome.ANSWERED, 0)
     assert [backend.in_flight for backend in parts.backends] == [0, 0]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_good", [True, False])
+def test_a_reset_of_the_second_attempt_is_its_backends_fault_if_the_first_is_answered_well(
+    is_whole: bool, is_good: bool
+) -> None:
+    parts, conduct, first = judged(count=2)
+    one = first.exchange
+    hedge = beside(parts, one)
+    parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
+    assert conduct.told == []
+    code = 0 if is_good else 3
+    if is_whole:
+        parts.dispatcher.answered_whole(first, code, parts.loop.time())
+    else:
+        parts.dispatcher.attempt_ended(first, Outcome.ANSWERED, code)
+    told = ("failed", hedge.backend.name, b"m", Fault.ERROR)
+    assert conduct.told == ([told] if is_good else [])
+
+
+def test_nobody_is_to_blame_where_both_attempts_are_reset() -> None:
+    parts, conduct, first = judged(count=2)
+    one = first.exchange
+    parts.dispatcher.attempt_ended(beside(parts, one), Outcome.RESET)
+    parts.dispatcher.attempt_ended(first, Outcome.RESET)
+    assert not parts.dispatcher.may_retry(
+        one, Outcome.RESET, body_retained=False, response_begun=False
+    )
+    assert conduct.told == []
 
 
 @pytest.mark.parametrize("is_overtaken", [True, False])
