@@ -439,7 +439,7 @@ class Dispatcher:
         if attempt.queued is not None:
             self.queue.ended(exchange.protocol, attempt.queued, outcome, code, now)
         if outcome is _ANSWERED:
-            if exchange.tried:
+            if exchange.suspicion is not None:
                 self._tell_of_mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -484,7 +484,7 @@ class Dispatcher:
         port.in_flight -= 1
         port.bytes_sent += exchange.bytes_in
         port.bytes_received += exchange.bytes_out
-        if exchange.tried:
+        if exchange.suspicion is not None:
             self._tell_of_mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
@@ -564,7 +564,7 @@ class Dispatcher:
             self.conduct.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
 
     def _tell_of_mended(self, exchange: Exchange, code: int, now: float) -> None:
-        """A backend answers what others have failed."""
+        """A backend answers what another one has reset, before or beside it."""
         if _is_good(exchange, code):
             self._accuse(exchange, self.blame.of_answered(exchange), now)
 

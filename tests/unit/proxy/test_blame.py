@@ -5,7 +5,7 @@ from __future__ import annotations
 from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
 from lb.domain.fault import Fault
 from lb.proxy.blame import Blame
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 from tests.fakes.records import INFER
 
 ONE, TWO = (
@@ -14,9 +14,9 @@ ONE, TWO = (
 
 
 def reset(blame: Blame, exchange: Exchange, backend: Backend, now: float = 1.0) -> None:
-    exchange.backend = backend
+    attempt = Attempt(exchange, backend, backend.port(exchange.protocol), now - 0.1)
     exchange.attempts += 1
-    blame.suspect(exchange, Fault.ERROR, 0.1, now)
+    blame.suspect(attempt, Fault.ERROR, 0.1, now)
 
 
 def request(model: bytes = b"m") -> Exchange:
