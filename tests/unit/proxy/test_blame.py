@@ -15,6 +15,7 @@ ONE, TWO = (
 
 def reset(blame: Blame, exchange: Exchange, backend: Backend, now: float = 1.0) -> None:
     attempt = Attempt(exchange, backend, backend.port(exchange.protocol), now - 0.1)
+    exchange.attempt = attempt
     exchange.attempts += 1
     blame.suspect(attempt, Fault.ERROR, 0.1, now)
 
@@ -63,6 +64,14 @@ def test_an_attempt_after_it_that_ended_otherwise_tells_nothing() -> None:
     blame, exchange = Blame(), request()
     reset(blame, exchange, ONE)
     exchange.attempts += 1
+    assert blame.of_failed(exchange, 1.0) is None
+
+
+def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
+    blame, exchange = Blame(), request()
+    exchange.attempts = 1
+    hedge = Attempt(exchange, ONE, ONE.port(exchange.protocol), 1.0)
+    blame.suspect(hedge, Fault.ERROR, 0.1, 1.0)
     assert blame.of_failed(exchange, 1.0) is None
 
 

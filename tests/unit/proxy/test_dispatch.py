@@ -573,7 +573,20 @@ def test_a_second_attempt_that_ends_leaves_the_first_as_it_was() -> None:
     assert parts.outcomes.seen == [(hedge.backend.name, Outcome.RESET)]
     assert (hedge.backend.in_flight, hedge.port.failures) == (0, {"upstream_reset": 1})
     assert (one.attempt, one.is_under_way, first.backend.in_flight) == (first, True, 1)
-    assert (one.attempts, one.tried) == (1, ())
+    assert (one.attempts, one.tried) == (1, (hedge.backend,))
+
+
+def test_a_request_that_lost_its_first_and_its_second_attempt_goes_nowhere() -> None:
+    parts = make(4)
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    gone = (first.backend, hedge.backend)
+    rest = [backend for backend in parts.backends if backend not in gone]
+    parts.dispatcher.pool.publish(snapshot_of(rest))
+    for attempt in (hedge, first):
+        parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
+    assert not may_retry(parts, one, Outcome.LOST)
+    assert parts.dispatcher.reruns.refused == {"lost_twice": 1}
 
 
 def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> None:
