@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -40,24 +41,42 @@ _HOP_BY_HOP: Final = frozenset({
 """Fields that each of our own calls has anew."""
 
 
+OwnAnswer: TypeAlias = "Callable[[AskedCall], None]"
+"""Answers a call whose request is complete."""
+
+
 class AskedCall(Call):
     """A call that goes to no backend of its own."""
 
-    __slots__ = ("_departure",)
-
-    limit: ClassVar[int] = _QUESTION_LIMIT
-    """Most bytes of a request that changes nothing, prefix included."""
+    __slots__ = ("_answer_own", "_departure", "_most")
 
     def __init__(
-        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+        self,
+        relay: Http2Relay,
+        server: ServerLink,
+        stream_id: int,
+        head: RequestHead,
+        answer: OwnAnswer | None = None,
+        most: int = _QUESTION_LIMIT,
     ) -> None:
+        """
+        Args:
+            relay: that it belongs to.
+            server: the client's connection.
+            stream_id: of the client.
+            head: of the request.
+            answer: answers it here; without one it is put to the fan-out.
+            most: bytes of a request that changes nothing, prefix included.
+        """
         super().__init__(relay, server, stream_id, head)
         self._departure = Departure()
+        self._answer_own = answer
+        self._most = most
 
     @property
     def _limit(self) -> int:
         is_control = self.operation.kind is OperationKind.CONTROL
-        return _MESSAGE_LIMIT + PREFIX_SIZE if is_control else self.limit
+        return _MESSAGE_LIMIT + PREFIX_SIZE if is_control else self._most
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
@@ -102,6 +121,9 @@ class AskedCall(Call):
 
     def _ask(self) -> None:
         """The request is complete."""
+        if self._answer_own is not None:
+            self._answer_own(self)
+            return
         message = self.take_message()
         if message is not None:
             name = f"ask:{self.operation.name}"
@@ -110,14 +132,14 @@ class AskedCall(Call):
     def take_message(self) -> bytes | None:
         """The message of the request; None where no server could read it: the call is over then."""
         try:
-            return self._message()
+            return self.message()
         except RequestRefused as refusal:
             # Triton's code for a registration that it does not allow.
             status = GrpcStatus.INVALID_ARGUMENT if refusal.detail == REFUSED else None
             self.fail(refusal.reason, refusal.detail, status=status)
             return None
 
-    def _message(self) -> bytes:
+    def message(self) -> bytes:
         """The first message of the request; others do not count, as with a Triton.
 
         Raises:

@@ -21,6 +21,7 @@ from lb.proxy.failure import grpc_status
 from lb.proxy.http2.admission import is_refused
 from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.look import look_again, look_closer, look_quickly
+from lb.proxy.http2.memory_guard import MemoryGuard, guard_of
 from lb.proxy.http2.replies import (
     ANSWER_HEAD,
     RESET_CODES,
@@ -28,7 +29,7 @@ from lb.proxy.http2.replies import (
     status_trailers,
     trailers_only,
 )
-from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
+from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name, nested_name
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from lb.proxy.http2.server import ServerLink
 
 _GRPC: Final = AppProtocol.GRPC
-_IN_MESSAGE: Final = ModelIn.MESSAGE
+_DEPTHS: Final = {ModelIn.MESSAGE: 0, ModelIn.SPEC: 1, ModelIn.TASK: 2}
+"""How many messages deep the name of the model stands; TF Serving has it in one of its own."""
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
 _SEQUENCE_ID: Final = b"sequence_id"
@@ -52,8 +54,8 @@ class Call(Exchange):
     """A gRPC call in the relay: a stream of a client."""
 
     __slots__ = (
-        "begun", "client_id", "head", "held_back", "look_again_at", "messages", "relay", "request",
-        "response", "server", "timer", "watch",
+        "begun", "client_id", "guard", "head", "held_back", "look_again_at", "messages", "relay",
+        "request", "response", "server", "timer", "watch",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = True
@@ -95,6 +97,8 @@ class Call(Exchange):
         self.client_id = stream_id
         self.head = head
         self.messages = MessageMeter(options.message_size) if options.message_size else None
+        self.guard: MemoryGuard | None = None
+        """Looks into the request, where its client may not use shared memory."""
         self.timer: Any = None
         self.watch: Any = None
         """Ends the subscription of a health watch."""
@@ -139,12 +143,15 @@ class Call(Exchange):
             return
         if head.timeout_s or relay.options.request_timeout_s:
             self.set_timer()
-        if not is_refused(self):
-            self._proceed(end_stream)
+        if is_refused(self):
+            return
+        if relay.dispatcher.gate.guards_regions:
+            self.guard = guard_of(self)
+        self._proceed(end_stream)
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
-        if self.operation.model_in is _IN_MESSAGE and not end_stream:
+        if self.operation.model_in in _DEPTHS and not end_stream:
             self.held_back = True
         else:
             self._place()
@@ -235,6 +242,8 @@ class Call(Exchange):
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
+        if self.guard is not None and not self.guard.clears(self, payload, end_stream):
+            return
         request = self.request
         size = len(payload)
         if (
@@ -278,7 +287,7 @@ class Call(Exchange):
 
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """Whether payload of the request goes on as it comes, but for being counted."""
-        return not self.held_back and self.messages is None
+        return not self.held_back and self.messages is None and self.guard is None
 
     def _retain(self, payload: Payload) -> None:
         """Keep payload for another attempt."""
@@ -301,14 +310,17 @@ class Call(Exchange):
         head = bytes(payload[:_MODEL_PEEK])
         if queue:
             head = b"".join((*queue, head))[:_MODEL_PEEK]
-        name = model_name(head)
+        depth = _DEPTHS[self.operation.model_in]
+        name = nested_name(head, depth) if depth else model_name(head)
         if name is None and not end_stream and len(head) < _MODEL_PEEK:
             return True
         self.model = name = name or b""
         snapshot = self.relay.dispatcher.pool.current
         route = snapshot.routes.get(name)
-        if (route is None or not route.is_plain or snapshot.regions) and not self._look(
-            payload, route, end_stream
+        if (
+            not depth
+            and (route is None or not route.is_plain or snapshot.regions)
+            and not self._look(payload, route, end_stream)
         ):
             return True
         self.held_back = False

@@ -5,6 +5,8 @@ Decided once for each head, and for most of it once for each path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lb.domain.backend import BackendKind
@@ -13,7 +15,6 @@ from lb.kserve.control import grpc_control
 from lb.kserve.operations import (
     HEALTH_CHECK,
     HEALTH_WATCH,
-    MODEL_INFER,
     MODEL_READY,
     MODEL_STREAM_INFER,
     SERVER_LIVE,
@@ -22,10 +23,14 @@ from lb.kserve.operations import (
 )
 from lb.proxy.http2.asked import AskedCall
 from lb.proxy.http2.call import Call
-from lb.proxy.http2.health import HealthCall, ReadyCall, ServerCall
-from lb.proxy.http2.spec import SpecCall
+from lb.proxy.http2.health import (
+    QUESTION_BYTES,
+    answer_health,
+    answer_ready,
+    answer_server,
+)
+from lb.proxy.http2.memory_guard import INFERENCES
 from lb.proxy.http2.stream_call import StreamCall
-from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
@@ -33,18 +38,20 @@ from lb.wire.http2.heads import RequestHead
 
 if TYPE_CHECKING:
     from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
 
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
-_COLLECTED: Final[dict[Operation, type[Call]]] = {
-    SERVER_LIVE: ServerCall,
-    SERVER_READY: ServerCall,
-    HEALTH_CHECK: HealthCall,
-    HEALTH_WATCH: HealthCall,
-    MODEL_READY: ReadyCall,
+Handler = Callable[["Http2Relay", "ServerLink", int, RequestHead], Call]
+"""Makes a call."""
+_SERVER: Final = partial(AskedCall, answer=answer_server, most=QUESTION_BYTES)
+_HEALTH: Final = partial(AskedCall, answer=answer_health, most=QUESTION_BYTES)
+_OURS: Final[dict[Operation, Handler]] = {
+    SERVER_LIVE: _SERVER,
+    SERVER_READY: _SERVER,
+    HEALTH_CHECK: _HEALTH,
+    HEALTH_WATCH: _HEALTH,
+    MODEL_READY: partial(AskedCall, answer=answer_ready, most=QUESTION_BYTES),
 }
-_WATCHED: Final[dict[type[Call], type[Call]]] = {Call: WatchedCall, StreamCall: WatchedStreamCall}
-_INFERENCES: Final = frozenset({MODEL_INFER, MODEL_STREAM_INFER})
-_NESTED: Final = frozenset({ModelIn.SPEC, ModelIn.TASK})
 _PATHS: Final = 256
 """Whose decisions are remembered; they come from clients."""
 _PATH_BYTES: Final = 256
@@ -56,7 +63,7 @@ class Decision(NamedTuple):
     operation: Operation
     control: Operation | None
     """As which a call may change a server."""
-    handler: type[Call] | None
+    handler: Handler | None
     """What serves it; None for the common way."""
     is_plain: bool
     """Nothing about the path needs a second look."""
@@ -119,6 +126,7 @@ class Decisions:
             and operation.treatment is Treatment.BALANCE
             and operation.model_in is ModelIn.MESSAGE
             and not self._relay.options.message_size
+            and not (self._gate.guards_regions and operation in INFERENCES)
         )
         decision = Decision(operation, grpc_control(path), handler, is_plain)
         if len(path) <= _PATH_BYTES:
@@ -127,20 +135,14 @@ class Decisions:
             self._by_path[path] = decision
         return decision
 
-    def _handler(self, operation: Operation) -> type[Call] | None:
-        handler = self._kind_of_call(operation)
-        if operation in _INFERENCES and self._gate.guards_regions:
-            return _WATCHED[handler or Call]
-        return handler
-
-    def _kind_of_call(self, operation: Operation) -> type[Call] | None:
+    def _handler(self, operation: Operation) -> Handler | None:
         relay = self._relay
         if operation is MODEL_STREAM_INFER:
             # Other servers put other messages into their streams.
             return StreamCall if BackendKind.TRITON in relay.kinds else None
-        if operation in _COLLECTED:
-            return _COLLECTED[operation]
+        if operation in _OURS:
+            return _OURS[operation]
         if operation.treatment in _ASKED:
             is_asked = relay.fan_out is not None and operation.asks in relay.kinds
             return AskedCall if is_asked else None
-        return SpecCall if operation.model_in in _NESTED else None
+        return None

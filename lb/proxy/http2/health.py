@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
@@ -19,7 +19,7 @@ from lb.wire.grpc.message import frame_message
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.protobuf import BYTES, ProtobufError, fields
 
-_LIMIT: Final = 4096
+QUESTION_BYTES: Final = 4096
 """Bytes of a question: a name has at most 255."""
 _GRPC: Final = AppProtocol.GRPC
 
@@ -54,114 +54,94 @@ def watched(snapshot: PoolSnapshot, service: bytes) -> Serving:
     return serving(snapshot, service) if is_known else Serving.SERVICE_UNKNOWN
 
 
-class ServerCall(AskedCall):
-    """`ServerLive` and `ServerReady`, whose messages have no fields."""
-
-    __slots__ = ()
-
-    limit: ClassVar[int] = _LIMIT
-
-    def _ask(self) -> None:
-        """The request is complete."""
-        if _read(self) is None:
-            return
-        dispatcher = self.relay.dispatcher
-        if self.operation is SERVER_LIVE:
-            self.finish_answer(frame_message(flag_message(True)))
-        elif dispatcher.exiting:
-            self.fail(Reason.DRAINING, EXITING)
+def answer_server(call: AskedCall) -> None:
+    """Answer `ServerLive` and `ServerReady`, whose messages have no fields."""
+    if _read(call) is None:
+        return
+    dispatcher = call.relay.dispatcher
+    if call.operation is SERVER_LIVE:
+        call.finish_answer(frame_message(flag_message(True)))
+    elif dispatcher.exiting:
+        call.fail(Reason.DRAINING, EXITING)
+    else:
+        state = own_readiness(call)
+        if state.loop:
+            call.fail(Reason.LOOP, state.loop)
         else:
-            state = own_readiness(self)
-            if state.loop:
-                self.fail(Reason.LOOP, state.loop)
-            else:
-                answer = frame_message(flag_message(state.is_ready))
-                self.finish_answer(answer, ready_through(state))
+            answer = frame_message(flag_message(state.is_ready))
+            call.finish_answer(answer, ready_through(state))
 
 
-class HealthCall(AskedCall):
-    """`Check` and `Watch` of `grpc.health.v1.Health`."""
+def answer_health(call: AskedCall) -> None:
+    """Answer `Check` and `Watch` of `grpc.health.v1.Health`."""
+    found = _read(call)
+    if found is None:
+        return
+    service = found.get(1, b"")
+    if call.operation is HEALTH_WATCH:
+        _watch(call, service)
+    elif call.relay.dispatcher.exiting:
+        call.finish_answer(frame_message(health_message(Serving.NOT_SERVING)))
+    else:
+        _check(call, service)
 
-    __slots__ = ()
 
-    limit: ClassVar[int] = _LIMIT
-
-    def _ask(self) -> None:
-        """The request is complete."""
-        found = _read(self)
-        if found is None:
+def _check(call: AskedCall, service: bytes) -> None:
+    state = serving(call.relay.dispatcher.pool.current, service)
+    fields = b""
+    if state is Serving.SERVING and call.head.passed:
+        through = own_readiness(call)
+        if through.loop:
+            call.fail(Reason.LOOP, through.loop)
             return
-        service = found.get(1, b"")
-        dispatcher = self.relay.dispatcher
-        if self.operation is HEALTH_WATCH:
-            self._watch(service)
-        elif dispatcher.exiting:
-            self.finish_answer(frame_message(health_message(Serving.NOT_SERVING)))
-        else:
-            self._check(service)
-
-    def _check(self, service: bytes) -> None:
-        state = serving(self.relay.dispatcher.pool.current, service)
-        fields = b""
-        if state is Serving.SERVING and self.head.passed:
-            through = own_readiness(self)
-            if through.loop:
-                self.fail(Reason.LOOP, through.loop)
-                return
-            fields = ready_through(through)
-        self.finish_answer(frame_message(health_message(state)), fields)
-
-    def _watch(self, service: bytes) -> None:
-        """Send the state now and whenever it changes, until the client goes (health.proto), or we
-        do: a drain would wait for those who watch until its time is over."""
-        relay = self.relay
-        last = 0
-
-        def tell(snapshot: PoolSnapshot) -> None:
-            nonlocal last
-            exiting = relay.dispatcher.exiting
-            state = Serving.NOT_SERVING if exiting else watched(snapshot, service)
-            if state != last:
-                last = state
-                self.server.send_data(self.response, frame_message(health_message(state)))
-            if relay.draining and not self.finished:
-                self.grpc_status = GrpcStatus.UNAVAILABLE
-                self.response.ended = True
-                self.response.trailers = status_trailers(GrpcStatus.UNAVAILABLE, EXITING)
-                self.server.end_stream(self.response)
-
-        self.begun = True
-        self.status = 200
-        self.server.send_head(self.client_id, OK_HEAD, end_stream=False)
-        self.watch = relay.dispatcher.pool.subscribe(tell)
-        tell(relay.dispatcher.pool.current)
+        fields = ready_through(through)
+    call.finish_answer(frame_message(health_message(state)), fields)
 
 
-class ReadyCall(AskedCall):
-    """`ModelReady`: ready if any backend has the model; else a backend says what it is."""
+def _watch(call: AskedCall, service: bytes) -> None:
+    """Send the state now and whenever it changes, until the client goes (health.proto), or we do: a
+    drain would wait for those who watch until its time is over."""
+    relay = call.relay
+    last = 0
 
-    __slots__ = ()
+    def tell(snapshot: PoolSnapshot) -> None:
+        nonlocal last
+        exiting = relay.dispatcher.exiting
+        state = Serving.NOT_SERVING if exiting else watched(snapshot, service)
+        if state != last:
+            last = state
+            call.server.send_data(call.response, frame_message(health_message(state)))
+        if relay.draining and not call.finished:
+            call.grpc_status = GrpcStatus.UNAVAILABLE
+            call.response.ended = True
+            call.response.trailers = status_trailers(GrpcStatus.UNAVAILABLE, EXITING)
+            call.server.end_stream(call.response)
 
-    limit: ClassVar[int] = _LIMIT
+    call.begun = True
+    call.status = 200
+    call.server.send_head(call.client_id, OK_HEAD, end_stream=False)
+    call.watch = relay.dispatcher.pool.subscribe(tell)
+    tell(relay.dispatcher.pool.current)
 
-    def _ask(self) -> None:
-        """The request is complete."""
-        request = self.request
-        pieces = list(request.retained or ())  # a backend may get them, too
-        try:
-            names = _strings(self._message())
-        except (RequestRefused, ProtobufError):
-            names = {}
-        self.model, version = names.get(1, b""), names.get(2, b"")
-        if self.relay.dispatcher.pool.current.is_served(self.model, version, _GRPC):
-            self.finish_answer(frame_message(flag_message(True)))
-            return
-        if version:
-            self.particulars = Particulars()
-            self.particulars.version = version
-        request.retained = pieces
-        if request.rewind():
-            self._place()
+
+def answer_ready(call: AskedCall) -> None:
+    """Answer `ModelReady`: ready if any backend has the model; else a backend says what it is."""
+    request = call.request
+    pieces = list(request.retained or ())  # a backend may get them, too
+    try:
+        names = _strings(call.message())
+    except (RequestRefused, ProtobufError):
+        names = {}
+    call.model, version = names.get(1, b""), names.get(2, b"")
+    if call.relay.dispatcher.pool.current.is_served(call.model, version, _GRPC):
+        call.finish_answer(frame_message(flag_message(True)))
+        return
+    if version:
+        call.particulars = Particulars()
+        call.particulars.version = version
+    request.retained = pieces
+    if request.rewind():
+        call.place_anew()
 
 
 def _read(call: AskedCall) -> dict[int, bytes] | None:

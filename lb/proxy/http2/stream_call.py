@@ -135,6 +135,8 @@ class StreamCall(CountedStream):
         """Payload of the request arrived."""
         # HOT PATH (benchmarks/bench_stream_relay.py). A whole message that begins as the last
         # one did goes on as it is; the reference is `_take`.
+        if self.guard is not None and not self.guard.clears(self, payload, end_stream):
+            return
         size = len(payload)
         self.bytes_in += size
         request = self.request
@@ -161,7 +163,10 @@ class StreamCall(CountedStream):
         self.resume_request(payload, end_stream)
 
     def resume_request(self, payload: Payload, end_stream: int) -> None:
-        """See `Call`: it is counted already."""
+        """See `Call`: it is counted already, but not inspected where that is still under way."""
+        if self.guard is not None and self.guard.is_under_way:
+            self.request_data(payload, end_stream)
+            return
         request = self.request
         if self._is_answered:
             request.ended = request.ended or bool(end_stream)
@@ -313,6 +318,7 @@ class StreamCall(CountedStream):
             and not start[0]
             and self.request.retained is None
             and self.messages is None
+            and self.guard is None
         ):
             self._known, self._known_stop, self._known_size = start, len(start), 0
             self._header_size = 0

@@ -10,9 +10,6 @@ import pytest
 from lb.access.gate import ControlRule, Gate, GateRules
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.regions import MAX_FIELDS
-from lb.proxy.http2.call import Call
-from lb.proxy.http2.stream_call import StreamCall
-from lb.proxy.http2.watched import WatchedCall, WatchedStreamCall
 from tests.fakes.frames import DATA, data, headers, message, request_fields, rst
 from tests.fakes.links import PaperRelay
 
@@ -35,11 +32,6 @@ def compressed(request: bytes) -> bytes:
 def strict(*networks: str) -> PaperRelay:
     control = ControlRule(loopback=False, networks=tuple(map(ip_network, networks)))
     return PaperRelay(gate=Gate(GateRules(control=control, strict_shared_memory=True)))
-
-
-def test_a_watched_call_is_of_the_same_kind() -> None:
-    assert issubclass(WatchedCall, Call)
-    assert issubclass(WatchedStreamCall, StreamCall)
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM])
