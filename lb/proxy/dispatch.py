@@ -270,18 +270,16 @@ class Dispatcher:
         exchange.hedge = attempt
         return attempt
 
-    def overtake(self, exchange: Exchange, now: float) -> Attempt | None:
-        """The attempt beside the first is the first to answer: it takes its place.
-
-        Returns:
-            The one that was overtaken, and is to be ended.
-        """
+    def overtake(self, exchange: Exchange) -> None:
+        """The attempt beside the first is the first to answer, and takes its place. The one that
+        was overtaken is still to be ended."""
         first, hedge = exchange.attempt, exchange.hedge
         assert hedge is not None
+        if first is not None:
+            exchange.tried = (*exchange.tried, first.backend)
         exchange.attempt, exchange.hedge = hedge, None
         exchange.backend = hedge.backend
         exchange.attempts += 1
-        return first
 
     def placement(self, exchange: Exchange) -> Placement:
         """The backends that may get a request, with all that is known of it."""
@@ -329,8 +327,6 @@ class Dispatcher:
             return None
         if exchange.tried:
             self.reruns.check(exchange)
-            if not exchange.may_wait:
-                return self.queue.beside(exchange, queued, terms, now)
             if self._is_left_by_all(exchange, terms.placement):
                 self._hold(exchange, now)
                 return None
@@ -446,14 +442,17 @@ class Dispatcher:
         else:
             self.queue.leave(exchange)
 
-    def answered_whole(self, attempt: Attempt, status: int, now: float) -> None:
+    def answered_whole(
+        self, attempt: Attempt, status: int, now: float, *, are_bytes_counted: bool = False
+    ) -> None:
         """An attempt is answered, and the client has the answer: both at once.
 
         Args:
             attempt: it is under way, no step of a sequence, and its exchange without permit. If it
                 has a ticket, `Queue.ended` is to be called after this.
-            status: gRPC status of the answer.
+            status: gRPC or HTTP status of the answer.
             now: the time.
+            are_bytes_counted: the port has those of request and answer already.
         """
         # HOT PATH (benchmarks/bench_http2_relay.py). `attempt_ended` and `finish` in one for the
         # common unary call; those are the reference.
@@ -463,8 +462,9 @@ class Dispatcher:
         attempt.outcome = _ANSWERED
         backend.in_flight -= 1
         port.in_flight -= 1
-        port.bytes_sent += exchange.bytes_in
-        port.bytes_received += exchange.bytes_out
+        if not are_bytes_counted:
+            port.bytes_sent += exchange.bytes_in
+            port.bytes_received += exchange.bytes_out
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
         took = now - attempt.began_at

@@ -107,7 +107,7 @@ class Exchange(RequestRecord):
 
     __slots__ = (
         "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
-        "sent_after", "tried",
+        "sent_after", "tried", "was_slow",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -139,8 +139,10 @@ class Exchange(RequestRecord):
         self.token = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
-        self.finished = False
+        self.finished = self.was_slow = False
 
+    was_slow: bool
+    """It took longer than most, and was looked at for a second attempt beside the first."""
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it never did."""
     sent_after: float
@@ -235,6 +237,8 @@ class Attempt:
         "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "is_late",
         "outcome", "port", "queued", "underway",
     )  # fmt: skip
+    __deletable__ = ("exchange",)
+    """What a relay may take away once the attempt is over, so that no cycle is left."""
 
     def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
         self.exchange = exchange

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
@@ -18,7 +18,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.pool import ConductSink
 from lb.domain.rerun import RerunBudget
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.reruns import Schedule
 
 _LOOKS: Final = 4
@@ -30,44 +30,6 @@ _FLOOR: Final = 1.0
 """Requests a second that may be sent twice in any case."""
 
 
-class Hedge(Protocol):
-    """The second attempt of a request."""
-
-    has_won: bool
-    """Its answer is the one that the client gets."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing of it is under way."""
-        ...
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the first attempt has said nothing."""
-        ...
-
-    def cancel(self) -> None:
-        """The client has its answer, or does not want one."""
-        ...
-
-
-def begin_as(hedge: Exchange, first: Exchange) -> None:
-    """Have a second attempt ask for what the first one does, elsewhere."""
-    hedge.model = first.model
-    particulars = first.particulars
-    if particulars is not None:
-        queued = None if particulars.queued is None else particulars.queued.beside()
-        hedge.particulars = Particulars(particulars.version, queued)
-    if first.backend is not None:
-        hedge.tried = (first.backend,)
-
-
-def is_wanted(first: Exchange | None) -> bool:
-    """Whether a second attempt may still be the first to answer; None where that does not matter
-    any more."""
-    return first is not None and first.is_sent and first.port is not None
-
-
 class Hedger:
     """Those of one process. Hears of good answers, as whoever judges backends does."""
 
@@ -75,7 +37,8 @@ class Hedger:
         self,
         dispatcher: Dispatcher,
         under_way: Callable[[], Iterable[Exchange]],
-        begin: Callable[[Exchange], Hedge | None],
+        begin: Callable[[Exchange], Attempt | None],
+        cancel: Callable[[Exchange], None],
         *,
         schedule: Schedule | None = None,
     ) -> None:
@@ -84,18 +47,21 @@ class Hedger:
             dispatcher: of both relays.
             under_way: gives the attempts that have not ended.
             begin: sends a request to a second backend, if it can be.
+            cancel: ends the second attempt of an exchange.
             schedule: has something called after seconds.
         """
         self._dispatcher = dispatcher
         self._conduct: ConductSink = dispatcher.conduct
         self._under_way = under_way
         self._begin = begin
+        self._cancel = cancel
         self._schedule = schedule or _on_the_loop
         self.rules: HedgeRules | None = None
         """None: it is off."""
         self._budget = RerunBudget(0.0, 0.0, dispatcher.clock())
         self._durations = Durations()
-        self._running: list[Hedge] = []
+        self._running: list[Attempt] = []
+        """Second attempts of which it is not known yet whether they were the first to answer."""
         self._pause_s = _LONGEST_S
         """Between two looks."""
         self._pause_due = 0.0
@@ -167,7 +133,12 @@ class Hedger:
         now = self._dispatcher.clock()
         delays: dict[bytes, float] = {}
         for exchange in tuple(self._under_way()):
-            if exchange.attempts != 1 or exchange.operation.kind is not OperationKind.INFERENCE:
+            attempt = exchange.attempt
+            if (
+                attempt is None
+                or exchange.attempts != 1
+                or exchange.operation.kind is not OperationKind.INFERENCE
+            ):
                 continue
             delay_s = delays.get(exchange.model)
             if delay_s is None:
@@ -176,10 +147,10 @@ class Hedger:
                 exchange.sent_after = now
             elif (
                 delay_s
-                and now - max(exchange.attempt_at, getattr(exchange, "sent_after", 0.0)) >= delay_s
-                and not getattr(exchange, "is_hedged", False)
+                and now - max(attempt.began_at, exchange.sent_after) >= delay_s
+                and not exchange.was_slow
             ):
-                exchange.is_hedged = True  # or looked at in vain: once is enough
+                exchange.was_slow = True  # once is enough, even if it was in vain
                 self._hedge(exchange, now)
         self._arm(rules)
 
@@ -188,7 +159,7 @@ class Hedger:
         dispatcher = self._dispatcher
         particulars = exchange.particulars
         if (
-            exchange.port is None
+            not exchange.is_under_way
             or not exchange.may_run_twice
             or exchange.model in dispatcher.reruns.never
             or dispatcher.reruns.deadly.is_blocked(exchange.model, now, now)
@@ -210,15 +181,18 @@ class Hedger:
             self._running.append(hedge)
 
     def _end_running(self, *, all_of_them: bool = False) -> None:
-        """Forget those that are over, and cancel those that nobody needs."""
+        """Count those that are over, and cancel those that nobody needs."""
         running, self._running = self._running, []
         for hedge in running:
-            if not hedge.is_over and (all_of_them or not hedge.is_wanted):
-                hedge.cancel()
-            if hedge.is_over:
-                self.won += hedge.has_won
-            else:
+            exchange = hedge.exchange
+            is_beside = exchange.hedge is hedge
+            if is_beside and (all_of_them or not (exchange.is_sent and exchange.is_under_way)):
+                self._cancel(exchange)
+                is_beside = False
+            if is_beside and hedge.outcome is None:
                 self._running.append(hedge)
+            else:
+                self.won += exchange.attempt is hedge
 
     def __len__(self) -> int:
         """Second attempts under way."""
@@ -227,3 +201,19 @@ class Hedger:
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> object:
     return asyncio.get_running_loop().call_later(delay_s, call)
+
+
+def begin_as(hedge: Exchange, first: Exchange) -> None:
+    """Have a second attempt ask for what the first one does, elsewhere. For HTTP/2 only."""
+    hedge.model = first.model
+    particulars = first.particulars
+    if particulars is not None:
+        queued = None if particulars.queued is None else particulars.queued.beside()
+        hedge.particulars = Particulars(particulars.version, queued)
+    if first.backend is not None:
+        hedge.tried = (first.backend,)
+
+
+def is_wanted(first: Exchange | None) -> bool:
+    """Whether a second attempt may still be the first to answer. For HTTP/2 only."""
+    return first is not None and first.is_sent and first.is_under_way

@@ -83,13 +83,14 @@ class Patience:
             limit_s = times.of(exchange.model)
             if not limit_s or exchange.operation.kind not in _TIMED:
                 continue
+            attempt = exchange.attempt
+            if attempt is None or attempt.outcome is not None:
+                continue  # the end of another one took it along
             if not exchange.is_sent:
                 exchange.sent_after = now
             elif (
-                now - max(exchange.attempt_at, getattr(exchange, "sent_after", 0.0)) >= limit_s
-                and getattr(exchange, "late_attempt", 0) != exchange.attempts
-                and exchange.port is not None  # else the end of another one took it along
+                now - max(attempt.began_at, exchange.sent_after) >= limit_s and not attempt.is_late
             ):
-                exchange.late_attempt = exchange.attempts  # to be asked once
+                attempt.is_late = True  # to be asked once
                 exchange.attempt_late()
         self._arm()

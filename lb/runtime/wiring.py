@@ -41,9 +41,9 @@ from lb.net.file_thread import FileThread
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
-from lb.proxy.hedging import Hedge, Hedger
+from lb.proxy.hedging import Hedger
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.patience import Patience
@@ -252,11 +252,15 @@ def _patience(
 def _hedger(
     settings: Settings, dispatcher: Dispatcher, http1: Http1Relay, http2: Http2Relay
 ) -> Hedger:
-    def begin(exchange: Exchange) -> Hedge | None:
+    def begin(exchange: Exchange) -> Attempt | None:
         relay = http2 if exchange.protocol is AppProtocol.GRPC else http1
         return relay.hedge(exchange)
 
-    hedger = Hedger(dispatcher, lambda: (*http1.under_way(), *http2.under_way()), begin)
+    def cancel(exchange: Exchange) -> None:
+        relay = http1 if exchange.protocol is AppProtocol.HTTP else http2
+        relay.cancel_hedge(exchange)
+
+    hedger = Hedger(dispatcher, lambda: (*http1.under_way(), *http2.under_way()), begin, cancel)
     hedger.use(hedge_rules(settings))
     return hedger
 

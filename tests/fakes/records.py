@@ -14,7 +14,7 @@ INFER = Operation("ModelInfer", OperationKind.INFERENCE)
 class PlainRecord(RequestRecord):
     """A record of a good HTTP inference without a backend; facts are overridden by name."""
 
-    __slots__ = ("sequence",)
+    __slots__ = ("connected_at", "first_byte_at", "sequence")
 
     def __init__(self, **facts: Any) -> None:
         usual: dict[str, Any] = {
