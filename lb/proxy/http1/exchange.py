@@ -663,8 +663,8 @@ class Http1Attempt(Attempt):
 
     def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
         """Relay an answer that came in one read, `data`, with its body from `end` on."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). Does for the common case what `on_answer` and
-        # `_end` do for all; the bytes go out as they came where the head needs no change.
+        # HOT PATH (benchmarks/bench_http1_relay.py). Does for the common case what `on_answer`,
+        # `_end` and `_over` do for all; the bytes go out as they came where the head may stay.
         client = self.client
         owner = self.owner
         plan = owner.plan
@@ -994,7 +994,6 @@ class Http1Attempt(Attempt):
 
     def _end(self, *, reusable: bool) -> None:
         """The answer is complete."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). `_over` is the reference for what is left.
         owner = self.owner
         body = self.body
         client = self.client
