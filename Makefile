@@ -8,7 +8,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test soak study triton debian clean
+.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test mutants soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -50,9 +50,24 @@ test-compiled: build/compiled/.ready debian
 	cd build/compiled/tree && ../../../$(BIN)/python -m pytest -q -p no:cacheprovider \
 	  tests/unit/wire tests/unit/proxy tests/unit/balancing tests/unit/domain tests/property tests/integration
 
-# Part of them, and traffic, in about a minute.
+# Part of them, and traffic, in a few minutes.
 check-compiled: $(VENV)/.test
 	tools/check_compiled.sh $(BIN)/python build/check-compiled
+
+# Branch coverage per package, processes that tests start included, against tests/coverage_floors.json (docs/decisions/0049-mutants-and-coverage.md);
+# FLOORS=--update records what was measured.
+COVERED_TESTS := tests/unit tests/property tests/integration --ignore-glob='*/test_corpus_*' --ignore=tests/integration/test_h2spec.py
+coverage: $(VENV)/.test debian
+	rm -rf build/coverage && mkdir -p build/coverage
+	TEST_LIMIT_S=300 $(BIN)/coverage run -m pytest -q -p no:cacheprovider $(COVERED_TESTS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage json -q -o build/coverage/report.json
+	$(BIN)/python tools/coverage_floors.py build/coverage/report.json $(FLOORS)
+
+# Small defects in lb/proxy, one at a time: which ones do the tests notice? It goes on where it was ended;
+# MUTANTS="--seconds 7200 --update" plays for two hours and records what it found.
+mutants: $(VENV)/.test
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # Known vulnerabilities of the pinned packages, and build/sbom.json, the bill of materials.
 audit: $(VENV)/.test .venvs/audit/.ready
@@ -74,8 +89,10 @@ bench-quick: $(VENV)/.test
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load --quick $(BENCH)
 
-# The core cells, interleaved with another commit: make bench-against REV=HEAD~1
+# The core cells, interleaved with another commit, both as they are and compiled: make bench-against REV=HEAD~1
+# Under 7 minutes, and 3 for each commit that was not compiled yet. What cannot be compiled is left out.
 bench-against: $(VENV)/.test
+	-$(MAKE) --no-print-directory compile
 	tools/setup_bench.sh $(BIN)/python
 	$(BIN)/python -m benchmarks.load --quick --against $(REV) $(BENCH)
 

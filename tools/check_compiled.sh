@@ -3,7 +3,10 @@
 #
 #   tools/check_compiled.sh PYTHON DIRECTORY
 #
-# Without the C compiler's optimiser, which takes most of the time and changes nothing here.
+# Without the C compiler's optimiser, which takes most of the time and changes nothing here. Of the
+# integration tests, those that take the relay and whole processes through sockets: about 80 seconds
+# of CPU. Tests that judge by the clock (corpora, queues, hedges) are left out, since this
+# runs at idle priority beside other tests; `make test-compiled` runs all.
 set -euo pipefail
 
 python="$(realpath -s "$1")" out="$(realpath -m "$2")"
@@ -18,7 +21,9 @@ cd "$out/tree"
 "$python" -c 'import sys; from lb.wire.compiled import is_compiled; sys.exit(not is_compiled())'
 "$python" -m pytest -q -p no:cacheprovider tests/unit/wire tests/unit/proxy tests/unit/balancing \
   tests/property/test_http2_shortcuts.py tests/property/test_http2_relay.py \
-  tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py
+  tests/property/test_http1_relay.py tests/property/test_stream_relay.py tests/property/test_schedule_shortcuts.py \
+  tests/integration/test_{grpc_relay,http1_relay,http1_life,http1_mixed,http1_bad_requests,http1_bad_backends}.py \
+  tests/integration/test_{http2_lifecycle,http2_flow,http2_backends,queue_uploads,stream_sequences,process}.py
 "$python" -m benchmarks.bench_http2_relay
 "$python" -m benchmarks.bench_http1_relay
 "$python" -m lb.cli.main demo --once

@@ -15,7 +15,16 @@ from benchmarks.load.bench import Bench, Plan, passed, say
 from benchmarks.load.cells import CELLS, select
 from benchmarks.load.machine import describe
 from benchmarks.load.processes import BenchError, Cores
-from benchmarks.load.proxies import ENVOY, RECIPES, TRITON_LB, add_revision, remove_tree, there_are
+from benchmarks.load.proxies import (
+    COMPILED,
+    ENVOY,
+    RECIPES,
+    TRITON_LB,
+    add_compiled,
+    add_revision,
+    remove_tree,
+    there_are,
+)
 from benchmarks.load.report import Report
 from benchmarks.load.results import Results
 from benchmarks.load.sections import Section, Verdict
@@ -25,7 +34,7 @@ _HERE = Path(__file__).resolve().parents[1]
 _OUT = _HERE / "out"
 _AGAINST = _OUT / "against"
 _CELLS_S, _QUICK_S = 15.5 * 60, 190.0
-"""What all cells, and the core cells of a quick run, may take."""
+"""What all cells, and the core cells of a quick run of two proxies, may take."""
 
 SECTIONS: dict[str, Callable[[Plan], Section]] = {
     "stalls": stalls.run,
@@ -121,7 +130,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--proxies", help=f"separated by commas, of {', '.join(RECIPES)} (default: all; quick: two)"
     )
-    parser.add_argument("--against", metavar="REV", help="triton-lb and this commit of it, alone")
+    parser.add_argument(
+        "--against",
+        metavar="REV",
+        help="triton-lb and this commit of it, alone, each also compiled if ours is",
+    )
     parser.add_argument(
         "--rounds",
         type=int,
@@ -141,10 +154,10 @@ def _parser() -> argparse.ArgumentParser:
 def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
     """What to run: the cells, and the names of the sections."""
     usual = [TRITON_LB, ENVOY] if given.quick else there_are()
-    against = ""
-    if given.against:
-        against = add_revision(given.against, _AGAINST)
-        usual = [TRITON_LB, against]
+    against = _add_commit(given.against) if given.against else {}
+    if against:
+        # The paced cells go by the last one: a rate that the sources can carry as well.
+        usual = [*against, *reversed(against.values())]
     names = given.proxies.split(",") if given.proxies else usual
     unknown = [name for name in names if name not in RECIPES]
     if unknown:
@@ -158,7 +171,7 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
         proxies=names,
         rounds=given.rounds or (3 if given.quick else 4),
         other_rounds=given.rounds or 2,
-        cells_s=(_QUICK_S if given.quick else _CELLS_S) if given.rounds is None else inf,
+        cells_s=_cells_s(names, given.quick) if given.rounds is None else inf,
         seconds=given.seconds or 1.0,
         backends=given.backends,
         cores=Cores.parse(given.cores) if given.cores else Cores.choose(),
@@ -166,6 +179,29 @@ def _plan(given: argparse.Namespace) -> tuple[Plan, list[str]]:
         against=against,
     )
     return plan, sections
+
+
+def _cells_s(names: Sequence[str], is_quick: bool) -> float:
+    """What the cells may take; a comparison of four builds needs twice the time of two proxies."""
+    return _QUICK_S * max(1.0, len(names) / 2) if is_quick else _CELLS_S
+
+
+def _add_commit(revision: str) -> dict[str, str]:
+    """Make another commit's builds proxies: its names by those of ours that they are compared with.
+
+    Compiled builds take part where ours was made and the commit can be compiled.
+
+    Raises:
+        BenchError: there is no such commit.
+    """
+    added = {TRITON_LB: add_revision(revision, _AGAINST)}
+    if COMPILED in there_are():
+        say(f"compiling {revision}, unless that was done before")
+        try:
+            added[COMPILED] = add_compiled(revision, _AGAINST)
+        except BenchError as error:
+            say(f"left out: {error}")
+    return added
 
 
 if __name__ == "__main__":

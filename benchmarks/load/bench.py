@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class Plan:
     `rounds` are those of the core cells, `other_rounds` those of the rest; `seconds` is the length
     of one measurement; `cells_s` what all cells may take: on a slow machine rounds beyond the
     second are left out to keep to it; `backends` the number of stand-in Tritons where a cell does
-    not say; `against` the name of an earlier commit of ours, if that is what is compared.
+    not say; `against` the builds of another commit, by the name of our build that each is compared
+    with.
     """
 
     cells: Sequence[Cell]
@@ -46,7 +47,7 @@ class Plan:
     other_rounds: int = 3
     cells_s: float = inf
     quick: bool = False
-    against: str = ""
+    against: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def peers(self) -> list[str]:
@@ -57,6 +58,11 @@ class Plan:
     def ours(self) -> list[str]:
         """triton-lb as it is and compiled, as far as they take part."""
         return [name for name in (TRITON_LB, COMPILED) if name in self.proxies]
+
+    def compared_with(self, name: str) -> list[str]:
+        """Our builds that a proxy is compared with: of another commit's, the same build only."""
+        same = [ours for ours, other in self.against.items() if other == name]
+        return same or [TRITON_LB, *(each for each in self.ours if each != TRITON_LB)]
 
     @property
     def baseline(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -181,7 +182,7 @@ def there_are() -> list[str]:
 
 
 def add_revision(revision: str, directory: Path) -> str:
-    """Make another commit of triton-lb one of the proxies; returns its name.
+    """Make another commit of triton-lb one of the proxies, as it is; returns its name.
 
     Args:
         revision: as git understands it.
@@ -196,6 +197,35 @@ def add_revision(revision: str, directory: Path) -> str:
         raise BenchError(f"cannot check out {revision}: {done.stderr.strip()}")
     name = f"{TRITON_LB}@{revision}"
     RECIPES[name] = replace(RECIPES[TRITON_LB], tree=directory)
+    return name
+
+
+def add_compiled(revision: str, directory: Path) -> str:
+    """Make another commit of triton-lb one of the proxies, compiled; returns its name.
+
+    What was compiled once is kept by its commit, so that a repeated comparison does not pay for it.
+
+    Args:
+        revision: as git understands it.
+        directory: where `add_revision` has checked it out.
+
+    Raises:
+        BenchError: it cannot be compiled.
+    """
+    commit = _git("-C", str(directory), "rev-parse", "HEAD").stdout.strip()
+    build = REPOSITORY / "build" / "compiled-commits" / commit
+    ready = build / ".ready"
+    if not ready.exists():
+        argv = [str(directory / "tools" / "compile.sh"), sys.executable, str(build)]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise BenchError(f"cannot compile {revision}: {error}") from error
+        if done.returncode:
+            raise BenchError(f"cannot compile {revision}: {done.stderr[-500:]}")
+        ready.touch()
+    name = f"{COMPILED}@{revision}"
+    RECIPES[name] = replace(RECIPES[COMPILED], tree=build / "tree")
     return name
 
 

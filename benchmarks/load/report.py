@@ -28,11 +28,11 @@ A target is a ratio, unless it says ms. `+9%` is that much above the limit, `-9%
 a limit the ratio stands alone. What is not a ratio to another proxy is measured with triton-lb as
 it is, which is the slower one."""
 _DETAILS = """\
-`ratio`: CPU of triton-lb divided by CPU of this proxy. `busy`: share of its core that the proxy
-used; well under 100 % the load core was the limit (generator and backends share it), or the rate
-was given: the CPU figure holds, the rate says little about the proxy. `others`: share of the
-proxy's core that went to other programs; well above a few percent, repeat the run on a quiet
-machine.
+`ratio`: CPU of triton-lb divided by CPU of this proxy; that of triton-lb compiled by another
+commit's compiled build. `busy`: share of its core that the proxy used; well under 100 % the load
+core was the limit (generator and backends share it), or the rate was given: the CPU figure holds,
+the rate says little about the proxy. `others`: share of the proxy's core that went to other
+programs; well above a few percent, repeat the run on a quiet machine.
 `direct`: the same load on one backend without a proxy (not in a quick run). Cells at half of the
 rate offer {baseline}'s requests per second of the cell above, halved, to every proxy; latencies
 there count from when a request was due. A request counts only if it was answered without an error.
@@ -137,7 +137,7 @@ def as_json(report: Report) -> str:
         return {
             "error": result.error,
             "left_out": result.left_out,
-            "triton_lb_to_it": ratio(row, TRITON_LB, name) if name != DIRECT else None,
+            "triton_lb_to_it": _ratio(report.plan, row, name) if name != DIRECT else None,
             "median": asdict(median) if median else None,
             "samples": [asdict(sample) for sample in result.samples],
         }
@@ -211,8 +211,7 @@ def _verdict_rows(report: Report) -> Rows:
 
 def _summary_rows(report: Report) -> Rows:
     plan = report.plan
-    others = f" ({COMPILED.removeprefix(f'{TRITON_LB}-')})" if COMPILED in plan.ours else ""
-    head = ["cell", *plan.proxies, *(f"to {name}{others}" for name in plan.peers)]
+    head = ["cell", *plan.proxies, *(_ratio_heading(plan, name) for name in plan.peers)]
     rows = [head]
     for cell in plan.cells:
         row = report.results[cell.name]
@@ -226,11 +225,20 @@ def _summary_rows(report: Report) -> Rows:
     return rows
 
 
+def _ratio_heading(plan: Plan, peer: str) -> str:
+    _, *others = plan.compared_with(peer)
+    return " ".join([f"to {peer}", *(f"({each.removeprefix(f'{TRITON_LB}-')})" for each in others)])
+
+
 def _ratios(plan: Plan, row: Row, peer: str) -> str:
-    """Ours to a peer's, and in brackets that of ours compiled."""
-    first = quotient(ratio(row, TRITON_LB, peer))
-    second = quotient(ratio(row, COMPILED, peer)) if COMPILED in plan.ours else ""
-    return f"{first} ({second})" if second else first
+    """Ours to a peer's, and in brackets that of ours compiled where the peer has no build of it."""
+    first, *others = (quotient(ratio(row, ours, peer)) for ours in plan.compared_with(peer))
+    return " ".join([first, *(f"({each})" for each in others if each)])
+
+
+def _ratio(plan: Plan, row: Row, name: str) -> float | None:
+    """The first of our builds that a proxy is compared with, to that proxy."""
+    return ratio(row, plan.compared_with(name)[0], name)
 
 
 def _cpu(result: Result) -> str:
@@ -245,11 +253,11 @@ def _detail_rows(report: Report) -> Rows:
     for cell in report.plan.cells:
         row = report.results[cell.name]
         names = [name for name in (DIRECT, *report.plan.proxies) if name in row]
-        rows += [_detail_row(cell, row, name) for name in names]
+        rows += [_detail_row(report.plan, cell, row, name) for name in names]
     return rows
 
 
-def _detail_row(cell: Cell, row: Row, name: str) -> Sequence[str]:
+def _detail_row(plan: Plan, cell: Cell, row: Row, name: str) -> Sequence[str]:
     sample = row[name].median()
     if sample is None:
         return (cell.title, name, _cpu(row[name]), *[""] * (len(_DETAIL_HEAD) - 3))
@@ -258,7 +266,7 @@ def _detail_row(cell: Cell, row: Row, name: str) -> Sequence[str]:
         cell.title,
         name,
         number(sample.cpu_us) if is_proxy else "",
-        quotient(ratio(row, TRITON_LB, name)) if is_proxy else "",
+        quotient(_ratio(plan, row, name)) if is_proxy else "",
         f"{sample.rate:,.0f}",
         f"{sample.p50_us / 1000:.2f}",
         f"{sample.p99_us / 1000:.2f}",

@@ -12,6 +12,7 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from lb.admin.access import AdminAccess, Handler, refuse
+from lb.admin.departure import let_go
 from lb.admin.life import RELOAD, UPGRADE
 from lb.admin.membership import (
     BadQuery,
@@ -73,6 +74,7 @@ def make_admin_app(
     """
     app = web.Application(middlewares=[_answer_in_json])
     (access or AdminAccess()).install(app)
+    app.middlewares.append(let_go)
     api = _Api(directory, clock, openapi_document(version))
     app.router.add_get("/", api.index)
     app.router.add_get("/api/v1/backends", api.list_backends)

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Sample
 
+from lb.admin.departure import let_go
 from lb.domain.backend import Address
 from lb.telemetry.catalogue import SCRAPE_CUTS, SCRAPE_FAILURES
 from lb.telemetry.collector import Row, make_family
@@ -422,7 +423,7 @@ def make_metrics_app(
             registry.unregister(pages.backends)
             pages.backends = None
 
-    app = web.Application()
+    app = web.Application(middlewares=[let_go])
     if include_backends:
         app.cleanup_ctx.append(session)
     for path in ("/metrics", "/metrics/"):  # Triton answers both

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-from lb.cli.loading import load_settings, print_problems
+from lb.cli.loading import load_settings, print_problems, read_file
 from lb.net.files import read_text
 from lb.settings.backends import BackendSettings
 from lb.settings.listed import own_addresses, read_backends
 from lb.settings.model import Settings
-from lb.settings.problems import Problem, SettingsError
+from lb.settings.problems import SettingsError, shown
 from lb.settings.shared_addresses import shared_addresses
 from lb.settings.substitution import Substitution
 
@@ -43,12 +43,9 @@ def check(path: str) -> int:
 def _read_backends(path: str, settings: Settings) -> tuple[BackendSettings, ...] | None:
     """The backends of a file; None where it has problems, which are printed."""
     try:
-        try:
-            text = read_text(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError([Problem("", f"cannot be read: {error}")]) from error
+        text = read_file(path)
         substitution = Substitution(os.environ, read_text)
         return read_backends(text, substitution.apply, own_addresses(settings))
     except SettingsError as error:
-        print_problems(path, error, sys.stdout)
+        print_problems(shown(path), error, sys.stdout)
         return None

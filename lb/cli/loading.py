@@ -21,14 +21,23 @@ def load(path: str, listen: Mapping[str, str]) -> Loaded:
     Raises:
         SettingsError: lists every problem, an unreadable file among them.
     """
+    text = read_file(path)
+    settings = read_settings(text, os.environ, read_text, listen)
+    return Loaded(settings, sha256(text.encode()).hexdigest()[:_DIGITS])
+
+
+def read_file(path: str) -> str:
+    """The text of a configuration file, or of a file with backends.
+
+    Raises:
+        SettingsError: it cannot be read.
+    """
     try:
-        text = read_text(path)
+        return read_text(path)
     except OSError as error:
         raise SettingsError([Problem("", f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
         raise SettingsError([Problem("", "cannot be read: it is not UTF-8 text")]) from error
-    settings = read_settings(text, os.environ, read_text, listen)
-    return Loaded(settings, sha256(text.encode()).hexdigest()[:_DIGITS])
 
 
 def load_settings(path: str, listen: Mapping[str, str]) -> Settings:

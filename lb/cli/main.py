@@ -179,6 +179,9 @@ def _positive(text: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from lb.runtime.signals import hold_signals
+
+    hold_signals()  # before the other imports, which take most of the start
     from lb.cli.serve import ServeOptions, serve
 
     names = ("http", "grpc", "metrics", "admin")

@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from lb.cli.loading import load, print_problems
 from lb.domain.errors import LoadBalancerError
+from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.predecessor import Predecessor, find_predecessor, sockets_of_systemd
 from lb.settings.flags import settings_from_flags
 from lb.settings.problems import SettingsError
@@ -41,34 +43,35 @@ def serve(options: ServeOptions) -> int:
     except (OSError, ValueError) as error:
         print(f"triton-lb: cannot take over from the process before: {error}", file=sys.stderr)
         return 1
+    config, file = options.config, None
+    if config is not None:
+        file = ConfigurationFile(config, partial(load, config, options.listen))
     try:
-        loaded = _load(options)
+        loaded = _from_flags(options) if file is None else file.load()
     except SettingsError as error:
-        source = "triton-lb" if options.config is None else options.config
+        source = config or "triton-lb"
         print_problems(source, error, sys.stderr)
         return _fail(predecessor, f"{source}: {error}")
     try:
-        _run(options, loaded, predecessor)
+        _run(options, file, loaded, predecessor)
     except (LoadBalancerError, OSError) as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return _fail(predecessor, str(error))
 
 
-def _load(options: ServeOptions) -> Loaded:
-    if options.config is None:
-        return Loaded(settings_from_flags(options.backends, **options.listen), "")
-    return load(options.config, options.listen)
+def _from_flags(options: ServeOptions) -> Loaded:
+    return Loaded(settings_from_flags(options.backends, **options.listen), "")
 
 
-def _run(options: ServeOptions, loaded: Loaded, predecessor: Predecessor | None) -> NoReturn:
+def _run(
+    options: ServeOptions,
+    file: ConfigurationFile | None,
+    loaded: Loaded,
+    predecessor: Predecessor | None,
+) -> NoReturn:
     # Only now: a mistake in the settings is told without loading the data plane.
     from lb.runtime.process import Start, run
-    from lb.runtime.reload import ConfigurationFile
 
-    config = options.config
-    file = None
-    if config is not None:
-        file = ConfigurationFile(config, lambda: load(config, options.listen))
     inherited = sockets_of_systemd(os.environ) if predecessor is None else predecessor.inherited
     start = Start(
         file=file,

@@ -17,7 +17,7 @@ from lb.discovery.source import Entries, SourceError
 from lb.net.file_thread import FileStalled, FileThread
 from lb.net.files import FilePrint, print_of
 from lb.settings.backends import BackendSettings
-from lb.settings.problems import SettingsError
+from lb.settings.problems import SettingsError, shown
 
 INTERVAL_S: Final = 1.0
 _TOLD: Final = 5
@@ -77,7 +77,7 @@ class FileSource:
     @property
     def name(self) -> str:
         """See `Source`."""
-        return f"file:{self._path}"
+        return f"file:{shown(self._path)}"
 
     @property
     def config(self) -> object:

@@ -20,6 +20,7 @@ import yaml
 from lb.discovery.source import SourceError
 from lb.net.files import read_text
 from lb.net.tls.contexts import TlsError, load_pair, make_client_context, trust
+from lb.settings.problems import shown
 
 POD_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where a pod finds its token, the authority of the API, and its namespace."""
@@ -83,10 +84,10 @@ def log_in_by_file(path: str, context_name: str | None = None) -> Login:
     user = config.entry("users", user_name, "user") if user_name else {}
     for key, what in _UNSUPPORTED.items():
         if user.get(key) or cluster.get(key):
-            raise SourceError(f"{path} asks for {what}")
+            raise SourceError(f"{shown(path)} asks for {what}")
     url = str(cluster.get("server") or "").rstrip("/")
     if not url.startswith(("https://", "http://")):
-        raise SourceError(f"{path} does not say where the API is (clusters, server)")
+        raise SourceError(f"{shown(path)} does not say where the API is (clusters, server)")
     server_name = cluster.get("tls-server-name")
     return Login(
         url,
@@ -106,7 +107,7 @@ class _Config:
         try:
             root = yaml.safe_load(_read(path))
         except (yaml.YAMLError, RecursionError) as error:
-            raise SourceError(f"{path} is not YAML") from error
+            raise SourceError(f"{shown(path)} is not YAML") from error
         self.root = _mapping(root)
 
     def entry(self, kind: str, name: str, key: str) -> Mapping[str, object]:
@@ -119,7 +120,7 @@ class _Config:
         for each in entries if isinstance(entries, list) else ():
             if _mapping(each).get("name") == name:
                 return _mapping(_mapping(each).get(key))
-        raise SourceError(f"{self._path} has no {key} {name!r}")
+        raise SourceError(f"{shown(self._path)} has no {key} {name!r}")
 
     def token(self, user: Mapping[str, object]) -> str:
         """The token of a user; empty where there is none. A file goes before the text."""
@@ -142,9 +143,9 @@ class _Config:
                 try:
                     load_pair(context, certificate, key)
                 except TlsError as error:
-                    raise SourceError(f"{self._path}: {error}") from error
+                    raise SourceError(f"{shown(self._path)}: {error}") from error
             elif certificate or key:
-                raise SourceError(f"{self._path}: a certificate needs a key, and a key one")
+                raise SourceError(f"{shown(self._path)}: a certificate needs a key, and a key one")
         return context
 
     def _read(self, name: object) -> str:
@@ -160,7 +161,7 @@ class _Config:
         try:
             data = b64decode(str(content), validate=True)
         except ValueError as error:
-            raise SourceError(f"{self._path}: {key}-data is not base64") from error
+            raise SourceError(f"{shown(self._path)}: {key}-data is not base64") from error
         # The TLS library takes keys from files only; this one is nowhere but in memory.
         with open(os.memfd_create(key), "wb") as file:
             file.write(data)
@@ -183,7 +184,9 @@ def _read(path: str) -> str:
     try:
         return read_text(path, _MOST)
     except (OSError, ValueError) as error:
-        raise SourceError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+        raise SourceError(
+            f"cannot read {shown(path)}: {getattr(error, 'strerror', error)}"
+        ) from error
 
 
 def _mapping(value: object) -> Mapping[str, object]:

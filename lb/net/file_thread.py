@@ -3,6 +3,8 @@
 A read from a network file system may take for ever, and nothing can end it. The event loop never
 reads files, therefore, and nobody joins the thread that does. When a read hangs, another thread
 reads the other files, and nobody asks for the hanging one again before it has answered.
+
+If the system has no thread left, work waits for one as long as for a file that does not answer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from lb.net.tasks import TaskOwner
 _log = logging.getLogger(__name__)
 
 STALL_S: Final = 5.0
-"""A file that has not answered for so long hangs. Disks that have to start up need less."""
+"""A file that has not answered for so long hangs. Disks that have to start up need less. Work that
+has had no thread for so long is given up."""
 _CHECKS: Final = 5
 """Looks at a job within that time. At the first one that finds it waiting for a file, another
 thread takes over the queue: many files may hang at once, and the others must not wait for each."""
@@ -38,7 +41,8 @@ _T = TypeVar("_T")
 
 
 class FileStalled(LoadBalancerError):
-    """A file does not answer. The message names it."""
+    """A file cannot be read now: it does not answer, and the message names it, or there is no
+    thread to read it."""
 
 
 class Follower(Protocol):
@@ -58,7 +62,10 @@ class Follower(Protocol):
 class _Job(Generic[_T]):
     """One piece of work and whoever waits for its result."""
 
-    __slots__ = ("discard", "future", "is_over", "is_replaced", "key", "thread", "timer", "work")
+    __slots__ = (
+        "discard", "future", "is_over", "is_replaced", "key", "queued_at", "thread", "timer",
+        "work",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +78,7 @@ class _Job(Generic[_T]):
         self.work = work
         self.future = future
         self.discard = discard
+        self.queued_at = monotonic()
         self.thread = 0
         """Identifier of the thread that has taken it; 0: none yet."""
         self.is_over = False
@@ -94,6 +102,8 @@ class FileThread:
         self._queue: deque[_Job[object]] = deque()
         self._has_thread = False
         """A thread takes jobs from the queue, until there are none."""
+        self._is_short_of_threads = False
+        """The last attempt to start a thread has failed."""
         self._jobs: dict[Hashable, _Job[object]] = {}
         """Queued and running jobs by their keys."""
         self._replaced: set[_Job[object]] = set()
@@ -129,7 +139,8 @@ class FileThread:
             discard: called in the event loop with a result that came too late.
 
         Raises:
-            FileStalled: a file does not answer, or still does not since the last time.
+            FileStalled: a file does not answer, or still does not since the last time, or no
+                thread can be started.
         """
         before = self._jobs.get(key)
         if before is not None:
@@ -138,8 +149,13 @@ class FileThread:
             raise FileStalled("files are not read any more, since the process ends")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._submit(_Job(key, work, future, discard), loop)  # type: ignore[arg-type]
-        return await future
+        job: _Job[object] = _Job(key, work, future, discard)  # type: ignore[arg-type]
+        self._submit(job, loop)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._withdraw(job)
+            raise
 
     def follow(self, follower: Follower) -> None:
         """Have a follower look at its files, unless it still does so since the last time."""
@@ -171,17 +187,33 @@ class FileThread:
         with self._lock:
             self._queue.append(job)
             if not self._has_thread:
-                self._has_thread = True
                 self._start_thread()
 
     def _start_thread(self) -> None:
+        """Start a thread that takes jobs. Called with the lock held."""
         # A daemon thread: the interpreter does not wait for it at its end.
         thread = threading.Thread(target=self._work, name="files", daemon=True)
+        was_short = self._is_short_of_threads
         try:
             thread.start()
-        except RuntimeError as error:  # a limit of the system; the jobs wait for the next one
-            _log.error("no thread can be started to read files", extra={"error": str(error)})
-            self._has_thread = False
+        except RuntimeError as error:  # a limit of the system; the next check tries again
+            self._has_thread, self._is_short_of_threads = False, True
+            if not was_short:
+                _log.error("no thread can be started to read files", extra={"error": str(error)})
+            return
+        self._has_thread, self._is_short_of_threads = True, False
+        if was_short:
+            _log.info("a thread reads files again")
+
+    def _withdraw(self, job: _Job[object]) -> None:
+        """Nobody waits for a job any more: forget it, unless a thread has taken it."""
+        with self._lock:
+            if job not in self._queue:
+                return
+            self._queue.remove(job)
+        self._jobs.pop(job.key, None)
+        if job.timer is not None:
+            job.timer.cancel()
 
     def _check_later(self, job: _Job[object], loop: asyncio.AbstractEventLoop) -> None:
         job.timer = loop.call_later(self._stall_s / _CHECKS, self._check, job, loop)
@@ -198,7 +230,14 @@ class FileThread:
                 job.is_replaced = True
                 self._replaced.add(job)
                 self._start_thread()
-        if touched is not None and waited_s >= self._stall_s:
+            elif self._queue and not self._has_thread:
+                self._start_thread()
+            is_given_up = not (job.thread or self._has_thread) and (
+                monotonic() - job.queued_at >= self._stall_s
+            )
+        if is_given_up:
+            self._withdraw(job)
+        elif touched is not None and waited_s >= self._stall_s:
             self._stalled[job] = touched
             self._count(touched[0])
             _log.warning("file does not answer", extra={"file": touched[0]})
@@ -219,6 +258,8 @@ class FileThread:
         if len(self._stalled) > _MOST_REPLACED:
             files = ", ".join(sorted({file for file, _ in self._stalled.values()}))
             return f"files cannot be read while these do not answer: {files}"
+        if self._is_short_of_threads:
+            return "no thread can be started to read files"
         return "files are still being read since the last time"
 
     def _end(self, job: _Job[object], result: object, error: Exception | None) -> None:

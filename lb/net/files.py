@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Final
 
+from lb.settings.problems import shown
 from lb.settings.tree import MAX_CHARACTERS
 
 FilePrint = tuple[int, ...] | None
@@ -34,7 +35,7 @@ _KINDS: Final = (
 def touching(path: str) -> Iterator[None]:
     """Note that the file system is asked for a file, which may take for ever."""
     ident = threading.get_ident()
-    TOUCHED[ident] = path, monotonic()
+    TOUCHED[ident] = shown(path), monotonic()
     try:
         yield
     finally:

@@ -24,7 +24,8 @@ from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
+from lb.proxy.blame import Blame
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued, Suspicion
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
@@ -59,6 +60,12 @@ _FAULTS: Final = {
     Outcome.RESET: Fault.ERROR,
 }
 """What speaks against a backend. A refused connection takes it out anyway."""
+_PERHAPS_THE_REQUEST: Final = (
+    frozenset({Outcome.STALE, Outcome.LOST}),
+    frozenset({Outcome.RESET}),
+)
+"""By protocol: what ends the attempt of a request that the backend cannot read, and of no other
+one. Over gRPC the others on a connection that is lost would be suspects as well."""
 _ABANDONED: Final = frozenset({
     Outcome.LATE, Outcome.DEADLINE, Outcome.CANCELLED, Outcome.OVERTAKEN,
 })  # fmt: skip
@@ -72,6 +79,11 @@ def _has_turn(exchange: Exchange) -> bool:
         and particulars.queued is not None
         and particulars.queued.turn is not None
     )
+
+
+def _is_good(exchange: Exchange, code: int) -> bool:
+    """Whether an answer is no error."""
+    return not code if exchange.protocol else 200 <= code < 400
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:
@@ -120,6 +132,8 @@ class Dispatcher:
         """The sequences of both protocols; to be replaced before the first request."""
         self.reruns = Reruns(ref, clock)
         """Requests that may have run and go again; to be replaced before the first request."""
+        self.blame = Blame()
+        """Whose fault resets are."""
         self.queue = Queue(QueueScheduler(), ref, clock, ledger, self.placement)
         """Requests that wait for their turn, or for a backend."""
         self.open_exchanges = 0
@@ -128,6 +142,8 @@ class Dispatcher:
         """Told of a backend, a model and a version that it says it does not have ready."""
         self.conduct: ConductSink = _NoConduct()
         """Told how requests fare."""
+        self.overtaken = 0
+        """Attempts that were slower than the one beside them."""
         self.identity = b""
         """Ours in hop markers; empty: requests get none. To be set before relays are made."""
         self.exiting = False
@@ -206,8 +222,10 @@ class Dispatcher:
             attempt.queued = particulars.queued
         exchange.attempt = attempt
         exchange.backend = backend
-        exchange.attempts += 1
-        if not exchange.placed_at:
+        if exchange.attempts:
+            exchange.attempts += 1
+        else:
+            exchange.attempts = 1
             exchange.placed_at = now
         return attempt
 
@@ -278,6 +296,7 @@ class Dispatcher:
         if first is not None:
             exchange.tried = (*exchange.tried, first.backend)
         exchange.attempt, exchange.hedge = hedge, None
+        self.overtaken += 1
         exchange.backend = hedge.backend
         exchange.attempts += 1
 
@@ -405,8 +424,10 @@ class Dispatcher:
         port = attempt.port
         backend.in_flight -= 1
         port.in_flight -= 1
-        if exchange.permit is not None and exchange.finished and attempt is exchange.attempt:
-            exchange.permit.release()
+        if exchange.finished and attempt is exchange.attempt:
+            exchange.attempt = None  # they point at each other
+            if exchange.permit is not None:
+                exchange.permit.release()
         if now is None:
             now = self.clock()
         particulars = exchange.particulars
@@ -418,6 +439,8 @@ class Dispatcher:
         if attempt.queued is not None:
             self.queue.ended(exchange.protocol, attempt.queued, outcome, code, now)
         if outcome is _ANSWERED:
+            if exchange.tried:
+                self._tell_of_mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
             took = now - attempt.began_at
@@ -465,6 +488,8 @@ class Dispatcher:
         if not are_bytes_counted:
             port.bytes_sent += exchange.bytes_in
             port.bytes_received += exchange.bytes_out
+        if exchange.tried:
+            self._tell_of_mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
         took = now - attempt.began_at
@@ -477,6 +502,7 @@ class Dispatcher:
         self.open_exchanges -= 1
         exchange.ended_at = now
         self.requests.finished(exchange)
+        exchange.attempt = None
 
     # How requests fare
 
@@ -513,26 +539,46 @@ class Dispatcher:
 
     def _tell_of_answer(self, attempt: Attempt, code: int, now: float) -> None:
         exchange = attempt.exchange
-        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
-            return
-        if code if exchange.protocol else not 200 <= code < 400:
-            return
-        if attempt.erred:
-            return
-        took_s = (attempt.first_byte_at or now) - attempt.began_at
-        self.conduct.answered(attempt.backend, exchange.model, took_s, now)
+        if self._is_judged(exchange) and _is_good(exchange, code) and not attempt.erred:
+            took_s = (attempt.first_byte_at or now) - attempt.began_at
+            self.conduct.answered(attempt.backend, exchange.model, took_s, now)
 
     def tell_of_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """An attempt failed: tell those who judge backends, if it speaks against this one."""
         exchange = attempt.exchange
-        if exchange.operation.kind not in _JUDGED or self._has_no_choice(exchange):
+        if not self._is_judged(exchange):
             return
         took = now - attempt.began_at
         fault = _FAULTS.get(outcome)
-        if fault is not None:
+        if outcome in _PERHAPS_THE_REQUEST[exchange.protocol] and not attempt.first_byte_at:
+            self.blame.suspect(attempt, fault, took, now)
+        elif fault is not None:
             self.conduct.failed(attempt.backend, exchange.model, fault, took, now)
         elif outcome in _ABANDONED and not attempt.first_byte_at:
             self.conduct.abandoned(attempt.backend, exchange.model, took, now)
+
+    def tell_of_refusal(self, attempt: Attempt) -> None:
+        """A backend refuses a request, and says that it did not look at it. One that does so now
+        and then is busy; one that refuses most is broken, and who judges backends tells the two
+        apart."""
+        exchange = attempt.exchange
+        if attempt.outcome is None and self._is_judged(exchange):
+            now = self.clock()
+            took = now - attempt.began_at
+            self.conduct.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
+
+    def _tell_of_mended(self, exchange: Exchange, code: int, now: float) -> None:
+        """A backend answers what others have failed."""
+        if _is_good(exchange, code):
+            self._accuse(exchange, self.blame.of_answered(exchange), now)
+
+    def _accuse(self, exchange: Exchange, found: Suspicion | None, now: float) -> None:
+        if found is not None and found.backend is not None and found.fault is not None:
+            self.conduct.failed(found.backend, exchange.model, found.fault, found.took_s, now)
+
+    def _is_judged(self, exchange: Exchange) -> bool:
+        """Whether its end tells how a backend fares."""
+        return exchange.operation.kind in _JUDGED and not self._has_no_choice(exchange)
 
     @staticmethod
     def _has_no_choice(exchange: Exchange) -> bool:
@@ -550,8 +596,20 @@ class Dispatcher:
         """Whether an exchange whose attempt just ended, or will, may be placed again, see
         `go_again`.
 
-        To be asked once about an attempt: what may have run is taken out of a budget.
+        To be asked once about an attempt: what may have run is taken out of a budget, and what may
+        not go again leaves nobody to tell whose fault it was.
         """
+        if self._may_retry(
+            exchange, outcome, body_retained=body_retained, response_begun=response_begun
+        ):
+            return True
+        now = self.clock()
+        self._accuse(exchange, self.blame.of_failed(exchange, now), now)
+        return False
+
+    def _may_retry(
+        self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
+    ) -> bool:
         ran = REPLAY_TABLE[outcome].ran
         if exchange.attempts >= self.max_attempts and not (
             ran is Ran.NO and self._is_patient(exchange)
@@ -672,3 +730,5 @@ class Dispatcher:
             exchange.reason = reason
         exchange.ended_at = self.clock() if now is None else now
         self.requests.finished(exchange)
+        if not exchange.is_under_way:
+            exchange.attempt = None  # they point at each other

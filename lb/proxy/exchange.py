@@ -14,6 +14,7 @@ from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.operation import Operation
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import Ticket
@@ -97,6 +98,18 @@ class Loss(NamedTuple):
         return any(max(port.last_byte_at, port.probed_at) > since for port in ports)
 
 
+class Suspicion(NamedTuple):
+    """An attempt that may have been reset because of the request, or because of the backend."""
+
+    backend: Backend | None
+    """None: two backends did the same, so it was the request."""
+    fault: Fault | None
+    """What it is if it was the backend; None where that would be no fault."""
+    took_s: float
+    attempt: int
+    """Which one it was, from 1."""
+
+
 class Exchange(RequestRecord):
     """A request from its head to its end, and what is known of its client. Protocol relays extend
     it.
@@ -107,7 +120,7 @@ class Exchange(RequestRecord):
 
     __slots__ = (
         "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
-        "sent_after", "tried", "was_slow",
+        "suspicion", "tried",
     )  # fmt: skip
 
     may_wait: ClassVar[bool] = False
@@ -131,22 +144,20 @@ class Exchange(RequestRecord):
         """Backends of the attempts that failed."""
         self.loss: Loss | None = None
         """The last connection that was lost with it."""
+        self.suspicion: Suspicion | None = None
+        """Who may be to blame for an attempt that was reset."""
         self.particulars: Particulars | None = None
-        self.placed_at = self.ended_at = self.held_until = self.sent_after = 0.0
+        self.placed_at = self.ended_at = self.held_until = 0.0
         self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
         self.reason: Reason | None = None
         self.token = ""
         self.permit: Permit | None = None
         """What it holds of the limits of its client."""
-        self.finished = self.was_slow = False
+        self.finished = False
 
-    was_slow: bool
-    """It took longer than most, and was looked at for a second attempt beside the first."""
     held_until: float
     """When it is given up that waits for any backend; 0.0 where it never did."""
-    sent_after: float
-    """A time at which the client still sent the request, where `Monitor` has seen that."""
 
     @property
     def is_under_way(self) -> bool:
@@ -234,11 +245,9 @@ class Attempt:
     """
 
     __slots__ = (
-        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "is_late",
-        "outcome", "port", "queued", "underway",
+        "backend", "began_at", "connected_at", "erred", "exchange", "first_byte_at", "outcome",
+        "port", "queued", "underway",
     )  # fmt: skip
-    __deletable__ = ("exchange",)
-    """What a relay may take away once the attempt is over, so that no cycle is left."""
 
     def __init__(self, exchange: Exchange, backend: Backend, port: Port, began_at: float) -> None:
         self.exchange = exchange
@@ -250,7 +259,7 @@ class Attempt:
         self.connected_at = self.first_byte_at = 0.0
         self.outcome: Outcome | None = None
         """How it ended; None while it is under way."""
-        self.erred = self.is_late = False
+        self.erred = False
         self.queued: Queued | None = None
         """Whose ticket it has, where its model is scheduled."""
         self.underway: Closing | None = None
@@ -258,8 +267,6 @@ class Attempt:
 
     erred: bool
     """Those who judge backends know that it failed, though it was answered."""
-    is_late: bool
-    """`Monitor` has found its answer to be late, and asked once that it go elsewhere."""
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

@@ -18,7 +18,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.pool import ConductSink
 from lb.domain.rerun import RerunBudget
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Attempt, Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.reruns import Schedule
 
 _LOOKS: Final = 4
@@ -61,7 +61,11 @@ class Hedger:
         self._budget = RerunBudget(0.0, 0.0, dispatcher.clock())
         self._durations = Durations()
         self._running: list[Attempt] = []
-        """Second attempts of which it is not known yet whether they were the first to answer."""
+        """Second attempts."""
+        self._sending: dict[Exchange, float] = {}
+        """When requests under way were still being sent, of those that were seen so."""
+        self._slow: set[Exchange] = set()
+        """Those under way that took longer than most, and were sent again if that was allowed."""
         self._pause_s = _LONGEST_S
         """Between two looks."""
         self._pause_due = 0.0
@@ -70,8 +74,6 @@ class Hedger:
         """Which of the calls that are on their way is the one that counts."""
         self.count = 0
         """Requests that were sent twice."""
-        self.won = 0
-        """Those where the second backend was the first to answer."""
         self.refused = 0
         """Those that were not, since the budget was spent."""
 
@@ -132,6 +134,8 @@ class Hedger:
             backend.reports_due = max(backend.reports_due, 1)
         now = self._dispatcher.clock()
         delays: dict[bytes, float] = {}
+        sending, self._sending = self._sending, {}
+        slow, self._slow = self._slow, set()
         for exchange in tuple(self._under_way()):
             attempt = exchange.attempt
             if (
@@ -144,13 +148,16 @@ class Hedger:
             if delay_s is None:
                 delay_s = delays[exchange.model] = self._delay_s(exchange.model, rules)
             if not exchange.is_sent:
-                exchange.sent_after = now
-            elif (
-                delay_s
-                and now - max(attempt.began_at, exchange.sent_after) >= delay_s
-                and not exchange.was_slow
-            ):
-                exchange.was_slow = True  # once is enough, even if it was in vain
+                self._sending[exchange] = now
+                continue
+            since = attempt.began_at
+            if exchange in sending:
+                self._sending[exchange] = sending[exchange]
+                since = max(since, sending[exchange])
+            if exchange in slow:
+                self._slow.add(exchange)
+            elif delay_s and now - since >= delay_s:
+                self._slow.add(exchange)  # once is enough, even if it is in vain
                 self._hedge(exchange, now)
         self._arm(rules)
 
@@ -181,18 +188,21 @@ class Hedger:
             self._running.append(hedge)
 
     def _end_running(self, *, all_of_them: bool = False) -> None:
-        """Count those that are over, and cancel those that nobody needs."""
+        """Forget those that are over, and cancel those that nobody needs."""
         running, self._running = self._running, []
         for hedge in running:
             exchange = hedge.exchange
-            is_beside = exchange.hedge is hedge
-            if is_beside and (all_of_them or not (exchange.is_sent and exchange.is_under_way)):
+            if exchange.hedge is not hedge:
+                continue
+            if all_of_them or not (exchange.is_sent and exchange.is_under_way):
                 self._cancel(exchange)
-                is_beside = False
-            if is_beside and hedge.outcome is None:
-                self._running.append(hedge)
             else:
-                self.won += exchange.attempt is hedge
+                self._running.append(hedge)
+
+    @property
+    def won(self) -> int:
+        """Those where the second backend was the first to answer."""
+        return self._dispatcher.overtaken
 
     def __len__(self) -> int:
         """Second attempts under way."""
@@ -201,19 +211,3 @@ class Hedger:
 
 def _on_the_loop(delay_s: float, call: Callable[[], None]) -> object:
     return asyncio.get_running_loop().call_later(delay_s, call)
-
-
-def begin_as(hedge: Exchange, first: Exchange) -> None:
-    """Have a second attempt ask for what the first one does, elsewhere. For HTTP/2 only."""
-    hedge.model = first.model
-    particulars = first.particulars
-    if particulars is not None:
-        queued = None if particulars.queued is None else particulars.queued.beside()
-        hedge.particulars = Particulars(particulars.version, queued)
-    if first.backend is not None:
-        hedge.tried = (first.backend,)
-
-
-def is_wanted(first: Exchange | None) -> bool:
-    """Whether a second attempt may still be the first to answer. For HTTP/2 only."""
-    return first is not None and first.is_sent and first.is_under_way

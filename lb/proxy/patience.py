@@ -13,7 +13,7 @@ from typing import Final
 
 from lb.domain.operation import OperationKind
 from lb.net.timers import Timer, TimerWheel
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 
 _LOOKS: Final = 10
 """Within the shortest time: an attempt is given up at most a tenth of that late."""
@@ -60,6 +60,10 @@ class Patience:
         self._clock = clock
         self._under_way = under_way
         self._timer: Timer | None = None
+        self._sending: dict[Exchange, float] = {}
+        """When requests under way were still being sent, of those that were seen so."""
+        self._asked: set[Attempt] = set()
+        """Those under way that were late, and were asked once to end."""
         self.times = AttemptTimes()
 
     def use(self, times: AttemptTimes) -> None:
@@ -79,6 +83,8 @@ class Patience:
         self._timer = None
         now = self._clock()
         times = self.times
+        sending, self._sending = self._sending, {}
+        asked, self._asked = self._asked, set()
         for exchange in tuple(self._under_way()):
             limit_s = times.of(exchange.model)
             if not limit_s or exchange.operation.kind not in _TIMED:
@@ -87,10 +93,15 @@ class Patience:
             if attempt is None or attempt.outcome is not None:
                 continue  # the end of another one took it along
             if not exchange.is_sent:
-                exchange.sent_after = now
-            elif (
-                now - max(attempt.began_at, exchange.sent_after) >= limit_s and not attempt.is_late
-            ):
-                attempt.is_late = True  # to be asked once
+                self._sending[exchange] = now
+                continue
+            since = attempt.began_at
+            if exchange in sending:
+                self._sending[exchange] = sending[exchange]
+                since = max(since, sending[exchange])
+            if attempt in asked:
+                self._asked.add(attempt)
+            elif now - since >= limit_s:
+                self._asked.add(attempt)
                 exchange.attempt_late()
         self._arm()

@@ -114,9 +114,7 @@ class Steps:
         if pin is None or step is None:
             return
         is_good = outcome is Outcome.ANSWERED and (
-            not code
-            if attempt.exchange.protocol is AppProtocol.GRPC
-            else code in _HTTP_GOOD
+            not code if attempt.exchange.protocol is AppProtocol.GRPC else code in _HTTP_GOOD
         )
         self.table.ended(
             step,

@@ -17,6 +17,7 @@ from lb.domain.errors import LoadBalancerError
 from lb.net.files import read_text
 from lb.settings.access import AccessSettings, ClientLimitSettings, TokenSettings, is_token
 from lb.settings.model import Settings
+from lb.settings.problems import shown
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class TokenKeeper:
             )
             return
         self.book.replace(tokens)
-        _log.info("tokens reloaded", extra={"files": ", ".join(self.files)})
+        _log.info("tokens reloaded", extra={"files": ", ".join(map(shown, self.files))})
 
 
 def _read(path: str) -> _Reading:
@@ -111,11 +112,11 @@ def _tokens(settings: Sequence[TokenSettings], readings: Sequence[_Reading]) -> 
 
 def _lines(path: str, reading: _Reading) -> list[str]:
     if reading.problem:
-        raise TokenFileError(f"tokens of {path}: {reading.problem}")
+        raise TokenFileError(f"tokens of {shown(path)}: {reading.problem}")
     lines = [line for line in reading.text.splitlines() if line]
     if not lines or not all(map(is_token, lines)):
         raise TokenFileError(
-            f"tokens of {path}: expected lines with 16 to 512 visible ASCII characters each"
+            f"tokens of {shown(path)}: expected lines with 16 to 512 visible ASCII characters each"
         )
     return lines
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lb.domain.errors import LoadBalancerError
 from lb.settings.model import Settings
+from lb.settings.problems import shown
 from lb.settings.reporting import AccessLogMode
 from lb.telemetry.line_writer import LineWriter
 from lb.telemetry.logs import ApplicationLog
@@ -84,7 +85,7 @@ def open_access_log(settings: Settings) -> LineWriter | None:
     try:
         return LineWriter(target, name="access", batch_delay_s=_BATCH_DELAY_S)
     except OSError as error:
-        raise LogFileError(f"cannot open the access log {path}: {error.strerror}") from error
+        raise LogFileError(f"cannot open the access log {shown(path)}: {error.strerror}") from error
 
 
 _BATCH_DELAY_S = 0.05

@@ -1,4 +1,5 @@
-"""The other process of an upgrade: news of sequences and stops, both ways, while both run.
+"""The other process of an upgrade: news of sequences and stops, both ways, while both run; and to
+the successor, reloads that the process before was asked for.
 
 The connection ends when the other process ends, whatever ended it. So a crash needs no message, and
 a stop has one: without it, a process goes on alone.
@@ -28,6 +29,7 @@ class Peer:
         writer: asyncio.StreamWriter,
         news: SequenceNews,
         stop: Callable[[Peer, bool], None],
+        reload: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
@@ -36,12 +38,15 @@ class Peer:
             writer: what it hears.
             news: of sequences, told to it once `share_news` was called.
             stop: called when it was told to stop, with whether that cuts requests.
+            reload: called when it was told to reload, with who asked for it; None where only this
+                process may serve, so that the other one has nobody to pass that on to.
         """
         self._name = name
         self._reader = reader
         self._writer = writer
         self._news = news
         self._stop = stop
+        self._reload = reload
         self.shares_news = False
         """The other process hears of sequences."""
         self.is_gone = False
@@ -94,6 +99,8 @@ class Peer:
             self._news.hear(event["sequences"], self.tell)
         if "stop" in event:
             self._stop(self, bool(event["stop"]))
+        if "reload" in event and self._reload is not None:
+            self._reload(str(event["reload"]))
         return event
 
     async def follow(self) -> None:

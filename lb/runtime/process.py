@@ -33,6 +33,7 @@ from lb.kserve.health import EXITING
 from lb.net.file_thread import FileStalled
 from lb.runtime.allocator import keep_freed_memory, share_one_heap
 from lb.runtime.change import ChangeRefused
+from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.descriptors import raise_limit
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
@@ -44,7 +45,8 @@ from lb.runtime.notify import notify, ready
 from lb.runtime.peer import Peer
 from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
-from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
+from lb.runtime.reload import ConfigurationWatch, Reloader
+from lb.runtime.signals import release_signals
 from lb.runtime.succession import Succession
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, admin_app, build, metrics_app
@@ -75,6 +77,7 @@ _GOODBYE_S: Final = 1.0
 _LINGER_S: Final = 1.0
 """How long a process that has given way stays at least: whoever knew its id a moment ago stops the
 service with it, and would not notice that only an old process had ended."""
+_SHUTS_DOWN: Final = "the process shuts down"
 _ANSWER_S: Final = 5.0
 """How long a new process that is told to stop waits for the process before it to say who serves."""
 
@@ -179,9 +182,13 @@ class Process:
         self._handle_signals()
         doors = Doors(product, self._listeners, await self._own_servers(product))
         try:
-            reloader = Reloader(product, doors, self._logs, self._start.file)
+            reloader = Reloader(product, doors, self._logs, self._start.file, self._pass_on)
             upgrader = Upgrader(
-                product, doors, partial(self._give_way, product, doors), self._stop_service
+                product,
+                doors,
+                reloader,
+                partial(self._give_way, product, doors),
+                self._stop_service,
             )
             self._reloader, self._upgrader = reloader, upgrader
             self._handle_requests(product, reloader, upgrader)
@@ -192,7 +199,11 @@ class Process:
             else:  # what operators added is probed with the rest
                 resume_operator_state(product, self._start.predecessor.operator)
                 self._succession = Succession(
-                    self._start.predecessor, product, self._stop_service, upgrader.news
+                    self._start.predecessor,
+                    product,
+                    self._stop_service,
+                    upgrader.news,
+                    lambda why: self._ask_to_reload(product, reloader, why),
                 )
             await self._unless_stopped(product.discovery.start())
             product.probes.start()
@@ -201,11 +212,13 @@ class Process:
             await self._unless_stopped(product.models.first_round(_TABLES_S))
             await self._unless_stopped(product.readers.priors.first_round(_TABLES_S))
             await self._begin(product, doors)
+            if not self._accepting:
+                reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
+            reloader.begun.set()  # those that wait for it are refused, at the least
+            upgrader.begun.set()
             if self._accepting:
-                reloader.begun.set()
-                upgrader.begun.set()
                 await self._stop.wait()
-                reloader.closed = upgrader.closed = upgrader.closed or "the process shuts down"
+                reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
                 await self._shut_down(product, doors)
                 if self._successor:
                     await self._vanish(doors)
@@ -260,15 +273,26 @@ class Process:
         return [peer for peer in (before, after) if peer is not None and not peer.is_gone]
 
     def _handle_requests(self, product: Product, reloader: Reloader, upgrader: Upgrader) -> None:
-        def reload() -> None:
-            product.tasks.spawn(reloader.ask("SIGHUP"), name="reload")
-
         def upgrade() -> None:
             product.tasks.spawn(upgrader.ask("SIGUSR2"), name="upgrade")
 
         loop = asyncio.get_running_loop()
+        reload = partial(self._ask_to_reload, product, reloader, "SIGHUP")
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_signal_handler(signal.SIGUSR2, upgrade)
+        release_signals()
+
+    def _ask_to_reload(self, product: Product, reloader: Reloader, why: str) -> None:
+        product.tasks.spawn(reloader.ask(why), name="reload")
+
+    def _pass_on(self, why: str) -> bool:
+        """Ask the process that has taken over to reload. False when there is none."""
+        successor = self._upgrader.successor if self._upgrader is not None else None
+        if successor is None or successor.is_gone:
+            return False
+        successor.say("reload", why)
+        _log.info("reload passed on", extra={"by": why, "to": self._successor})
+        return True
 
     async def _reload(self) -> dict[str, Any]:
         """For the admin API."""
@@ -295,24 +319,29 @@ class Process:
 
         Raises:
             PidFileError: it cannot be said that it serves; nothing has changed.
-            FileStalled: likewise, since the file does not answer.
+            FileStalled: likewise, since the file cannot be written now.
         """
-        if self._start.pid_file:
-            await product.files.run("pid", partial(write_pid, self._start.pid_file, successor))
+        await self._unless_stopped(self._write_pid_file(product, successor))
         if self._is_stopping:
             return
         self._successor = successor
+        if self._reloader is not None:  # from now on, not only once the shutdown begins
+            self._reloader.closed = f"process {successor} has taken over"
         doors.give_way()
         self._stop.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for `work`, but not longer than until the process is told to stop."""
-        async with asyncio.TaskGroup() as group:
-            done = group.create_task(work)
-            stopped = group.create_task(_wait(self._stop))
-            await asyncio.wait((done, stopped), return_when=asyncio.FIRST_COMPLETED)
-            done.cancel()
-            stopped.cancel()
+        """Wait for `work`, but not longer than until the process is told to stop. Raises what it
+        raises."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                done = group.create_task(work)
+                stopped = group.create_task(_wait(self._stop))
+                await asyncio.wait((done, stopped), return_when=asyncio.FIRST_COMPLETED)
+                done.cancel()
+                stopped.cancel()
+        except ExceptionGroup as raised:
+            raise raised.exceptions[0] from None
 
     async def _own_servers(self, product: Product) -> Mapping[str, web.Server]:
         """What stands behind the metrics port and the admin API, whether they listen or not: a
@@ -332,10 +361,18 @@ class Process:
         return servers
 
     async def _begin(self, product: Product, doors: Doors) -> None:
-        """Accept, unless told to stop; take over from the process before, if there is one."""
+        """Accept, unless told to stop; take over from the process before, if there is one.
+
+        Raises:
+            PidFileError: the file cannot be written, and there is no process before this one.
+            FileStalled: likewise, since it cannot be written now.
+        """
         succession = self._succession
-        if succession is not None and not self._stop.is_set():
-            await self._unless_stopped(succession.take_over())
+        if not self._stop.is_set():
+            if succession is not None:
+                await self._unless_stopped(succession.take_over())
+            else:  # whoever waits until we are ready finds the file
+                await self._unless_stopped(self._write_pid_file(product, os.getpid()))
         if self._stop.is_set():
             if succession is not None:
                 succession.decline("it was told to stop")
@@ -346,7 +383,7 @@ class Process:
         quiet_the_collector()
         self._accepting = True
         if succession is None:
-            await self._serve(product, doors)
+            self._announce(product, doors)
             return
         succession.accepts()
         await self._unless_stopped(succession.answer())
@@ -358,7 +395,11 @@ class Process:
         doors.own(succession.predecessor.inherited)
         if self._is_stopping:  # the process before has not heard of it
             self._stop_service(None, self._force.is_set())
-        await self._serve(product, doors)
+        try:
+            await self._unless_stopped(self._write_pid_file(product, os.getpid()))
+        except (PidFileError, FileStalled) as error:
+            _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
+        self._announce(product, doors)
 
     async def _unless_late(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -367,38 +408,39 @@ class Process:
         except TimeoutError:
             return
 
-    async def _serve(self, product: Product, doors: Doors) -> None:
-        """Say that this process serves.
-
-        Raises:
-            PidFileError: the file cannot be written, and no process before this one could.
-            FileStalled: likewise, since it does not answer.
-        """
+    def _announce(self, product: Product, doors: Doors) -> None:
+        """Say that this process serves."""
         addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
         facts = {
             "backends": len(product.directory.records),
             "connections": doors.budget.clients,
             "compiled": is_compiled(),
         }
-        if self._start.pid_file:
-            try:
-                await product.files.run(
-                    "pid", partial(write_pid, self._start.pid_file, os.getpid())
-                )
-            except (PidFileError, FileStalled) as error:
-                if self._succession is None:
-                    raise
-                _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
+
+    async def _write_pid_file(self, product: Product, pid: int) -> None:
+        """Say in the file, if there is one, that it is the process with this id that serves.
+
+        Raises:
+            PidFileError: it cannot be written.
+            FileStalled: it cannot be written now.
+        """
+        if self._start.pid_file:
+            await product.files.run("pid", partial(write_pid, self._start.pid_file, pid))
 
     async def _remove_pid_file(self, product: Product) -> None:
         if not self._start.pid_file:
             return
         try:
             async with asyncio.timeout(_REMOVE_S):
-                await product.files.run("pid", partial(remove_pid, self._start.pid_file))
-        except (TimeoutError, FileStalled):
+                while True:
+                    try:
+                        await product.files.run("pid", partial(remove_pid, self._start.pid_file))
+                        return
+                    except FileStalled:  # it may still be written: a stop does not wait for that
+                        await asyncio.sleep(_STEP_S)
+        except TimeoutError:
             _log.warning("PID file was not removed", extra={"file": self._start.pid_file})
 
     async def _watch_lag(self, product: Product) -> None:
@@ -416,7 +458,7 @@ class Process:
                 product.tasks.spawn(reloader.ask("watch"), name="reload")
 
         file = self._start.file
-        watches = () if file is None else (ConfigurationWatch(file.path, changed),)
+        watches = () if file is None else (ConfigurationWatch(file, changed),)
         while True:
             await asyncio.sleep(_LOOK_S)
             for each in (*product.security.watch, product.access.tokens, *watches):

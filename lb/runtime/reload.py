@@ -3,6 +3,10 @@
 SIGHUP, the admin API and, where `reload.watch` is on, a change of the file. The file is checked as
 a whole beside the traffic, in a thread; what differs is then applied in one turn of the event loop,
 or nothing at all is.
+
+During an upgrade nothing is reloaded, since the next process may have read the file already. The
+admin API is told so; a signal or a change of the file is acted on once the upgrade is over, by the
+process that serves then.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -19,6 +24,7 @@ from typing import Final, TypeVar
 from lb.net.file_thread import FileStalled
 from lb.net.files import FilePrint, print_of
 from lb.runtime.change import ChangeRefused, prepare
+from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.doors import Doors
 from lb.runtime.logs import Logs
 from lb.runtime.notify import ready, reloading
@@ -34,15 +40,11 @@ _T = TypeVar("_T")
 
 _LOGGED_KEYS: Final = 20
 """Changed settings that the log names at most."""
+_UPGRADING: Final = "an upgrade is under way: ask again when it is over"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationFile:
-    """Where the configuration comes from."""
-
-    path: str
-    load: Callable[[], Loaded]
-    """Reads and checks the file; raises SettingsError with every problem. May block."""
+def _nobody(_why: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,12 @@ class Reloader:
     """Applies the configuration file to the running process."""
 
     def __init__(
-        self, product: Product, doors: Doors, logs: Logs, file: ConfigurationFile | None
+        self,
+        product: Product,
+        doors: Doors,
+        logs: Logs,
+        file: ConfigurationFile | None,
+        pass_on: Callable[[str], bool] = _nobody,
     ) -> None:
         """
         Args:
@@ -66,12 +73,19 @@ class Reloader:
             doors: its sockets.
             logs: its logs.
             file: None when the process was started with flags alone.
+            pass_on: asks the process that has taken over to reload, telling who asked for it;
+                False when there is none.
         """
         self._product = product
         self._doors = doors
         self._logs = logs
         self._file = file
+        self._pass_on = pass_on
         self._lock = asyncio.Lock()
+        """Held by a reload, or by an upgrade."""
+        self._is_upgrading = False
+        self._is_asked = False
+        """Somebody who does not wait has asked for a reload that has not begun."""
         self.begun = asyncio.Event()
         """The process serves: reloads wait for that."""
         self.closed = ""
@@ -87,19 +101,54 @@ class Reloader:
             ChangeRefused: with every reason; nothing has changed.
         """
         await self.begun.wait()
+        if self._is_upgrading:
+            raise self._refused(why, ChangeRefused([_UPGRADING]))
         async with self._lock:
-            reloading(os.environ)
-            try:
-                return await self._reload(why)
-            except ChangeRefused as refused:
-                self._product.reloads.refused()
-                for reason in refused.reasons:
-                    _log.error("configuration refused", extra={"why": reason, "by": why})
-                raise
-            finally:
-                ready(os.environ)
+            return await self._reload(why)
+
+    async def ask(self, why: str) -> None:
+        """As `reload`, for those who do not wait for its outcome. It comes after an upgrade that is
+        under way, and one that has not begun stands for all that are asked for meanwhile."""
+        if self._is_asked:
+            return
+        self._is_asked = True
+        try:
+            await self.begun.wait()
+            async with self._lock:
+                self._is_asked = False
+                if not (self.closed and self._pass_on(why)):
+                    await self._reload(why)
+        except ChangeRefused:
+            return  # it is in the log
+        finally:
+            self._is_asked = False
+
+    @asynccontextmanager
+    async def upgrading(self) -> AsyncIterator[None]:
+        """Reload nothing meanwhile; a reload that is under way ends first."""
+        self._is_upgrading = True
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._is_upgrading = False
 
     async def _reload(self, why: str) -> Reloaded:
+        reloading(os.environ)
+        try:
+            return await self._load_and_apply(why)
+        except ChangeRefused as refused:
+            raise self._refused(why, refused) from refused.__cause__
+        finally:
+            ready(os.environ)
+
+    def _refused(self, why: str, refused: ChangeRefused) -> ChangeRefused:
+        self._product.reloads.refused()
+        for reason in refused.reasons:
+            _log.error("configuration refused", extra={"why": reason, "by": why})
+        return refused
+
+    async def _load_and_apply(self, why: str) -> Reloaded:
         product = self._product
         loaded, changed = await self._in_thread(self._load)
         if changed:
@@ -147,38 +196,34 @@ class Reloader:
         closing = change.apply(product, logs)
         doors.replace(change.listeners)
         if closing is not None:
-            await asyncio.to_thread(closing.close)
-
-    async def ask(self, why: str) -> None:
-        """As `reload`, for those who do not wait for its outcome."""
-        try:
-            await self.reload(why)
-        except ChangeRefused:
-            return  # it is in the log
+            try:
+                await asyncio.to_thread(closing.close)
+            except RuntimeError:  # there is no thread to wait for its end, which comes all the same
+                closing.close(0.0)
 
 
 class ConfigurationWatch:
     """Sees when the file has changed. It may be seen half written, so it must hold still first."""
 
-    def __init__(self, path: str, changed: Callable[[], None]) -> None:
+    def __init__(self, file: ConfigurationFile, changed: Callable[[], None]) -> None:
         """
         Args:
-            path: of the file.
-            changed: told when there is another file than when it was last told.
+            file: says which state was read.
+            changed: told when there is another state than was read, once of each.
         """
-        self._path = path
+        self._file = file
         self._changed = changed
-        self._used = self._seen = print_of(path)
+        self._told = self._seen = file.state
 
     def look(self) -> Callable[[], None]:
         """See which state the file is in; see `Follower`."""
-        seen = print_of(self._path)
+        seen = print_of(self._file.path)
         return lambda: self._take(seen)
 
     def _take(self, seen: FilePrint) -> None:
         before, self._seen = self._seen, seen
-        if seen is not None and seen != self._used and seen == before:
-            self._used = seen
+        if seen is not None and seen == before and seen not in (self._file.state, self._told):
+            self._told = seen
             self._changed()
 
 

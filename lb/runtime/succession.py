@@ -27,6 +27,7 @@ class Succession:
         product: Product,
         stop: Callable[[Peer, bool], None],
         news: SequenceNews | None = None,
+        reload: Callable[[str], None] | None = None,
     ) -> None:
         """
         Args:
@@ -35,11 +36,13 @@ class Succession:
             stop: called when the process before was told to stop, or does not want this one; see
                 `Peer`.
             news: of sequences, where other processes hear of them as well.
+            reload: called when the process before was told to reload; see `Peer`.
         """
         self.predecessor = predecessor
         self._product = product
         self._stop = stop
         self._news = news or SequenceNews(product)
+        self._reload = reload
         self._peer: Peer | None = None
         self._is_dismissed = False
         self.is_done = False
@@ -60,7 +63,9 @@ class Succession:
         channel = self.predecessor.channel
         channel.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=channel, limit=_LINE_BYTES)
-        self._peer = Peer("process before this one", reader, writer, self._news, self._on_stop)
+        self._peer = Peer(
+            "process before this one", reader, writer, self._news, self._on_stop, self._reload
+        )
         self._peer.say("prepared")
         while (event := await self._peer.hear()) is not None:
             if "operator" in event:

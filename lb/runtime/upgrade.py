@@ -11,6 +11,10 @@
     "handed_over"                      ->   is the service
     "sequences" as they come and go   <->   until the old one has ended
     "stop" when it is told to stop    <->   until the old one has ended
+    "reload" when it is told to        ->   reloads
+
+The new one may have read its settings before the file changed, so the old one reloads nothing from
+before it starts the new one until it is clear who serves.
 
 Both accept for a moment, so no connection is refused, and those that the kernel has queued belong
 to the socket. Whatever goes wrong before "ready" leaves the old process as it was.
@@ -37,6 +41,7 @@ from lb.runtime.handover import SequenceNews, operator_state, sequence_parts
 from lb.runtime.notify import ready, reloading
 from lb.runtime.peer import Peer
 from lb.runtime.predecessor import VARIABLE
+from lb.runtime.reload import Reloader
 from lb.runtime.wiring import Product
 
 _log = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ class Upgrader:
         self,
         product: Product,
         doors: Doors,
+        reloader: Reloader,
         give_way: Callable[[int], Awaitable[None]],
         stop: Callable[[Peer, bool], None],
         command: tuple[str, ...] | None = None,
@@ -69,6 +75,7 @@ class Upgrader:
         Args:
             product: its state is handed over.
             doors: its sockets likewise.
+            reloader: reloads nothing during an upgrade.
             give_way: called with the id of the new process once that accepts. It may raise
                 LoadBalancerError, and then the upgrade has failed.
             stop: called when the new process was told to stop; see `Peer`.
@@ -76,6 +83,7 @@ class Upgrader:
         """
         self._product = product
         self._doors = doors
+        self._reloader = reloader
         self._give_way = give_way
         self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
@@ -108,7 +116,7 @@ class Upgrader:
         if self._lock.locked():
             raise self._failed(why, "another upgrade is under way")
         await self.begun.wait()
-        async with self._lock:
+        async with self._lock, self._reloader.upgrading():
             if self.closed:
                 raise self._failed(why, self.closed)
             reloading(os.environ)
@@ -157,7 +165,7 @@ class Upgrader:
             with theirs:
                 self._greet(ours)  # first: should we crash, it has the sockets and goes on
                 self._starting = await asyncio.to_thread(self._spawn, theirs)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # the latter where there is no thread to be had
             ours.close()
             raise self._failed(why, f"cannot start {self._command[0]}: {error}") from error
         process = self._starting

@@ -41,7 +41,7 @@ from lb.net.file_thread import FileThread
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Attempt, Exchange
+from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.hedging import Hedger
 from lb.proxy.http1.relay import Http1Relay
@@ -252,15 +252,15 @@ def _patience(
 def _hedger(
     settings: Settings, dispatcher: Dispatcher, http1: Http1Relay, http2: Http2Relay
 ) -> Hedger:
-    def begin(exchange: Exchange) -> Attempt | None:
-        relay = http2 if exchange.protocol is AppProtocol.GRPC else http1
-        return relay.hedge(exchange)
+    def relay_of(exchange: Exchange) -> Http1Relay | Http2Relay:
+        return http2 if exchange.protocol is AppProtocol.GRPC else http1
 
-    def cancel(exchange: Exchange) -> None:
-        relay = http1 if exchange.protocol is AppProtocol.HTTP else http2
-        relay.cancel_hedge(exchange)
-
-    hedger = Hedger(dispatcher, lambda: (*http1.under_way(), *http2.under_way()), begin, cancel)
+    hedger = Hedger(
+        dispatcher,
+        lambda: (*http1.under_way(), *http2.under_way()),
+        begin=lambda exchange: relay_of(exchange).hedge(exchange),
+        cancel=lambda exchange: relay_of(exchange).cancel_hedge(exchange),
+    )
     hedger.use(hedge_rules(settings))
     return hedger
 
@@ -440,6 +440,7 @@ def _relays(
         *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
     )
     http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
+    http2.iteration = http1.iteration
     Unheard(http1.timers, time.monotonic, lambda: (*http1.owing(), *http2.owing())).keep()
     return http1, http2
 

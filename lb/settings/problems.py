@@ -55,6 +55,12 @@ def format_path(path: Path) -> str:
     return text
 
 
+def shown(text: str) -> str:
+    """How a text reads in messages, such as the path of a file: what came from the environment or
+    from a file is shown as its reference."""
+    return text.reference if isinstance(text, Substituted) else text
+
+
 def show(value: object) -> str:
     """Write a value for a message, as it would stand in the file and at most 60 characters.
     What came from the environment or from a file is shown as its reference."""
@@ -66,5 +72,5 @@ def show(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    text = repr(value.reference if isinstance(value, Substituted) else value)
+    text = repr(shown(value) if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from lb.settings.section import Section
-from lb.settings.values import Count, Number
+from lb.settings.values import Count, Number, keep_reference
 
 
 class AccessLogMode(StrEnum):
@@ -44,7 +44,7 @@ class AccessLogSettings(Section):
     `all`."""
     sample: Annotated[Number, Field(ge=0, le=1)] = 0.01
     """Share of the good requests that `sampled` logs, 0 to 1."""
-    path: Annotated[str, Field(min_length=1)] = "-"
+    path: Annotated[str, Field(min_length=1), WrapValidator(keep_reference)] = "-"
     """File to append to; `-` is standard output. SIGUSR1 opens it anew, for rotation."""
 
 

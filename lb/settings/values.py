@@ -7,7 +7,15 @@ from enum import StrEnum
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from lb.domain.backend import Address, parse_address
 from lb.domain.client import IpNetwork
@@ -111,6 +119,12 @@ def _check_file(path: str) -> str:
     return path
 
 
+def keep_reference(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    """Keep what a text was made of, for messages: pydantic makes a plain text of it."""
+    checked = check(value)
+    return value if isinstance(value, Substituted) else checked
+
+
 def _check_server_name(name: str) -> str:
     if not _HOST.fullmatch(name) and not is_ip_address(name):
         raise ValueError(f"expected a host name, got {show(name)}")
@@ -198,8 +212,8 @@ HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
 """One line of visible ASCII."""
 UrlPath = Annotated[str, AfterValidator(_check_path)]
 """The path of a URL, with or without a query."""
-FileName = Annotated[str, AfterValidator(_check_file)]
-"""Path of a file; a relative one starts at the working directory."""
+FileName = Annotated[str, AfterValidator(_check_file), WrapValidator(keep_reference)]
+"""Path of a file; a relative one starts at the working directory. Messages show it by `shown`."""
 ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
 DnsName = Annotated[str, AfterValidator(_check_dns_name)]

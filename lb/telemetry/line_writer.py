@@ -7,6 +7,7 @@ writes from a bounded queue: when the queue is full, or the disk is, lines are d
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -51,7 +52,7 @@ class LineWriter:
             queue_bytes: lines beyond this are dropped.
 
         Raises:
-            OSError: the file cannot be opened.
+            OSError: the file cannot be opened, or no thread can be started.
         """
         self._name = name
         self._path = target if isinstance(target, Path) else None
@@ -69,7 +70,12 @@ class LineWriter:
         self._closing = threading.Event()
         self._reopen_wanted = False
         self._thread = threading.Thread(target=self._run, name=f"log:{name}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # a limit of the system
+            if self._path is not None:
+                os.close(self._fd)
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     @property
     def dropped(self) -> int:

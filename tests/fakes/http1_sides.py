@@ -54,6 +54,9 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    def is_closing(self) -> bool:
+        return bool(self.ended)
+
     def can_write_eof(self) -> bool:
         return True
 

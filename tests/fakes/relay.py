@@ -56,7 +56,6 @@ from lb.proxy.http1.heads import HeadReader
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.link import Link
 from lb.proxy.http2.relay import Http2Options, Http2Relay
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.patience import AttemptTimes, Patience
@@ -523,7 +522,7 @@ class Relay:
 
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
-        Link.data_received(link, b"")
+        link.relay.iteration.renew()
 
     def _side(self, protocol: AppProtocol) -> Http1Relay | Http2Relay:
         return self.parts.http1 if protocol is AppProtocol.HTTP else self.parts.http2
@@ -686,6 +685,15 @@ class Relay:
     def announce_exit(self) -> None:
         """Answer questions about readiness as a process that shuts down."""
         self.parts.dispatcher.exiting = True
+
+    @property
+    def max_attempts(self) -> int:
+        """At backends, for one request."""
+        return self.parts.dispatcher.max_attempts
+
+    @max_attempts.setter
+    def max_attempts(self, count: int) -> None:
+        self.parts.dispatcher.max_attempts = count
 
     @property
     def judge(self) -> ConductSink:

@@ -17,6 +17,7 @@ from lb.cli.admin import AdminTarget, change_backend, list_backends
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.domain.backend import AdminState, AppProtocol
+from tests.fakes.leaving import ask_and_leave
 from tests.fakes.pool import make_pool
 from tests.unit.admin.schema import problems
 
@@ -171,3 +172,16 @@ async def test_the_commands_reach_a_unix_socket(
     await runner.cleanup()
     assert directory.find("b").admin is AdminState.DISABLED
     assert "backend administered" in [record.message for record in caplog.records]
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 100", b"Transfer-Encoding: chunked"])
+async def test_a_client_that_leaves_amid_its_request_is_no_error(
+    directory: BackendDirectory, caplog: pytest.LogCaptureFixture, framing: bytes
+) -> None:
+    membership = Membership(directory, clock=lambda: 111.0)
+    app = make_admin_app(directory, membership, version="1.2.3", clock=lambda: 111.0)
+    head = (
+        b"POST /api/v1/backends HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    )
+    await ask_and_leave(app, head + framing + b"\r\nExpect: 100-continue\r\n\r\n")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

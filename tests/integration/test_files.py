@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -90,17 +91,17 @@ class Files:
         """Have these files, and no others, not answer from now on."""
         self.replace(self.marker, "\n".join(map(str, paths)))
 
-    def command(self) -> tuple[str, ...]:
+    def command(self, fake: str = "hanging") -> tuple[str, ...]:
         serve = ("serve", "--config", str(self.config), "--pid-file", str(self.folder / "lb.pid"))
-        return (sys.executable, "-m", "tests.fakes.hanging", str(self.marker), *serve)
+        return (sys.executable, "-m", f"tests.fakes.{fake}", str(self.marker), *serve)
 
 
 class Running(Serving):
     """A process that was started on such files."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, fake: str = "hanging") -> None:
         self.process = ChildProcess(
-            files.command(), log=files.folder / "serve.log", env=ENVIRONMENT
+            files.command(fake), log=files.folder / "serve.log", env=ENVIRONMENT
         )
 
     def until_logged(self, text: str, count: int = 1) -> None:
@@ -209,3 +210,71 @@ def test_a_backends_certificates_are_read_beside_the_traffic(
     running.until_logged("certificates loaded")
     assert ssl.create_default_context(cafile=str(late))
     assert running.end() == 0
+
+
+def test_signals_that_come_too_early_wait_until_they_can_be_acted_on(files: Files) -> None:
+    files.hang(files.config)
+    made = Running(files)
+    try:
+        wait_until((files.folder / "hanging.hangs").exists, timeout_s=END_S, what="a hanging file")
+        for _ in range(3):
+            for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2):
+                made.process.signal(number)
+        files.hang()
+        made.until_logged("process before this one has ended")
+        assert made.log.count(" by=SIGHUP") == 1
+        assert made.log.count("next process started by=SIGUSR2") == 1
+        assert made.process.wait(END_S) == 0
+    finally:
+        made.process.close()
+
+
+NO_THREAD = "no thread can be started to read files"
+
+
+@pytest.fixture
+def threadless(files: Files, triton: Ports) -> Iterator[Running]:
+    """A process that is ready but for its PID file: as long as there is the marker, it has no
+    thread that could write that."""
+    backend = {"name": "one", "http": f"127.0.0.1:{triton.http_port}"}
+    listen = {"http": f"unix:{files.folder}/http.sock"}
+    files.replace(files.config, yaml.safe_dump({"listen": listen, "backends": [backend]}))
+    made = Running(files, "threadless")
+    try:
+        made.until_logged(NO_THREAD)
+        yield made
+    finally:
+        made.process.close()
+
+
+def test_a_start_without_a_thread_can_be_ended(files: Files, threadless: Running) -> None:
+    assert threadless.end() == 0
+    assert "Traceback" not in threadless.log
+    assert not (files.folder / "lb.pid").exists()
+
+
+def test_files_are_followed_once_there_is_a_thread_again(files: Files) -> None:
+    files.marker.unlink()
+    made = Running(files, "threadless")
+    try:
+        made.until_serving()
+        made.until_logged("backend added", 2)
+        files.marker.write_text("")
+        files.list("second")
+        made.until_logged(NO_THREAD)
+        files.marker.unlink()
+        made.until_logged("backend=second")
+        assert made.log.count(NO_THREAD) == 1
+        assert made.end() == 0
+    finally:
+        made.process.close()
+
+
+def test_the_pid_file_is_there_before_readiness_is_told(files: Files, threadless: Running) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(files.folder / "http.sock"))
+        client.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n")
+        files.marker.unlink()
+        client.settimeout(END_S)
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+    assert int((files.folder / "lb.pid").read_text()) == threadless.process.pid

@@ -288,15 +288,24 @@ async def test_what_kills_two_servers_goes_to_no_third() -> None:
         assert relay.outcomes.seen == [("b0", Outcome.LOST), ("b1", Outcome.LOST)]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [headers(1, RESPONSE_FIELDS), headers(1, RESPONSE_FIELDS) + data(1, message(b"x"))],
-    ids=["head", "data"],
-)
-async def test_losing_the_backend_within_the_answer_resets_the_stream(said: bytes) -> None:
+async def test_losing_the_backend_before_a_message_is_a_status() -> None:
+    """The head alone of a response to an inference does not go to the client."""
+
     async def dies(peer: Peer) -> None:
         await peer.until(lambda f: f.ends_stream)
-        peer.send(said)
+        peer.send(headers(1, RESPONSE_FIELDS))
+
+    async with raw_backend(plays(dies)) as backend, one_client(backend) as (relay, client):
+        client.send(request(1))
+        assert await statuses(client, 1) == [UNAVAILABLE]
+        assert await client.is_alive()
+        assert relay.finished.records[0].reason is Reason.UPSTREAM_LOST
+
+
+async def test_losing_the_backend_within_the_answer_resets_the_stream() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.until(lambda f: f.ends_stream)
+        peer.send(headers(1, RESPONSE_FIELDS) + data(1, message(b"x")))
 
     async with raw_backend(plays(dies)) as backend, one_client(backend) as (relay, client):
         client.send(request(1))
@@ -722,7 +731,9 @@ async def test_upload_waits_for_the_backends_window() -> None:
 
 async def test_an_empty_body_needs_no_window() -> None:
     async with (
-        raw_backend(values={INITIAL_WINDOW_SIZE: 0}) as backend,
+        raw_backend(
+            replies(lambda stream, _: answer(stream)), values={INITIAL_WINDOW_SIZE: 0}
+        ) as backend,
         one_client(backend) as (_, client),
     ):
         client.send(call(1, b""), call(3, b""))

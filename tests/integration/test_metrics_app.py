@@ -26,6 +26,7 @@ from lb.telemetry.collector import make_registry
 from lb.telemetry.exposition import MAX_LINES
 from tests.fakes.backends import make_backend
 from tests.fakes.http1_backend import eventually
+from tests.fakes.leaving import ask_and_leave
 from tests.fakes.metrics import Counters
 from tests.fakes.promtool import criticism_of
 from tests.fakes.tls import World
@@ -349,3 +350,22 @@ async def test_a_page_is_read_over_tls_only_from_who_can_prove_its_name(tmp_path
     assert b"nv_inference_count" in families
     assert failed == [0, 1]
     assert triton.reads == 1
+
+
+async def test_a_reader_that_leaves_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def long(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b'm{x="%b"} 1\n' % (b"y" * 15_000) * 400)
+
+    backend = FakeTriton(long)
+    address = await backend.start()
+    try:
+        app = make_metrics_app(
+            make_registry(Counters(backends=[make_backend("a")]).collector()),
+            is_ready=lambda: True,
+            targets=lambda: [Target("a", address)],
+            include_backends=True,
+        )
+        await ask_and_leave(app, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+    finally:
+        await backend.stop()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -4,7 +4,6 @@ client is told, and passive health and the scheduler learn of it."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -12,13 +11,12 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from lb.domain.backend import Backend
-from lb.domain.fault import Fault
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.domain.schedule import LaneLimit, Plan
 from lb.kserve import inference_pb2 as pb
+from tests.fakes.conduct import Told
 from tests.fakes.frames import (
     OK_TRAILERS,
     REFUSED_STREAM,
@@ -103,25 +101,6 @@ async def ask(relay: RunningRelay, count: int) -> list[tuple[grpc.StatusCode, st
             else:
                 found.append((grpc.StatusCode.OK, ""))
     return found
-
-
-class Told:
-    """What passive health hears of."""
-
-    def __init__(self) -> None:
-        self.failures: Counter[str] = Counter()
-        self.answers: Counter[str] = Counter()
-
-    def answered(self, backend: Backend, _model: bytes, _took_s: float, _now: float) -> None:
-        self.answers[backend.name] += 1
-
-    def failed(
-        self, backend: Backend, _model: bytes, _fault: Fault, _took_s: float, _now: float
-    ) -> None:
-        self.failures[backend.name] += 1
-
-    def abandoned(self, _backend: Backend, _model: bytes, _waited_s: float, _now: float) -> None:
-        raise AssertionError("nobody leaves")
 
 
 @pytest.mark.parametrize("name", UNUSABLE)

@@ -374,3 +374,53 @@ def test_sockets_of_a_service_manager_are_served(tmp_path: Path, config: dict[st
             process.kill()
             process.wait()
     assert grpc_path.exists()
+
+
+@pytest.fixture
+def halted(serving: Serving, config: dict[str, Any]) -> Iterator[int]:
+    """A next process that has read its configuration and goes no further. The file then changes."""
+    config |= {"reload": {"watch": True}}
+    serving.until_serving()
+    serving.write(config)
+    serving.signal(signal.SIGHUP)
+    serving.until_logged("configuration reloaded")
+    known = serving.log.count("backend added")
+    serving.signal(signal.SIGUSR2)
+    serving.until_logged("backend added", known + 1)
+    pid = int(re.findall(r"next process started .*pid=(\d+)", serving.log)[-1])
+    os.kill(pid, signal.SIGSTOP)
+    serving.write(config | {"retry": {"attempts": 2}})
+    yield pid
+    if pid in serving.process.group:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_reload_during_an_upgrade_is_refused_and_not_lost(serving: Serving, halted: int) -> None:
+    addresses = serving.until_serving()
+    status, answer = ask(addresses["admin"], "POST", "/api/v1/reload")
+    assert status == 409
+    assert answer["problems"] == ["an upgrade is under way: ask again when it is over"]
+    serving.signal(signal.SIGHUP)
+    os.kill(halted, signal.SIGCONT)
+    # Whoever sees it first: the old process passes the signal on, and the new one watches the file.
+    serving.until_logged("configuration reloaded changed=retry.attempts")
+    assert serving.pid == halted
+    serving.until_logged("reload passed on")
+    assert ask(addresses["admin"], "POST", "/api/v1/reload")[1]["changed"] == []
+
+
+def test_a_change_that_the_next_process_has_not_read_is_noticed_by_it(
+    serving: Serving, halted: int
+) -> None:
+    os.kill(serving.pid, signal.SIGKILL)
+    os.kill(halted, signal.SIGCONT)
+    serving.until_logged("configuration reloaded changed=retry.attempts by=watch")
+    assert serving.pid == halted
+
+
+def test_a_reload_during_an_upgrade_that_fails_follows_it(serving: Serving, halted: int) -> None:
+    before = serving.pid
+    serving.signal(signal.SIGHUP)
+    os.kill(halted, signal.SIGKILL)
+    serving.until_logged("configuration reloaded changed=retry.attempts by=SIGHUP")
+    assert serving.pid == before

@@ -89,8 +89,13 @@ class WireOutcome:
     reset: int | None = None
 
 
-def call_on_the_wire(address: str, method: str, request: bytes) -> WireOutcome:
-    """One unary call in plain frames; the answer is read to END_STREAM or RST_STREAM."""
+def call_on_the_wire(
+    address: str, method: str, request: bytes, *metadata: tuple[str, str]
+) -> WireOutcome:
+    """One unary call in plain frames; the answer is read to END_STREAM or RST_STREAM.
+
+    `metadata` goes out as it is, whatever gRPC would make of it.
+    """
     host, _, port = address.rpartition(":")
     prefixed = struct.pack("!BI", 0, len(request)) + request
     fields = [
@@ -100,6 +105,7 @@ def call_on_the_wire(address: str, method: str, request: bytes) -> WireOutcome:
         (":authority", "triton.test"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
+        *metadata,
     ]
     head = HeadersFrame(1, Encoder().encode(fields), flags=["END_HEADERS"])
     body = DataFrame(1, prefixed, flags=["END_STREAM"])

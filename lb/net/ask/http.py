@@ -17,6 +17,10 @@ from lb.wire.http1.response import parse_response_head
 from lb.wire.pieces import join_short
 
 _LIMITS: Final = HeadLimits()
+_MOST_CHUNKS: Final = 4096
+"""Chunks of an answer, of whatever size. Each takes a microsecond or two."""
+_CHUNK_BYTES: Final = 256
+"""An answer with more chunks has so many bytes in each beyond them."""
 _BODILESS: Final = frozenset({b"GET", b"HEAD"})
 
 
@@ -38,8 +42,8 @@ class HttpTalk:
     """One request on a connection that serves for nothing else."""
 
     __slots__ = (
-        "_body", "_decoder", "_fields", "_head", "_interim", "_limit", "_method", "_pieces",
-        "_sent", "_size", "_status", "answer", "request",
+        "_body", "_chunks", "_decoder", "_fields", "_head", "_interim", "_limit", "_method",
+        "_pieces", "_sent", "_size", "_status", "answer", "request",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +83,7 @@ class HttpTalk:
         self._decoder = make_decoder(0)
         self._pieces: list[Payload] = []
         self._size = 0
+        self._chunks = 0
 
     def opening(self) -> bytes:
         """See `Talk`."""
@@ -112,13 +117,18 @@ class HttpTalk:
                 return
             data = self._head.rest
             self._take_head(head)
-        payload: list[Payload] = []
-        self._decoder.decode(data, 0, payload)
-        self._size += sum(map(len, payload))
-        self._pieces += few(payload)
-        join_short(self._pieces)
-        if self._size > self._limit:
-            raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer is too long")
+        at = 0
+        while at < len(data) and not self._decoder.ended:
+            payload: list[Payload] = []
+            at = self._decoder.decode(data, at, payload)
+            self._size += sum(map(len, payload))
+            self._chunks += len(payload)
+            self._pieces += few(payload)
+            join_short(self._pieces)
+            if self._size > self._limit:
+                raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer is too long")
+            if self._chunks > _MOST_CHUNKS + self._size // _CHUNK_BYTES:
+                raise UpstreamError(Outcome.PROTOCOL_ERROR, "the answer has too many chunks")
         if self._decoder.ended:
             self._finish()
 

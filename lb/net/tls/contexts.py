@@ -12,6 +12,7 @@ from typing import Final
 
 from lb.domain.errors import LoadBalancerError
 from lb.net import files
+from lb.settings.problems import shown
 from lb.wire.tls.certificate import Certificate, CertificateError, read_certificate
 
 _CIPHERS: Final = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -63,10 +64,13 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
             context.load_cert_chain(certificate, key, _refuse_password)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsError(f"{key} is not the key of {certificate}") from error
-        raise TlsError(f"cannot use {certificate} with {key}: {describe(error)}") from error
+            raise TlsError(f"{shown(key)} is not the key of {shown(certificate)}") from error
+        raise TlsError(
+            f"cannot use {shown(certificate)} with {shown(key)}: {describe(error)}"
+        ) from error
     except (OSError, ValueError) as error:
-        raise TlsError(f"cannot use {certificate} with {key}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise TlsError(f"cannot use {shown(certificate)} with {shown(key)}: {reason}") from error
 
 
 def trust(context: ssl.SSLContext, ca: str) -> None:
@@ -79,7 +83,7 @@ def trust(context: ssl.SSLContext, ca: str) -> None:
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
-        raise TlsError(f"{ca} holds no certificates of authorities") from error
+        raise TlsError(f"{shown(ca)} holds no certificates of authorities") from error
 
 
 def read_leaf(path: str) -> Certificate:
@@ -92,11 +96,11 @@ def read_leaf(path: str) -> Certificate:
     begin = text.find(_BEGIN)
     end = text.find(_END, begin)
     if begin < 0 or end < 0:
-        raise TlsError(f"{path} holds no certificate")
+        raise TlsError(f"{shown(path)} holds no certificate")
     try:
         return read_certificate(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
     except (CertificateError, ValueError) as error:
-        raise TlsError(f"the certificate in {path} cannot be read") from error
+        raise TlsError(f"the certificate in {shown(path)} cannot be read") from error
 
 
 def read_text(path: str) -> str:
@@ -109,7 +113,7 @@ def read_text(path: str) -> str:
         return files.read_text(path, _MAX_FILE, encoding="ascii", errors="replace")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise TlsError(f"cannot read {path}: {reason}") from error
+        raise TlsError(f"cannot read {shown(path)}: {reason}") from error
 
 
 def describe(error: ssl.SSLError) -> str:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from lb.net.files import FilePrint, print_of
 from lb.net.tls.contexts import TlsError
+from lb.settings.problems import shown
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Watched:
 
     @property
     def _about(self) -> dict[str, str]:
-        return {"tls": self.loadable.name, "files": ", ".join(self.loadable.files)}
+        return {"tls": self.loadable.name, "files": ", ".join(map(shown, self.loadable.files))}
 
 
 class FileWatch:

@@ -18,6 +18,8 @@ from lb.net.timers import Timer
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerSink
 from lb.wire.http1.body import (
+    FEW,
+    PIECES_AT_ONCE,
     ChunkedDecoder,
     CloseDecoder,
     LengthDecoder,
@@ -34,7 +36,9 @@ JOIN_BYTES: Final = 16 * 1024
 
 LARGE_READ: Final = 16 * 1024
 """Bytes of chunks after which others have their turn: libuv reads from a sender that is so fast up
-to 32 times in a row, 8 MB, and chunks of one byte cost a microsecond each."""
+to 32 times in a row, 8 MB."""
+PIECE_COST: Final = 2
+"""Units of `IterationBudget` for a chunk."""
 _REST_BYTES: Final = 1 << 20
 """Of an answer that is read after writing the request has failed."""
 
@@ -53,9 +57,9 @@ class ClientConnection:
     """One upstream connection."""
 
     __slots__ = (
-        "_answering", "_collector", "_decoder", "_interim", "_known_head", "_stall_timer",
-        "_taken", "_unsent", "attempt", "backend", "idle_since", "is_full", "is_plain",
-        "is_reading", "is_reused", "port", "pump", "relay", "transport",
+        "_answering", "_collector", "_decoder", "_goes_on", "_interim", "_known_head", "_rest",
+        "_stall_timer", "_taken", "_unsent", "attempt", "backend", "idle_since", "is_full",
+        "is_plain", "is_reading", "is_reused", "port", "pump", "relay", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Shared, backend: Backend, port: Port) -> None:
@@ -81,6 +85,10 @@ class ClientConnection:
         """1xx answers to the request under way."""
         self.is_reading = True
         """The client has room for more of the answer."""
+        self._rest = b""
+        """What was read of the answer and is decoded in a later iteration of the loop."""
+        self._goes_on = False
+        """Others have their turn before it is decoded, or before more is read."""
         self._stall_timer: Timer | None = None
         """Runs while more of a request waits to be written than should."""
         self._unsent = 0
@@ -105,21 +113,38 @@ class ClientConnection:
             self.is_reading = wanted
             if self.pump is not None:
                 self.pump.set_reading(wanted)
+            elif self._goes_on:
+                pass  # it is not read from anyway
             elif wanted:
-                self.transport.resume_reading()
+                self._read_on()
             else:
                 self.transport.pause_reading()
 
     def _let_others_go_first(self) -> None:
-        """Read no more in this iteration of the loop."""
-        if self.is_reading and self.pump is None:
-            self.set_reading(False)
-            self.relay.loop.call_soon(self._read_on)
+        """Go on with what was read, and read more, in a later iteration of the loop."""
+        if not self._goes_on and self.pump is None and self.transport is not None:
+            self._goes_on = True
+            if self.is_reading and not self.transport.is_closing():
+                self.transport.pause_reading()
+            self.relay.iteration.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if self.is_reading and self.transport is not None:
+            self._read_on()
 
     def _read_on(self) -> None:
-        attempt = self.attempt
-        if attempt is None or attempt.client is None or not attempt.client.is_full:
-            self.set_reading(True)
+        """Decode what was read already before more is read."""
+        rest, self._rest = self._rest, b""
+        if rest and self.attempt is not None:
+            self._read(self.attempt, rest)
+        transport = self.transport
+        if (
+            transport is not None
+            and self.is_reading
+            and not (self._goes_on or transport.is_closing())
+        ):
+            transport.resume_reading()
 
     def release(self, *, reusable: bool) -> None:
         """The attempt is over: keep the connection for the next one, or close it."""
@@ -274,6 +299,9 @@ class ClientConnection:
                         self._start_pump(attempt, decoder)
                     return
             elif type(decoder) is ChunkedDecoder:
+                if self._rest:
+                    self._rest += data
+                    return
                 if len(data) > LARGE_READ:
                     self._let_others_go_first()
                 start = decoder.start_of_only(data)
@@ -295,10 +323,17 @@ class ClientConnection:
                 self._decoder = make_decoder(head.length)
             decoder = self._decoder
             pieces: list[Payload] = []
-            end = 0 if decoder.ended else decoder.decode(data, 0, pieces)
+            iteration = self.relay.iteration
+            most = PIECES_AT_ONCE if iteration.left > 0 else FEW
+            end = 0 if decoder.ended else decoder.decode(data, 0, pieces, most)
         except MessageError as error:
             self._fail(Outcome.PROTOCOL_ERROR, error.text)
             return
+        if len(pieces) >= FEW:
+            iteration.spend(len(pieces) * PIECE_COST)
+            if end < len(data) and not decoder.ended:
+                self._rest = data[end:]
+                self._let_others_go_first()
         attempt.on_answer(head, pieces, decoder, reusable=end == len(data))
         if self.is_plain and isinstance(decoder, LengthDecoder) and decoder.remaining >= LEAST:
             self._start_pump(attempt, decoder)

@@ -80,12 +80,12 @@ class Http1Exchange(Exchange):
         self.request_id = plan.request_id
         self.token = ""
         self.tried = ()
-        self.backend = self.attempt = self.hedge = self.loss = self.particulars = None
-        self.permit = self.reason = None
-        self.placed_at = self.ended_at = self.held_until = self.sent_after = 0.0
+        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = None
+        self.particulars = self.permit = self.reason = None
+        self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
-        self.finished = self.was_slow = self.response_begun = False
+        self.finished = self.response_begun = False
         self.relay = relay
         self.plan = plan
         self.server: ClientSide | None = server
@@ -507,7 +507,6 @@ class Http1Attempt(Attempt):
         "_abandoned", "_backend_keeps", "_begun", "_client_keeps", "_held_error", "_mask",
         "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
     )  # fmt: skip
-    __deletable__ = ("owner",)
 
     def __init__(
         self, exchange: Http1Exchange, backend: Backend, port: Port, began_at: float
@@ -519,7 +518,7 @@ class Http1Attempt(Attempt):
         self.port = port
         self.began_at = began_at
         self.connected_at = self.first_byte_at = 0.0
-        self.erred = self.is_late = self._begun = False
+        self.erred = self._begun = False
         self.outcome = self.queued = self.underway = None
         self.plan = exchange.plan
         self.body = exchange.body
@@ -529,7 +528,7 @@ class Http1Attempt(Attempt):
         """Ends it when nobody waits for it any more."""
 
     owner: Http1Exchange
-    """As `exchange`; neither is there once it is over, so that no cycle is left."""
+    """As `exchange`."""
     plan: RequestPlan
     body: RequestBody
     """What it sends: a second attempt beside the first sends by itself."""
@@ -650,14 +649,12 @@ class Http1Attempt(Attempt):
         self._over()
 
     def _over(self) -> None:
-        """It has ended, and was counted: leave neither a time-out nor a cycle behind."""
+        """It has ended, and was counted: leave nothing behind."""
         if self._abandoned is not None:
             self._abandoned.cancel()
             self._abandoned = None
-        # `Hedger` is still to ask a second attempt whose it was.
-        if not self.owner.was_slow:
-            del self.exchange
-        del self.owner
+        if self.owner.hedge is self:
+            self.owner.hedge = None
 
     # The answer
 
@@ -706,9 +703,6 @@ class Http1Attempt(Attempt):
         else:
             dispatcher.attempt_ended(self, _ANSWERED, status)
             dispatcher.finish(owner)
-        if not owner.was_slow:
-            del self.exchange
-        del self.owner
         client.exchange_over(keep_alive=True)
 
     def _on_answer_slowly(self, head: ResponseHead, data: bytes, end: int) -> None:

@@ -24,13 +24,20 @@ from lb.proxy.failure import http_status
 from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_ready, own, refusal
 from lb.proxy.http1.asked import AskedRequest
-from lb.proxy.http1.client import JOIN_BYTES, write_pieces
+from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.request_body import UNCOUNTED
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.watched import guard
-from lb.wire.http1.body import BodyDecoder, LengthDecoder, Payload, make_decoder
+from lb.wire.http1.body import (
+    FEW,
+    PIECES_AT_ONCE,
+    BodyDecoder,
+    LengthDecoder,
+    Payload,
+    make_decoder,
+)
 from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.forwarded import (
@@ -65,11 +72,10 @@ _BODY: Final = State.BODY
 _BUSY: Final = State.BUSY
 _LINGER: Final = State.LINGER
 _STEPS_AT_ONCE: Final = 16
-"""Requests, or parts of a body, that are used in one iteration of the loop: a read may bring 5,000
-requests that we answer ourselves, each in some 50 microseconds."""
-_PIECES_AT_ONCE: Final = 256
-"""Chunks in one read after which others have their turn before the next read: libuv reads from a
-sender that is so fast up to 32 times in a row, 8 MB, and tiny chunks cost a microsecond each."""
+"""Requests, or parts of a body, of one connection in one iteration of the loop: a read may bring
+5,000 requests that we answer ourselves."""
+_STEP_COST: Final = 60
+"""Units of `IterationBudget` for one of them."""
 
 
 class ServerConnection:
@@ -81,7 +87,7 @@ class ServerConnection:
     __slots__ = (
         "_age_timer", "_alarm", "_at", "_backlog", "_charged", "_collector", "_decoder",
         "_goes_on", "_identity", "_is_processing", "_known_plan", "_lingered", "_pending", "_plan",
-        "_taken", "_unsent", "_unsent_since", "_was_costly", "client", "closes", "eof", "exchange",
+        "_taken", "_unsent", "_unsent_since", "client", "closes", "eof", "exchange",
         "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "pump", "relay",
         "served", "since", "state", "transport",
     )  # fmt: skip
@@ -136,9 +142,7 @@ class ServerConnection:
         """Of the request's body, while it arrives."""
         self._is_processing = False
         self._goes_on = False
-        """Some of what was read is used in the next iteration of the loop."""
-        self._was_costly = False
-        """The last part of a body had very many chunks."""
+        """Some of what was read is used in a later iteration of the loop."""
         self.pump: Pump | None = None
         """Moves a body in place of the transport's reading."""
 
@@ -244,32 +248,40 @@ class ServerConnection:
         """Use what was read as far as the state allows, but not very much of it at once."""
         if self._is_processing:
             return  # further down on the stack, which goes on with the loop
-        self._is_processing = True
-        steps = 0
-        try:
-            while self._pending and (
-                self._read_body() if self.state is _BODY else self._read_head()
-            ):
-                steps += 1
-                if steps >= _STEPS_AT_ONCE or self._was_costly:
-                    self._let_others_go_first()
-                    break
-        except MessageError as fault:
-            self._refuse(fault)
-        finally:
-            self._is_processing = False
+        if not self._goes_on:
+            self._use_pending()
         if self._pending or self._charged:
             self._charge_pending()
         self.update_reading()
         if self.eof and not self._goes_on:
             self._handle_eof()
 
+    def _use_pending(self) -> None:
+        self._is_processing = True
+        iteration = self.relay.iteration
+        most = _STEPS_AT_ONCE if iteration.left > 0 else 1
+        steps = 0
+        try:
+            while (
+                self._pending
+                and not self._goes_on
+                and (self._read_body() if self.state is _BODY else self._read_head())
+            ):
+                steps += 1
+                if steps >= most and self._pending:
+                    self._let_others_go_first()
+        except MessageError as fault:
+            self._refuse(fault)
+        finally:
+            self._is_processing = False
+        if steps > 1:
+            iteration.spend(steps * _STEP_COST)
+
     def _let_others_go_first(self) -> None:
-        """Go on with what was read, and read more, in the next iteration of the loop."""
-        self._was_costly = False
+        """Go on with what was read, and read more, in a later iteration of the loop."""
         if not self._goes_on:
             self._goes_on = True
-            self.relay.loop.call_soon(self._go_on)
+            self.relay.iteration.later(self._go_on)
 
     def _go_on(self) -> None:
         self._goes_on = False
@@ -433,8 +445,13 @@ class ServerConnection:
     def _decode(self, decoder: BodyDecoder) -> list[Payload]:
         """Payload from what was read."""
         pieces: list[Payload] = []
-        self._advance(decoder.decode(self._pending, self._at, pieces))
-        self._was_costly = len(pieces) > _PIECES_AT_ONCE
+        iteration = self.relay.iteration
+        most = PIECES_AT_ONCE if iteration.left > 0 else FEW
+        self._advance(decoder.decode(self._pending, self._at, pieces, most))
+        if len(pieces) >= FEW:
+            iteration.spend(len(pieces) * PIECE_COST)
+            if self._pending and not decoder.ended:
+                self._let_others_go_first()
         return pieces
 
     def _start_pump(self) -> None:

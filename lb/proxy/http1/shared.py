@@ -8,6 +8,7 @@ from typing import Any
 
 from lb.domain.backend import BackendKind
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.splice import Pumps
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
@@ -48,6 +49,8 @@ class Http1Shared:
         self.pumps = Pumps(self.loop)
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
+        self.iteration = IterationBudget(self.loop)
+        """For costly work; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.unread = Unread(timers)
         """Clients that nothing is read from."""

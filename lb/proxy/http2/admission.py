@@ -31,8 +31,8 @@ def is_refused(call: Call) -> bool:
         call.server.spend(Spending.OVERSIZED)
     elif head.loop:
         call.fail(Reason.LOOP, head.loop)
-    elif head.timeout_bad:
-        call.fail(Reason.BAD_REQUEST, "malformed grpc-timeout")
+    elif head.unusable:
+        call.fail(Reason.BAD_REQUEST, head.unusable)
     elif head.claim is not None:
         _ask_gate(call, cast("Claim", head.claim))
     return call.finished

@@ -72,7 +72,7 @@ class AskedCall(Call):
         """Payload of the request arrived."""
         request = self.request
         if self.finished or request.ended or request.retained is None:
-            self._drop_upload(len(payload))
+            self.drop_upload(len(payload))
             return
         self.bytes_in += len(payload)
         if self.bytes_in > self._limit:
@@ -84,7 +84,7 @@ class AskedCall(Call):
             return
         join_short(request.retained)
         if not end_stream:
-            self._drop_upload(len(payload))
+            self.drop_upload(len(payload))
             return
         request.ended = True
         if self._length_fits():

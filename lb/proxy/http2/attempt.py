@@ -1,104 +1,472 @@
-"""The attempts of one gRPC call at backends: how one ends, and whether another follows.
+"""A gRPC call at one backend: a stream of one of its connections, and what it answers.
 
-Another attempt sends what the pipe of the request has retained. Nothing of an answer has gone to
-the client then, whoever ended the attempt: the backend, its silence, or an answer that says that
-it cannot serve the call.
+An answer goes to the client as it comes. While nothing of it has gone there, another attempt may
+take the place of this one, with what the pipe of the request has retained: when this one ends, when
+its backend is silent, or when it answers that it cannot serve the call. Beside it there may be a
+second one (`lb.proxy.hedging`): the first of the two that answers is the one that counts.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from lb.domain.backend import Backend, Port
+from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.errors import GRPC_STATUSES, meaning
-from lb.proxy.http2.joined import JoinedStreams
-from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_reset
-from lb.wire.http2.frames import ErrorCode
-from lb.wire.http2.heads import ResponseHead
+from lb.proxy.exchange import Attempt
+from lb.proxy.http2.replies import status_trailers
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
+from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
+from lb.wire.http2.frames import ErrorCode, StreamError, pack_header
+from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
+if TYPE_CHECKING:
+    from lb.proxy.http2.call import Call
+    from lb.proxy.http2.client import ClientLink
+
+_ANSWERED: Final = Outcome.ANSWERED
+_INFERENCE: Final = OperationKind.INFERENCE
+_OK: Final = 200
+_UNUSABLE: Final = "status OK without exactly one whole message"
+_FOREIGN: Final = "HTTP status 200 with a content-type that is not gRPC's"
 _ALL_CANCELLED: Final = "Cancelling all calls"
+_HELD_AT_MOST: Final = UNCOUNTED
+"""Bytes of a message that are held while it is not whole, so that another backend may be asked
+instead. They are as few as the ledger does not count, and never so many that the backend waits for
+its window."""
+_MAX_EARLY_HEADS: Final = 10
+"""Informational responses to one request."""
 
 
-class AttemptedCall(JoinedStreams):
-    """A call that is placed at one backend after the other until one answers."""
+class GrpcAttempt(Attempt):
+    """One try of a call. Its pipes are the call's, but for a second attempt: that has its own."""
 
-    __slots__ = ()
+    __slots__ = (
+        "begun", "call", "early_heads", "held_head", "held_text", "link", "message_size",
+        "request", "response",
+    )  # fmt: skip
 
-    def _place(self) -> None:
-        """Begin an attempt."""
-        raise NotImplementedError
+    def __init__(self, call: Call, backend: Backend, port: Port, began_at: float) -> None:
+        # HOT PATH (benchmarks/load). What `Attempt` sets is set here, most of it at once: its own
+        # constructor costs as much again.
+        self.exchange = self.call = call
+        self.backend = backend
+        self.port = port
+        self.began_at = began_at
+        self.connected_at = self.first_byte_at = 0.0
+        self.erred = self.begun = False
+        self.outcome = self.queued = self.underway = None
+        self.link: ClientLink | None = None
+        """The connection, once it has a stream there."""
+        self.held_head: ResponseHead | None = None
+        """Of the response to an inference, until a message comes."""
+        self.held_text = b""
+        """The beginning of that message."""
+        self.message_size = self.early_heads = 0
+        self.request = call.request
+        self.response = call.response
 
-    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
-        """The attempt ended without an answer; it is off its connection already."""
-        if self.finished or self._goes_again(outcome):
+    call: Call
+    """As `exchange`."""
+    begun: bool
+    """Some of its response has gone to the client."""
+    message_size: int
+    """Bytes of the message that is its answer, once that goes to the client."""
+    early_heads: int
+    """Informational responses so far."""
+    request: Pipe[Any]
+    response: Pipe[Any]
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether it has, or had, one on a connection."""
+        return self.request.sink is not None
+
+    @property
+    def is_second(self) -> bool:
+        """Whether another attempt is the one that counts, until this one has answered first."""
+        return self.call.hedge is self
+
+    # The answer
+
+    def response_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """The head of the response arrived, or its trailers."""
+        # HOT PATH (benchmarks/load). Twice per call.
+        call = self.call
+        response = self.response
+        if not self.begun:
+            if call.hedge is not None and not self._leads(head, end_stream):
+                return
+            if self.held_head is not None:
+                self._end_held(self.held_head, head, end_stream)
+                return
+            if not head.is_answer:
+                self._other_head(head, end_stream)
+                return
+            if not end_stream:
+                if call.operation.kind is _INFERENCE and head.status == _OK:
+                    self.held_head = head
+                else:
+                    self._begin_response(head)
+                return
+            if self._goes_on_elsewhere(head):
+                return
+            self._begin(head.status)
+            call.request.drop_retained()
+            response.ended = True
+            self._answered(head.grpc_status)
+            response.finished = True
+            call.server.send_head(call.client_id, head.block, end_stream=True)
+            call.pipe_finished(response)
             return
-        reason, text = self.relay.dispatcher.steps.failure(self, outcome)
-        self.fail(reason, f"{text}: {detail}" if detail else text)
+        if head.status or not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        response.ended = True
+        status, block = head.grpc_status, head.block
+        if status > 0:
+            self._tell_of_error(head)
+        if not status and self.message_size not in (0, call.bytes_out):
+            block = self._answered_badly(block)
+        else:
+            self._answered(status)
+        if response.queue:
+            response.trailers = block
+            return
+        response.finished = True
+        call.server.send_head(call.client_id, block, end_stream=True)
+        call.pipe_finished(response)
 
-    def _goes_again(self, outcome: Outcome) -> bool:
-        """End the attempt, and have the call placed again if it may be."""
-        is_unsent = self.request.sink is None
-        self._leave_attempt(outcome)
+    def end_whole(
+        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
+    ) -> bool:
+        """The whole answer came: pass it on. False when that takes more than a write."""
+        # HOT PATH (benchmarks/bench_http2_relay.py). `response_head` twice and `response_data` in
+        # one for the common unary call; those are the reference.
+        call, response = self.call, self.response
+        server = call.server
+        if (
+            self.begun
+            or call.hedge is not None
+            or self.held_head is not None
+            or size > response.credit
+            or size > server.credit
+            or size > server.peer_frame_size
+            or server.congested
+            or server.fresh
+        ):
+            return False
+        relay = call.relay
+        now = relay.now
+        self.begun = call.begun = response.ended = response.finished = True
+        call.status, self.first_byte_at, call.bytes_out = head.status, now, size
+        server.credit -= size
+        if not server.dirty:
+            server.mark()
+        stream_id, block, last = call.client_id, head.block, trailers.block
+        server.out += (
+            pack_header(len(block) << 8 | 1, 4, stream_id),
+            block,
+            pack_header(size << 8, 0, stream_id),
+            payload,
+            pack_header(len(last) << 8 | 1, 5, stream_id),
+            last,
+        )
+        request = call.request
+        link = self.link
+        status = trailers.grpc_status
+        if (
+            link is None
+            or not request.finished
+            or status
+            or request.held
+            or ((particulars := call.particulars) is not None and particulars.queued is None)
+            or call.permit is not None
+        ):
+            self._end_slowly(trailers)
+            return True
+        call.grpc_status = status
+        link.close_stream(request.sink_id)
+        self.link = request.sink = None
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        request.retained = None
+        server.close_stream(stream_id)
+        request.owner = response.owner = None
+        response.opposite = relay.no_pipe
+        relay.dispatcher.answered_whole(self, status, now)
+        if self.queued is not None:
+            relay.dispatcher.queue.ended(call.protocol, self.queued, _ANSWERED, status, now)
+        return True
+
+    def _end_slowly(self, trailers: ResponseHead) -> None:
+        """The whole answer went out, and something is left to be done."""
+        if trailers.grpc_status > 0:
+            self._tell_of_error(trailers)
+        self._answered(trailers.grpc_status)
+        self.call.pipe_finished(self.response)
+
+    def _other_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """What came is not the head of an answer to a call."""
+        if head.status < 200:
+            self._early_head(head, end_stream)
+            return
+        # "gRPC over HTTP2" has clients take this for an error, whatever follows.
+        self.detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
+        self.failed(Outcome.PROTOCOL_ERROR, _FOREIGN, status_of_http(head.status))
+
+    def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
+        """An informational response, which gRPC has no use for, or none at all."""
+        if not head.status or end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
+        if head.status == 101:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "status 101")  # RFC 9113 8.6
+        self.early_heads += 1
+        if self.early_heads > _MAX_EARLY_HEADS:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "too many informational responses")
+
+    def response_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the response arrived."""
+        # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
+        call = self.call
+        if not self.begun:
+            head = self.held_head
+            if head is None:
+                self._broken_response("DATA before the head of a response")
+                return
+            if self.held_text:
+                payload = b"".join((self.held_text, payload))
+            size = len(payload)
+            self.message_size = int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE
+            if (
+                size < self.message_size
+                and not end_stream
+                and size <= min(_HELD_AT_MOST, self.response.window_size // 2)
+            ):
+                self.held_text = bytes(payload)
+                self.message_size = 0
+                return
+            self._begin_response(head)
+        call.bytes_out += len(payload)
+        if end_stream:
+            self.response.ended = True
+            self._answered(NO_STATUS)
+        call.server.send_data(self.response, payload)
+
+    def _goes_on_elsewhere(self, head: ResponseHead) -> bool:
+        """Whether a response without a message does not go on to the client, because another
+        backend may do better, or because it claims to be OK."""
+        if head.grpc_status > 0:
+            return self._is_served_elsewhere(head)
+        if head.grpc_status or self.call.operation.kind is not _INFERENCE or head.status != _OK:
+            return False
+        self._unusable_answer()
+        return True
+
+    def _end_held(self, held: ResponseHead, trailers: ResponseHead, end_stream: bool) -> None:
+        """A response to an inference ends without a message: if its status is OK another backend
+        may be asked, since nothing of it went to the client."""
+        if trailers.status or not end_stream:
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
+        if not trailers.grpc_status:
+            self._unusable_answer()
+            return
+        self._begin_response(held)
+        if self.held_text:
+            self.response_data(self.held_text, 0)
+        self.response_head(trailers, end_stream)
+
+    def _begin(self, status: int) -> None:
+        """The response goes to the client from now on: nobody waits for another attempt."""
+        call = self.call
+        if call.hedge is not None:
+            call.end_hedge()
+        self.begun = call.begun = True
+        self.first_byte_at = call.relay.now
+        call.status = status
+
+    def _begin_response(self, head: ResponseHead) -> None:
+        """Send the head of a response to the client."""
+        call = self.call
+        self.held_head = None
+        self._begin(head.status)
+        request = call.request
+        if request.held:
+            request.drop_retained()
+        else:
+            request.retained = None
+            request.retained_size = 0
+        call.server.send_head(call.client_id, head.block, end_stream=False)
+
+    def _unusable_answer(self) -> None:
+        """The backend says that all is well, but the response contains no whole message; nothing of
+        it went to the client."""
+        self._end_stream()
+        self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
+
+    def _answered_badly(self, block: bytes) -> bytes:
+        """As `_unusable_answer` where some of it did go to the client. The trailers for it: of more
+        than one message clients make what they like."""
+        call = self.call
+        if call.bytes_out > self.message_size:
+            self._answered(GrpcStatus.OK, Outcome.PROTOCOL_ERROR)
+            return block
+        _, text = call.relay.dispatcher.steps.failure(call, Outcome.PROTOCOL_ERROR)
+        call.reason = Reason.UPSTREAM_PROTOCOL
+        self._answered(GrpcStatus.INTERNAL, Outcome.PROTOCOL_ERROR)
+        return status_trailers(GrpcStatus.INTERNAL, f"{text}: {_UNUSABLE}")
+
+    def _broken_response(self, detail: str) -> None:
+        if self.link is not None:
+            error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
+            self.link.on_stream_error(self.request.sink_id, error)
+
+    def _answered(self, status: int, outcome: Outcome = _ANSWERED) -> None:
+        """The backend's part is over."""
+        call = self.call
+        call.grpc_status = status
+        port = self.port
+        port.bytes_sent += call.bytes_in
+        port.bytes_received += call.bytes_out
+        dispatcher = call.relay.dispatcher
+        if status < 0:
+            status = status_of_http(call.status)
+            dispatcher.answered_with_error(self, status, "")
+        dispatcher.attempt_ended(self, outcome, status, call.relay.now)
+        link = self.link
+        if link is not None:
+            request = self.request
+            if not request.finished:
+                # The answer is complete and the client still sends: nobody reads that.
+                link.reset(request.sink_id, ErrorCode.NO_ERROR)
+                link.forget(request)
+                waited = request.held
+                request.clear()
+                call.drop_upload(waited)
+            link.close_stream(request.sink_id)
+            self.link = None
+            request.sink = None
+
+    # What pipes ask of their owner
+
+    @property
+    def bytes_in(self) -> int:
+        """Payload of the request."""
+        return self.call.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        """Payload of the answer."""
+        return self.call.bytes_out
+
+    def count_answer(self, size: int) -> None:
+        """Some of the answer goes on unseen."""
+        self.call.bytes_out += size
+
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """Whether payload of the answer goes on as it comes, but for being counted."""
+        return self.begun
+
+    def pipe_finished(self, pipe: Pipe[Any]) -> None:
+        """END_STREAM went out on one side."""
+        self.call.pipe_finished(pipe)
+
+    def client_stalled(self) -> None:
+        """The client has taken nothing of the answer that waits for it."""
+        self.call.client_stalled()
+
+    def evict(self) -> None:
+        """The ledger wants these bytes back."""
+        if self.is_second:
+            self.give_up(Outcome.CANCELLED, ErrorCode.CANCEL)
+        else:
+            self.call.evict()
+
+    # How it ends without an answer
+
+    def detach(self, code: ErrorCode | None) -> None:
+        """Leave the backend's connection, resetting the stream there."""
+        link = self.link
+        if link is None:
+            return
+        self.link = None
+        stream_id = self.request.sink_id
+        link.forget(self.request)
+        if code is not None and link.transport is not None:
+            link.reset(stream_id, code)
+        link.close_stream(stream_id)
+
+    def _end_stream(self) -> None:
+        """The backend has said all; the stream ends there, too."""
+        link, request = self.link, self.request
+        if link is not None:
+            if not request.finished:
+                link.reset(request.sink_id, ErrorCode.NO_ERROR)
+            link.close_stream(request.sink_id)
+
+    def failed(self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None) -> None:
+        """It ended without an answer; it is off its connection already.
+
+        Args:
+            outcome: how it ended.
+            detail: of that, for the client.
+            status: for the client, where it is not that of the outcome.
+        """
+        call = self.call
+        if self.is_second:
+            self.give_up(outcome, None)
+        elif not (call.finished or self.goes_again(outcome)):
+            reason, text = call.relay.dispatcher.steps.failure(call, outcome)
+            call.fail(reason, f"{text}: {detail}" if detail else text, status=status)
+
+    def goes_again(self, outcome: Outcome) -> bool:
+        """End it, and have the call placed again if it may be."""
+        is_unsent = not self.has_stream
+        self.leave(outcome)
         if not self._may_retry(outcome, is_unsent=is_unsent):
             return False
-        self._go_again(outcome, is_unsent=is_unsent)
+        self.call.go_again(outcome, is_unsent=is_unsent)
         return True
 
     def _may_retry(self, outcome: Outcome, *, is_unsent: bool) -> bool:
-        return self.relay.dispatcher.may_retry(
-            self,
+        call = self.call
+        return call.relay.dispatcher.may_retry(
+            call,
             outcome,
-            body_retained=is_unsent or self.request.retained is not None,
-            response_begun=self.begun,
+            body_retained=is_unsent or call.request.retained is not None,
+            response_begun=call.begun,
         )
 
-    def _leave_attempt(self, outcome: Outcome) -> None:
+    def leave(self, outcome: Outcome) -> None:
+        """It is over, and off its connection but for what that has noted."""
         request = self.request
-        if self.upstream is not None:
-            self.upstream.forget(request)
-            self.upstream = None
-        self.relay.dispatcher.attempt_ended(self, outcome)
+        if self.link is not None:
+            self.link.forget(request)
+            self.link = None
+        self.call.relay.dispatcher.attempt_ended(self, outcome)
         request.sink = None
-        self.held_head = None
-        self.held_text = b""
-
-    def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
-        if is_unsent or self.request.rewind():
-            self.relay.dispatcher.go_again(self, outcome, self._place_anew)
-
-    def _place_anew(self) -> None:
-        self.relay.now = self.relay.clock()
-        self._place()
 
     def backend_hung(self) -> None:
         """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
-        self._leave_backend(Outcome.STALLED)
+        if self.is_second:
+            self.give_up(Outcome.STALLED, ErrorCode.CANCEL)
+        else:
+            self.leave_backend(Outcome.STALLED)
 
-    @property
-    def is_sent(self) -> bool:
-        """See `Exchange`."""
-        return self.request.ended and not (self.begun or self.finished)
-
-    def attempt_late(self) -> None:
-        """See `Exchange`."""
-        self._leave_backend(Outcome.LATE)
-
-    def _leave_backend(self, outcome: Outcome) -> None:
-        if self.begun or self.finished or self.port is None:
+    def leave_backend(self, outcome: Outcome) -> None:
+        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        call = self.call
+        if call.begun or call.finished or self.outcome is not None:
             return
-        is_unsent = self.request.sink is None
+        is_unsent = not self.has_stream
         if is_unsent:
             outcome = Outcome.CONNECT_TIMEOUT
         if self._may_retry(outcome, is_unsent=is_unsent):
-            self._detach(ErrorCode.CANCEL)
-            self._leave_attempt(outcome)
-            self._go_again(outcome, is_unsent=is_unsent)
-
-    def give_up_stream(self, outcome: Outcome) -> None:
-        """Another attempt takes the place of this one: it has sent the request."""
-        self._detach(ErrorCode.CANCEL)
-        self._leave_attempt(outcome)
-        self.request.clear()
+            self.detach(ErrorCode.CANCEL)
+            self.leave(outcome)
+            call.go_again(outcome, is_unsent=is_unsent)
 
     def leave_parting(self) -> None:
         """Its backend is to become empty: a stream asks nothing of it any more, where it may ask
@@ -106,30 +474,29 @@ class AttemptedCall(JoinedStreams):
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
-        self._detach(ErrorCode.CANCEL)
-        self.attempt_failed(Outcome.STALLED)
+        self.detach(ErrorCode.CANCEL)
+        self.failed(Outcome.STALLED)
 
     def upstream_reset(self, code: int) -> None:
         """The backend reset the stream; it is off its connection already."""
+        call = self.call
+        if self.is_second:
+            self.give_up(Outcome.RESET, None)
+            return
         if code == ErrorCode.REFUSED_STREAM and not self.begun and self.held_head is None:
-            # A backend that refuses now and then is busy; one that refuses most is broken, and
-            # passive health tells the two apart.
-            if self.backend is not None and self.port is not None:
-                dispatcher = self.relay.dispatcher
-                dispatcher.tell_of_failure(self, self.backend, Outcome.RESET, self.relay.now)
-            self.attempt_failed(Outcome.REFUSED)
+            call.relay.dispatcher.tell_of_refusal(self)
+            self.failed(Outcome.REFUSED)
             return
         if self.begun:
             # The response is on its way: the client's stream ends as the backend's did.
-            self.grpc_status = status_of_reset(code)
-            self._close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
-            self.server.reset(self.client_id, code)
+            call.grpc_status = status_of_reset(code)
+            call.close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
+            call.server.reset(call.client_id, code)
             return
-        if self.finished or self._goes_again(Outcome.RESET):
+        if call.finished or self.goes_again(Outcome.RESET):
             return
-        name = self.backend.name if self.backend is not None else "-"
-        detail = f"backend {name} (grpc) reset the request with code {code}"
-        self.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
+        detail = f"backend {self.backend.name} (grpc) reset the request with code {code}"
+        call.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
 
     # Errors that a backend answers
 
@@ -146,10 +513,10 @@ class AttemptedCall(JoinedStreams):
     def _is_cut_off(self, head: ResponseHead) -> bool:
         """Whether a server that shuts down ended the call, whose client did not. gRPC's own servers
         answer so: CANCELLED to what comes after their GOAWAY, and this text to what still ran."""
-        upstream = self.upstream
+        link = self.link
         return (
-            upstream is not None
-            and upstream.going_away
+            link is not None
+            and link.going_away
             and (
                 head.grpc_status == GrpcStatus.CANCELLED
                 or (
@@ -162,36 +529,114 @@ class AttemptedCall(JoinedStreams):
     def _goes_elsewhere(self, head: ResponseHead) -> bool:
         """Whether the call goes to another backend, since this one says it cannot serve it."""
         known = meaning(decode_message(head.grpc_message))
-        request = self.request
-        upstream = self.upstream
+        call = self.call
         if (
             known is None
-            or upstream is None
-            or not self.relay.dispatcher.goes_elsewhere(
-                self, known, body_retained=request.retained is not None
+            or self.link is None
+            or not call.relay.dispatcher.goes_elsewhere(
+                call, known, body_retained=call.request.retained is not None
             )
         ):
             return False
-        if not request.finished:
-            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
-        upstream.close_stream(request.sink_id)
-        self.attempt_failed(Outcome.NOT_HERE)
+        self._end_stream()
+        self.failed(Outcome.NOT_HERE)
         return True
 
     def _tell_of_error(self, head: ResponseHead) -> bool:
         """The backend answers with an error. Whether that says that it is broken."""
         text = decode_message(head.grpc_message)
-        return self.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
+        return self.call.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
 
     def _is_mended_elsewhere(self, outcome: Outcome) -> bool:
         """Whether the call goes to another backend, since this one has ended it in some way."""
-        request = self.request
-        upstream = self.upstream
-        if upstream is None or not self._may_retry(outcome, is_unsent=False):
+        if self.link is None or not self._may_retry(outcome, is_unsent=False):
             return False
-        if not request.finished:
-            upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
-        upstream.close_stream(request.sink_id)
-        self._leave_attempt(outcome)
-        self._go_again(outcome, is_unsent=False)
+        self._end_stream()
+        self.leave(outcome)
+        self.call.go_again(outcome, is_unsent=False)
         return True
+
+    # Beside another attempt
+
+    def _leads(self, head: ResponseHead, end_stream: bool) -> bool:
+        """Whether this attempt goes on with its response, of two that are under way."""
+        call = self.call
+        if not self.is_second:
+            return True
+        if head.status < 200 and not end_stream:
+            return False
+        if (
+            not head.is_answer
+            or end_stream
+            or not call.is_sent
+            or not call.is_under_way
+            or not self.request.finished
+        ):
+            # An error is not what one hopes for, and the first attempt goes on.
+            self._answered_beside(head, end_stream)
+            return False
+        self._overtake()
+        return True
+
+    def _overtake(self) -> None:
+        """Its answer is the one that the client gets."""
+        call = self.call
+        first = call.attempt
+        assert first is not None
+        call.relay.dispatcher.overtake(call)
+        # What was sent is the request of this attempt from now on; what was kept is needed no more.
+        request, response = call.request, self.response
+        first.detach(ErrorCode.CANCEL)
+        first.leave(Outcome.OVERTAKEN)
+        request.clear()
+        request.sink, request.sink_id = self.request.sink, self.request.sink_id
+        request.finished = True
+        self._drop_pipe(self.request)
+        self.request = request
+        before = call.response
+        response.sink, response.sink_id = before.sink, before.sink_id
+        response.credit = before.credit
+        response.window_limit = before.window_limit
+        request.opposite, response.opposite = response, request
+        self._drop_pipe(before)
+        call.response = response
+
+    def _drop_pipe(self, pipe: Pipe[Any]) -> None:
+        pipe.clear()
+        pipe.owner = None
+        pipe.opposite = self.call.relay.no_pipe
+
+    def _answered_beside(self, head: ResponseHead, end_stream: bool) -> None:
+        """What came is no answer for the client."""
+        dispatcher = self.call.relay.dispatcher
+        if not head.is_answer or (end_stream and not head.grpc_status):
+            # Not of gRPC, or status OK without a message.
+            self.give_up(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
+            return
+        if head.grpc_status > 0:
+            self._tell_of_error(head)
+        if head.grpc_status >= 0:
+            dispatcher.attempt_ended(self, _ANSWERED, head.grpc_status)
+        self.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+
+    def give_up(self, outcome: Outcome, code: ErrorCode | None) -> None:
+        """End it, beside another one that goes on."""
+        self.detach(code)
+        self.leave(outcome)
+        if self.call.hedge is self:
+            self.call.hedge = None
+        self._drop_pipe(self.request)
+        self._drop_pipe(self.response)
+
+
+def second_attempt(call: Call, backend: Backend, port: Port, began_at: float) -> GrpcAttempt:
+    """An attempt beside the first, with pipes of its own: its request is complete."""
+    relay = call.relay
+    attempt = GrpcAttempt(call, backend, port, began_at)
+    request: Pipe[Any] = Pipe(attempt, relay.ledger, 0, 0)
+    response: Pipe[Any] = Pipe(attempt, relay.ledger, relay.options.answer_window, 0)
+    request.opposite, response.opposite = response, request
+    request.ended = True
+    request.trailers = call.request.trailers
+    attempt.request, attempt.response = request, response
+    return attempt

@@ -1,55 +1,115 @@
-"""One gRPC call: a stream of a client, and the stream of a backend that serves it.
+"""A gRPC call: what its client asks, and how it ends; what backends answer is its attempts'.
 
-Phases: the first message may be awaited to learn the model; then the call is placed and waits for
-a connection or has one; a call that we answer ourselves never has a backend. How it ends:
-`lb.proxy.http2.joined`.
+Phases: the first message may be awaited to learn the model; then the call is placed, and an attempt
+(`lb.proxy.http2.attempt`) waits for a connection or has one; a call that we answer ourselves has no
+attempt. Whatever ends a call, nothing is left behind on either connection, in timers and in the
+ledger.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
-from lb.domain.operation import ModelIn, OperationKind
+from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute
+from lb.proxy.exchange import Exchange
+from lb.proxy.failure import grpc_status
 from lb.proxy.http2.admission import is_refused
-from lb.proxy.http2.attempt import AttemptedCall
+from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.look import look_again, look_closer, look_quickly
-from lb.proxy.http2.replies import status_trailers
-from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.grpc.status import GrpcStatus, status_of_http
+from lb.proxy.http2.replies import (
+    ANSWER_HEAD,
+    RESET_CODES,
+    pushback,
+    status_trailers,
+    trailers_only,
+)
+from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name
+from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.codec import COPY_BELOW
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
-from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, pack_header, window_update
-from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, ResponseHead
+from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
+from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
 
-_ANSWERED: Final = Outcome.ANSWERED
+if TYPE_CHECKING:
+    from lb.proxy.http2.relay import Http2Relay
+    from lb.proxy.http2.server import ServerLink
+
 _GRPC: Final = AppProtocol.GRPC
-_INFERENCE: Final = OperationKind.INFERENCE
 _IN_MESSAGE: Final = ModelIn.MESSAGE
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
 _SEQUENCE_ID: Final = b"sequence_id"
 _NAME_AT: Final = PREFIX_SIZE + 2
 """Where the name of a model stands in a message, behind its length."""
-_OK: Final = 200
-_UNUSABLE: Final = "status OK without exactly one whole message"
-_HELD_AT_MOST: Final = UNCOUNTED
-"""Bytes of a message that are held while it is not whole, so that another backend may be asked
-instead. They are as few as the ledger does not count, and never so many that the backend waits for
-its window."""
-_MAX_EARLY_HEADS: Final = 10
-"""Informational responses to one request."""
 
 
-class Call(AttemptedCall):
-    """A gRPC call in the relay."""
+class Call(Exchange):
+    """A gRPC call in the relay: a stream of a client."""
 
-    __slots__ = ()
+    __slots__ = (
+        "begun", "client_id", "head", "held_back", "look_again_at", "messages", "relay", "request",
+        "response", "server", "timer", "watch",
+    )  # fmt: skip
 
     may_wait: ClassVar[bool] = True
+
+    attempt: GrpcAttempt | None
+    hedge: GrpcAttempt | None
+    begun: bool
+    """Some of the response has gone to the client."""
+    held_back: bool
+    """The first message is awaited before the call is placed."""
+    look_again_at: int
+    """Bytes of the request that must have come before they are looked at again."""
+
+    def __init__(
+        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
+    ) -> None:
+        # HOT PATH (benchmarks/load). One object and two pipes per call, beside its attempt. What
+        # `Exchange` sets is set here, most of it once: its own constructor costs as much again.
+        self.protocol = _GRPC
+        operation: Any = head.route or relay.decide(head)
+        self.operation = operation
+        self.client = server.client.name
+        self.started_at = relay.now
+        self.method = head.method
+        self.path = head.path
+        self.request_id = head.request_id
+        self.model = b""
+        self.token = ""
+        self.backend = self.attempt = self.hedge = self.particulars = None
+        self.permit = self.reason = self.loss = self.suspicion = None
+        self.tried = ()
+        self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
+        self.grpc_status = NO_STATUS
+        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.finished = self.begun = self.held_back = False
+        options = relay.options
+        self.relay = relay
+        self.server = server
+        self.client_id = stream_id
+        self.head = head
+        self.messages = MessageMeter(options.message_size) if options.message_size else None
+        self.timer: Any = None
+        self.watch: Any = None
+        """Ends the subscription of a health watch."""
+        ledger = relay.ledger
+        window_max = options.stream_window_max
+        request: Pipe[Any] = Pipe(self, ledger, server.options.stream_window, window_max)
+        response: Pipe[Any] = Pipe(self, ledger, options.answer_window, window_max)
+        self.request: Pipe[Any] = request
+        self.response: Pipe[Any] = response
+        request.opposite = response
+        response.opposite = request
+        request.source = response.sink = server
+        request.source_id = response.sink_id = stream_id
+        response.credit = server.peer_window
+        request.retained = []
 
     # The client's side
 
@@ -125,21 +185,21 @@ class Call(AttemptedCall):
         elif not self._find_model(payload):
             return
         try:
-            backend = dispatcher.place(self, relay.now)
+            attempt = dispatcher.place(self, GrpcAttempt, relay.now)
         except RequestRefused as refusal:
             self.refuse(refusal)
             return
-        if backend is None:
+        if attempt is None:
             request.push(payload)
             return
-        pool = relay.pools.get(backend)
+        pool = relay.pools.get(attempt.backend)
         if pool is None:
-            pool = relay.pool(backend)
+            pool = relay.pool(attempt.backend)
         links = pool.links
         if links and len((link := links[0]).streams) < link.stream_limit:
-            link.open_whole(self, payload, size)
+            link.open_whole(attempt, payload, size)
         else:
-            pool.start_whole(self, payload, size)
+            pool.start_whole(attempt, payload, size)
 
     def _find_model(self, payload: bytes) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
@@ -216,11 +276,9 @@ class Call(AttemptedCall):
         """Payload that was postponed comes again (`Http2Codec.postpone`)."""
         self.request_data(payload, end_stream)
 
-    def passes(self, pipe: Pipe[Any]) -> bool:
-        """Whether payload of a direction goes on as it comes, but for being counted."""
-        if pipe is self.request:
-            return not self.held_back and self.messages is None
-        return self.begun
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """Whether payload of the request goes on as it comes, but for being counted."""
+        return not self.held_back and self.messages is None
 
     def _retain(self, payload: Payload) -> None:
         """Keep payload for another attempt."""
@@ -260,7 +318,7 @@ class Call(AttemptedCall):
     def _look(self, payload: Payload, route: ModelRoute | None, end_stream: int) -> bool:
         """Take a second look at what has come. False while that is too little."""
         # Looked at anew only when there is much more, or crumbs would cost the square of the size.
-        if self.bytes_in < getattr(self, "look_again_at", 0) and not end_stream:
+        if self.bytes_in < self.look_again_at and not end_stream:
             return False
         self.look_again_at = 2 * self.bytes_in
         queue = self.request.queue or ()
@@ -289,11 +347,11 @@ class Call(AttemptedCall):
         """Nowhere to send it: not yet, or not any more."""
         request = self.request
         if self.begun:
-            self._drop_upload(len(payload))
+            self.drop_upload(len(payload))
         else:
             request.push(payload)
 
-    def _drop_upload(self, size: int) -> None:
+    def drop_upload(self, size: int) -> None:
         """Payload that nobody reads: the client may go on sending."""
         increment = self.request.went_out(size)
         if increment:
@@ -313,266 +371,48 @@ class Call(AttemptedCall):
         elif request.sink is not None:
             request.sink.end_stream(request)
 
-    # Attempts: `lb.proxy.http2.attempt`
+    # Attempts
 
     def _place(self) -> None:
         relay = self.relay
         try:
-            backend = relay.dispatcher.place(self, relay.now)
+            attempt = relay.dispatcher.place(self, GrpcAttempt, relay.now)
         except RequestRefused as refusal:
             self.refuse(refusal)
             return
-        if backend is not None:
-            relay.pool(backend).start(self)
+        if attempt is not None:
+            relay.pool(attempt.backend).start(attempt)
+
+    def place_anew(self) -> None:
+        """Begin the next attempt."""
+        self.relay.now = self.relay.clock()
+        self._place()
 
     def go_on(self) -> None:
         """See `Exchange`."""
-        self._place_anew()
+        self.place_anew()
 
-    # The backend's side
+    def go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
+        """Have another attempt, which sends what the last one was sent."""
+        if is_unsent or self.request.rewind():
+            self.relay.dispatcher.go_again(self, outcome, self.place_anew)
 
-    def response_head(self, head: ResponseHead, end_stream: bool) -> None:
-        """The head of the response arrived, or its trailers."""
-        # HOT PATH (benchmarks/load). Twice per call.
-        response = self.response
-        server = self.server
-        if not self.begun:
-            if self.held_head is not None:
-                self._end_held(self.held_head, head, end_stream)
-                return
-            if head.status < 200:
-                self._early_head(head, end_stream)
-                return
-            if not end_stream:
-                if self.operation.kind is _INFERENCE and head.status == _OK:
-                    self.held_head = head
-                else:
-                    self._begin_response(head)
-                return
-            if self._goes_on_elsewhere(head):
-                return
-            self.begun = True
-            self.status = head.status
-            self.first_byte_at = self.relay.now
-            self.request.drop_retained()
-            response.ended = True
-            self._answered(head.grpc_status)
-            response.finished = True
-            server.send_head(self.client_id, head.block, end_stream=True)
-            self.pipe_finished(response)
-            return
-        if head.status or not end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
-        response.ended = True
-        status, block = head.grpc_status, head.block
-        if status > 0:
-            self._tell_of_error(head)
-        if not status and self.message_size not in (0, self.bytes_out):
-            block = self._answered_badly(block)
-        else:
-            self._answered(status)
-        if response.queue:
-            response.trailers = block
-            return
-        response.finished = True
-        server.send_head(self.client_id, block, end_stream=True)
-        self.pipe_finished(response)
+    @property
+    def is_sent(self) -> bool:
+        """See `Exchange`."""
+        return self.request.ended and not (self.begun or self.finished)
 
-    def end_whole(
-        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
-    ) -> bool:
-        """The whole answer came: pass it on. False when that takes more than a write."""
-        # HOT PATH (benchmarks/bench_http2_relay.py). `response_head` twice and `response_data` in
-        # one for the common unary call; those are the reference.
-        response, server = self.response, self.server
-        if (
-            self.begun
-            or self.held_head is not None
-            or size > response.credit
-            or size > server.credit
-            or size > server.peer_frame_size
-            or server.congested
-            or server.fresh
-        ):
-            return False
-        relay = self.relay
-        now = relay.now
-        self.begun = response.ended = response.finished = True
-        self.status, self.first_byte_at, self.bytes_out = head.status, now, size
-        server.credit -= size
-        if not server.dirty:
-            server.mark()
-        stream_id, block, last = self.client_id, head.block, trailers.block
-        server.out += (
-            pack_header(len(block) << 8 | 1, 4, stream_id),
-            block,
-            pack_header(size << 8, 0, stream_id),
-            payload,
-            pack_header(len(last) << 8 | 1, 5, stream_id),
-            last,
-        )
-        request = self.request
-        upstream = self.upstream
-        status = trailers.grpc_status
-        if (
-            upstream is None
-            or not request.finished
-            or status
-            or request.held
-            or ((particulars := self.particulars) is not None and particulars.queued is None)
-            or self.permit is not None
-        ):
-            self._end_slowly(trailers)
-            return True
-        self.grpc_status = status
-        upstream.close_stream(request.sink_id)
-        self.upstream = request.sink = None
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        request.retained = None
-        server.close_stream(stream_id)
-        request.owner = response.owner = None
-        response.opposite = relay.no_pipe
-        relay.dispatcher.answered_whole(self, status, now)
-        if particulars is not None:
-            relay.dispatcher.queue.ended(self, particulars.queued, _ANSWERED, status, now)
-        return True
+    def attempt_late(self) -> None:
+        """See `Exchange`."""
+        if self.attempt is not None:
+            self.attempt.leave_backend(Outcome.LATE)
 
-    def _end_slowly(self, trailers: ResponseHead) -> None:
-        """The whole answer went out, and something is left to be done."""
-        if trailers.grpc_status > 0:
-            self._tell_of_error(trailers)
-        self._answered(trailers.grpc_status)
-        self.pipe_finished(self.response)
+    def end_hedge(self) -> None:
+        """Nobody waits for the second attempt any more."""
+        if self.hedge is not None:
+            self.hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
 
-    def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
-        """An informational response, which gRPC has no use for, or none at all."""
-        if not head.status or end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
-        if head.status == 101:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "status 101")  # RFC 9113 8.6
-        # Set here for the first time: nearly no call has one.
-        self.early_heads = getattr(self, "early_heads", 0) + 1
-        if self.early_heads > _MAX_EARLY_HEADS:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "too many informational responses")
-
-    def response_data(self, payload: Payload, end_stream: int) -> None:
-        """Payload of the response arrived."""
-        # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
-        if not self.begun:
-            head = self.held_head
-            if head is None:
-                self._broken_response("DATA before the head of a response")
-                return
-            if self.held_text:
-                payload = b"".join((self.held_text, payload))
-            size = len(payload)
-            self.message_size = int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE
-            if (
-                size < self.message_size
-                and not end_stream
-                and size <= min(_HELD_AT_MOST, self.response.window_size // 2)
-            ):
-                self.held_text = bytes(payload)
-                self.message_size = 0
-                return
-            self._begin_response(head)
-        self.bytes_out += len(payload)
-        if end_stream:
-            self.response.ended = True
-            self._answered(NO_STATUS)
-        self.server.send_data(self.response, payload)
-
-    def _goes_on_elsewhere(self, head: ResponseHead) -> bool:
-        """Whether a response without a message does not go on to the client, because another
-        backend may do better, or because it claims to be OK."""
-        if head.grpc_status > 0:
-            return self._is_served_elsewhere(head)
-        if head.grpc_status or self.operation.kind is not _INFERENCE or head.status != _OK:
-            return False
-        self._unusable_answer()
-        return True
-
-    def _end_held(self, held: ResponseHead, trailers: ResponseHead, end_stream: bool) -> None:
-        """A response to an inference ends without a message: if its status is OK another backend
-        may be asked, since nothing of it went to the client."""
-        if trailers.status or not end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, "second head in a response")
-        if not trailers.grpc_status:
-            self._unusable_answer()
-            return
-        self._begin_response(held)
-        if self.held_text:
-            self.response_data(self.held_text, 0)
-        self.response_head(trailers, end_stream)
-
-    def _begin_response(self, head: ResponseHead) -> None:
-        """Send the head of a response to the client."""
-        self.held_head = None
-        self.begun = True
-        self.status = head.status
-        self.first_byte_at = self.relay.now
-        request = self.request
-        if request.held:
-            request.drop_retained()
-        else:
-            request.retained = None
-            request.retained_size = 0
-        self.server.send_head(self.client_id, head.block, end_stream=False)
-
-    def _unusable_answer(self) -> None:
-        """The backend says that all is well, but the response contains no whole message; nothing of
-        it went to the client."""
-        upstream = self.upstream
-        if upstream is not None:
-            if not self.request.finished:
-                upstream.reset(self.request.sink_id, ErrorCode.NO_ERROR)
-            upstream.close_stream(self.request.sink_id)
-        self.attempt_failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
-
-    def _answered_badly(self, block: bytes) -> bytes:
-        """As `_unusable_answer` where some of it did go to the client. The trailers for it: of more
-        than one message clients make what they like."""
-        if self.bytes_out > self.message_size:
-            self._answered(GrpcStatus.OK, Outcome.PROTOCOL_ERROR)
-            return block
-        _, text = self.relay.dispatcher.steps.failure(self, Outcome.PROTOCOL_ERROR)
-        self.reason = Reason.UPSTREAM_PROTOCOL
-        self._answered(GrpcStatus.INTERNAL, Outcome.PROTOCOL_ERROR)
-        return status_trailers(GrpcStatus.INTERNAL, f"{text}: {_UNUSABLE}")
-
-    def _broken_response(self, detail: str) -> None:
-        upstream = self.upstream
-        if upstream is not None:
-            error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
-            upstream.on_stream_error(self.request.sink_id, error)
-
-    def _answered(self, status: int, outcome: Outcome = _ANSWERED) -> None:
-        """The backend's part is over."""
-        self.grpc_status = status
-        port = self.port
-        if port is not None:
-            port.bytes_sent += self.bytes_in
-            port.bytes_received += self.bytes_out
-        dispatcher = self.relay.dispatcher
-        if status < 0:
-            status = status_of_http(self.status)
-            dispatcher.answered_with_error(self, status, "")
-        dispatcher.attempt_ended(self, outcome, status, self.relay.now)
-        upstream = self.upstream
-        if upstream is not None:
-            request = self.request
-            if not request.finished:
-                # The answer is complete and the client still sends: nobody reads that.
-                upstream.reset(request.sink_id, ErrorCode.NO_ERROR)
-                upstream.forget(request)
-                waited = request.held
-                request.clear()
-                self._drop_upload(waited)
-            upstream.close_stream(request.sink_id)
-            self.upstream = None
-            request.sink = None
+    # What pipes ask of their owner
 
     def pipe_finished(self, pipe: Pipe[Any]) -> None:
         """END_STREAM went out on one side."""
@@ -585,3 +425,169 @@ class Call(AttemptedCall):
             self.server.reset(self.client_id, ErrorCode.NO_ERROR)
             request.ended = True
         self._leave(None, self.relay.now)
+
+    def backend_stalled(self) -> None:
+        """The backend has taken nothing of the request that waits for it."""
+        if self.attempt is not None:
+            self.attempt.backend_stalled()
+
+    # Ends
+
+    def client_gone(self, reason: Reason = Reason.CLIENT_GONE) -> None:
+        """The client reset the stream, or its connection is lost."""
+        self.close(Outcome.CANCELLED, reason, ErrorCode.CANCEL)
+
+    def client_broke_stream(self, error: StreamError) -> None:
+        """The client broke the rules on this stream; it was reset."""
+        self.close(Outcome.CANCELLED, Reason.BAD_REQUEST, ErrorCode.CANCEL)
+
+    def tell_client(self, fault: Malformed) -> bool:
+        """The request is malformed, as its body or its end shows. False when the client cannot be
+        told any more, or not in the way of gRPC."""
+        if self.begun or not self.head.is_grpc:
+            return False
+        self.fail(Reason.BAD_REQUEST, fault.detail)
+        return True
+
+    def client_stalled(self) -> None:
+        """The client has taken nothing of the answer that waits for it."""
+        self.fail(Reason.CLIENT_STALLED, "the client stopped reading")
+
+    def evict(self) -> None:
+        """The ledger wants this call's bytes back."""
+        self.fail(Reason.MEMORY, "load balancer is out of memory for this request")
+
+    def set_timer(self) -> None:
+        """Have the call end when its time is up: its client's, or the configured one."""
+        timeout_s = _shorter(self.head.timeout_s, self.relay.options.request_timeout_s)
+        self.timer = self.relay.timers.after(timeout_s, self._expire)
+
+    def _expire(self) -> None:
+        """The client's deadline, or ours, has passed."""
+        self.timer = None
+        self.fail(Reason.DEADLINE, "Deadline Exceeded", Outcome.DEADLINE)
+
+    def fail(
+        self,
+        reason: Reason,
+        detail: str,
+        outcome: Outcome = Outcome.CANCELLED,
+        *,
+        status: GrpcStatus | None = None,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        """End the call with an error of ours."""
+        if self.finished:
+            return
+        if reason is Reason.MEMORY:
+            self.relay.watch_memory()
+        code = grpc_status(reason) if status is None else status
+        self._detach(ErrorCode.CANCEL)
+        self._stop(outcome)
+        self.grpc_status = code
+        if not self.begun:
+            self.status = 200
+            block = trailers_only(code, detail)
+            self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
+            return
+        self.response.clear()
+        self.response.ended = True
+        self.server.reset(self.client_id, RESET_CODES.get(reason, ErrorCode.INTERNAL_ERROR))
+        self._leave(reason)
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """See `Exchange`."""
+        self.fail(refusal.reason, refusal.detail, retry_after_s=refusal.retry_after_s)
+
+    @property
+    def due(self) -> float:
+        """See `Exchange`."""
+        asked_s, own_s = self.head.timeout_s, self.relay.options.request_timeout_s
+        return self.started_at + _shorter(asked_s, own_s) if asked_s or own_s else inf
+
+    def hint(self, name: bytes) -> bytes:
+        """See `Exchange`."""
+        return next((value for field, value in self.head.noted if field == name), b"")
+
+    def answer_whole(self, block: bytes, reason: Reason | None) -> None:
+        """Send a whole answer in one head."""
+        self.begun = True
+        self.server.send_head(self.client_id, block, end_stream=True)
+        if not self.request.ended:
+            self.server.reset(self.client_id, ErrorCode.NO_ERROR)
+            self.request.ended = True
+        self._leave(reason)
+
+    def finish_answer(self, data: bytes, fields: bytes = b"", *, rest: bytes = b"") -> None:
+        """Answer the call ourselves: head, one message, status OK.
+
+        Args:
+            data: the message with its prefix.
+            fields: further ones of the head, encoded.
+            rest: the end of the message, where that is long and not worth a copy.
+        """
+        self.begun = True
+        self.status = 200
+        self.grpc_status = GrpcStatus.OK
+        self.bytes_out = len(data) + len(rest)
+        response = self.response
+        response.ended = True
+        response.trailers = status_trailers(GrpcStatus.OK)
+        self.server.send_head(self.client_id, ANSWER_HEAD + fields, end_stream=False)
+        self.server.send_data(response, data)
+        if rest:
+            self.server.send_data(response, rest)
+        if not self.finished and not response.queue and not response.finished:
+            self.server.end_stream(response)
+
+    def close(self, outcome: Outcome, reason: Reason, code: ErrorCode | None) -> None:
+        """End without telling the client, who knows."""
+        if self.finished:
+            return
+        self._detach(code)
+        self._stop(outcome)
+        if self.grpc_status == NO_STATUS:
+            self.grpc_status = GrpcStatus.CANCELLED
+        self._leave(reason)
+
+    def _detach(self, code: ErrorCode | None) -> None:
+        """Take the call off its backend's connection, resetting the stream there."""
+        attempt: GrpcAttempt | None = self.attempt
+        if attempt is not None:
+            attempt.detach(code)
+
+    def _stop(self, outcome: Outcome) -> None:
+        """End its attempt, or its waiting."""
+        self.relay.dispatcher.stop(self, outcome)
+
+    def _leave(self, reason: Reason | None, now: float | None = None) -> None:
+        """Leave nothing behind on the client's connection, in timers and in the ledger."""
+        # HOT PATH (benchmarks/load).
+        if self.hedge is not None:
+            self.end_hedge()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.watch is not None:
+            self.watch()
+            self.watch = None
+        request, response = self.request, self.response
+        request.ended = response.ended = True
+        if request.held or request.retained is not None:
+            request.clear()
+        if response.held:
+            response.clear()
+        server = self.server
+        if server.waiting:
+            server.forget(response)
+        server.close_stream(self.client_id)
+        # The pipes point at each other and here: break the rings so that no collector is needed.
+        request.owner = response.owner = None
+        response.opposite = self.relay.no_pipe
+        self.relay.dispatcher.finish(self, reason, now)
+
+
+def _shorter(asked_s: float | None, own_s: float) -> float:
+    """How long a call may take for which its client, or the configuration, says so, or both; what
+    is not said is None or 0."""
+    return min(asked_s, own_s) if asked_s and own_s else asked_s or own_s

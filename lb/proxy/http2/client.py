@@ -29,8 +29,8 @@ from lb.wire.http2.states import AS_CLIENT, StreamTable, stream_table
 from lb.wire.native import mypyc_attr, specialise
 
 if TYPE_CHECKING:
+    from lb.proxy.http2.attempt import GrpcAttempt
     from lb.proxy.http2.pool import UpstreamPool
-    from lb.proxy.http2.stream_branch import UpstreamCall
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ class ClientLink(Link):
         """True when the backend's SETTINGS have come; False when it was lost before."""
         self._timer: Timer | None = None
         """Until the backend acknowledges our SETTINGS."""
-        self.bound: deque[UpstreamCall] = deque()
-        """Calls that wait for room here and may go nowhere else; the pool serves them."""
+        self.bound: deque[GrpcAttempt] = deque()
+        """Attempts that wait for room here and may go nowhere else; the pool serves them."""
         self.next_id = 1
         self.last_byte_at = 0.0
         self.stream_limit = 0
@@ -102,11 +102,11 @@ class ClientLink(Link):
         self.streams.clear()
         self.waiting.clear()
         for pipe in pipes:
-            call = pipe.owner
-            if call is None:
+            attempt = pipe.owner
+            if attempt is None:
                 continue  # it had to give way to the replay of another one
-            stale = outcome is Outcome.LOST and self._was_closing(call)
-            call.attempt_failed(Outcome.STALE if stale else outcome)
+            stale = outcome is Outcome.LOST and self._was_closing(attempt)
+            attempt.failed(Outcome.STALE if stale else outcome)
 
     def end_timers(self) -> None:
         """The connection is over."""
@@ -114,10 +114,10 @@ class ClientLink(Link):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _was_closing(self, call: UpstreamCall) -> bool:
-        """Whether `call` met a connection that was closing: reused, and silent since."""
-        opened_late = call.request.sink_id > 1 and self.last_byte_at < call.opened_at
-        return opened_late and not call.begun
+    def _was_closing(self, attempt: GrpcAttempt) -> bool:
+        """Whether `attempt` met a connection that was closing: reused, and silent since."""
+        opened_late = attempt.request.sink_id > 1 and self.last_byte_at < attempt.connected_at
+        return opened_late and not attempt.begun
 
     def on_abandoned(self, error: Http2Error) -> None:
         """The backend broke the protocol."""
@@ -150,26 +150,27 @@ class ClientLink(Link):
         """How many calls more this connection takes."""
         return 0 if self.retired else self.stream_limit - len(self.streams)
 
-    def open(self, call: UpstreamCall) -> None:
-        """Start an attempt of `call` here."""
-        # HOT PATH (benchmarks/load). Sets the ends of both pipes in place of an object per
-        # attempt.
+    def open(self, attempt: GrpcAttempt) -> None:
+        """Give an attempt a stream here."""
+        # HOT PATH (benchmarks/load).
         stream_id = self.next_id
         self.next_id = stream_id + 2
         relay = self.relay
-        request = call.request
+        request = attempt.request
         request.sink = self
         request.sink_id = stream_id
         request.credit = self.peer_window
-        response = call.response
+        response = attempt.response
+        response.owner = attempt
         response.source = self
         response.source_id = stream_id
         response.window = response.window_size = relay.options.answer_window
         response.owed = 0
         response.ended = False
         self.streams[stream_id] = response
-        call.upstream = self
-        call.connected_at = call.opened_at = relay.now
+        attempt.link = self
+        attempt.connected_at = relay.now
+        call = attempt.call
         block = call.head.block + call.server.extra_fields
         if request.ended and not request.queue and not request.trailers:
             request.finished = True
@@ -181,12 +182,13 @@ class ClientLink(Link):
         if stream_id >= _LAST_STREAM_ID:
             self.retire()
 
-    def open_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
-        """Start an attempt whose request is complete and small: one piece of output."""
+    def open_whole(self, attempt: GrpcAttempt, payload: bytes, size: int) -> None:
+        """As `open`, where the request is complete and small: one piece of output."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `open` for the common unary call; that is the
         # reference.
         stream_id = self.next_id
-        request = call.request
+        request = attempt.request
+        call = attempt.call
         if (
             size > self.credit
             or size > self.peer_window
@@ -196,7 +198,7 @@ class ClientLink(Link):
             or call.server.extra_fields
         ):
             if request.push(payload):
-                self.open(call)
+                self.open(attempt)
             return
         self.next_id = stream_id + 2
         self.credit -= size
@@ -204,12 +206,13 @@ class ClientLink(Link):
         request.sink = self
         request.sink_id = stream_id
         request.finished = True
-        response = call.response
+        response = attempt.response
+        response.owner = attempt
         response.source = self
         response.source_id = stream_id
         self.streams[stream_id] = response
-        call.upstream = self
-        call.connected_at = call.opened_at = relay.now
+        attempt.link = self
+        attempt.connected_at = relay.now
         if not self.dirty:
             self.mark()
         block = call.head.block
@@ -272,7 +275,7 @@ class ClientLink(Link):
             or size > pipe.window
             # Not exactly one message, whose length is in the last four of the first five bytes.
             or not PREFIX_SIZE <= size == (data[pos + 12] << 8 | data[pos + 13]) + PREFIX_SIZE
-            or head.status < 200
+            or not head.is_answer
             or trailers.status
             or not pipe.owner.end_whole(head, data[pos + 9 : middle], size, trailers)
         ):
@@ -288,7 +291,7 @@ class ClientLink(Link):
         """Payload of a response that nobody looks at."""
         sink = pipe.sink
         if sink is not None:
-            pipe.owner.bytes_out += length * len(pieces)
+            pipe.owner.count_answer(length * len(pieces))
             sink.send_run(pipe, pieces, length)
 
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
@@ -305,7 +308,7 @@ class ClientLink(Link):
         # Who breaks one answer may break others on the way; those that run may finish.
         self.retire()
         self.close_stream(stream_id)
-        pipe.owner.attempt_failed(Outcome.PROTOCOL_ERROR, error.detail)
+        pipe.owner.failed(Outcome.PROTOCOL_ERROR, error.detail)
 
     def on_goaway(self, last_stream_id: int, code: int) -> None:
         """The backend shuts down: what it did not take goes elsewhere, the rest goes on."""
@@ -314,7 +317,7 @@ class ClientLink(Link):
         for number in refused:
             pipe = self.streams.pop(number, None)
             if pipe is not None:  # else it had to give way to the replay of another one
-                pipe.owner.attempt_failed(Outcome.REFUSED)
+                pipe.owner.failed(Outcome.REFUSED)
         self.close_if_over()
 
     def on_settings(self) -> None:
@@ -371,7 +374,7 @@ class ClientLink(Link):
     def owes_since(self) -> float:
         """See `Owing`."""
         owners = (pipe.owner for pipe in self.streams.values())
-        return next((owner.opened_at for owner in owners if owner is not None), inf)
+        return next((owner.connected_at for owner in owners if owner is not None), inf)
 
     def unheard(self) -> None:
         """See `Owing`. Others to the same backend may be as dead."""

@@ -106,7 +106,7 @@ class Decisions:
                 and head.size <= options.head_size
                 and len(head.block) <= fr.MIN_FRAME_SIZE
                 and head.count <= options.fields
-                and not head.timeout_bad
+                and not head.unusable
                 and (head.timeout_s is None or head.timeout_s > 0)
             )
         return operation

@@ -45,6 +45,8 @@ _BURST: Final = 64 * 1024
 _FRAMES_AT_ONCE: Final = 256
 """Frames of one connection that are handled before others have their turn: a read may bring 29,000
 of nine bytes, which take a tenth of a second."""
+_FEW_FRAMES: Final = 32
+"""Frames in one read that are not counted against the budget of the iteration."""
 _LARGE_READ: Final = 128 * 1024
 """Bytes. libuv reads from a connection that sends so fast up to 32 times in a row, 8 MB."""
 _READS_IN_A_ROW: Final = 4
@@ -61,12 +63,14 @@ class Link(Http2Codec):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "_begun_timer", "_stalls", "bulky", "congested", "dirty", "fresh", "large_reads",
-        "options", "parted", "relay", "transport", "unread", "waiting",
+        "_begun_timer", "_goes_on", "_stalls", "bulky", "congested", "dirty", "fresh",
+        "large_reads", "options", "parted", "relay", "transport", "unread", "waiting",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = inf
     """Bytes that may be written while the peer does not read: heads and credit, payload waits."""
+    frame_cost: ClassVar[int] = 10
+    """Units of `IterationBudget` for a frame."""
 
     def __init__(self, relay: Http2Relay, allowances: Allowances) -> None:
         options = relay.options
@@ -98,6 +102,8 @@ class Link(Http2Codec):
         self.waiting: dict[Pipe[Any], None] = {}
         """Outbound pipes that wait for the connection's credit or its transport."""
         self._stalls: StallWatch | None = None
+        self._goes_on = False
+        """More is handled, and read, in a later iteration of the loop."""
         self._begun_timer: Timer | None = None
         """Runs while a header block is not complete."""
 
@@ -110,7 +116,10 @@ class Link(Http2Codec):
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
-        self.relay.now = self.relay.clock()
+        relay = self.relay
+        if relay.iteration.left <= 0 and self._waits(data):
+            return
+        relay.now = relay.clock()
         try:
             self.receive(data)
         except Http2Error as error:
@@ -121,19 +130,35 @@ class Link(Http2Codec):
             self._abandon(Http2Error(ErrorCode.INTERNAL_ERROR, "internal error"))
         if self.out and not self.dirty:
             self.mark()
-        transport = self.transport
+        if self.left < self.frames_at_once - _FEW_FRAMES:
+            relay.iteration.spend((self.frames_at_once - self.left) * self.frame_cost)
         if len(data) > _LARGE_READ:
             self.large_reads += 1
-        if (
-            (self.has_more or self.large_reads == _READS_IN_A_ROW)
-            and transport is not None
-            and not (self.parted or transport.is_closing())
-        ):
+        if self.has_more or self.large_reads == _READS_IN_A_ROW:
+            self._let_others_go_first()
+
+    def _waits(self, data: bytes) -> bool:
+        """Keep what was read for a later iteration, since the budget of this one is spent. False
+        where the connection is over."""
+        if not self._let_others_go_first():
+            return False
+        self.keep_read(data)
+        return True
+
+    def _let_others_go_first(self) -> bool:
+        """Read on in a later iteration of the loop. False where the connection is over."""
+        transport = self.transport
+        if transport is None or self.parted or transport.is_closing():
+            return False
+        if not self._goes_on:
+            self._goes_on = True
             transport.pause_reading()
-            self.relay.loop.call_soon(self._read_on)
+            self.relay.iteration.later(self._read_on)
+        return True
 
     def _read_on(self) -> None:
         """Go on with what brings very many frames or bytes, after the others had their turn."""
+        self._goes_on = False
         self.large_reads = 0
         transport = self.transport
         if transport is None or self.parted or transport.is_closing():

@@ -28,8 +28,8 @@ LOOK_BYTES: Final = 32 * 1024
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
 """Of a compressed message at first, and when that was too little."""
 _ID: Final = b"sequence_id"
-_FIELDS_PER_FRAME: Final = 64
-"""Fields that take as long as a frame: a third of a microsecond each, against 20."""
+_FIELDS_PER_FRAME: Final = 24
+"""Fields that take as long as a frame: a microsecond each, against 20 to 30."""
 _BYTES_PER_FRAME: Final = 16 * 1024
 """Bytes that are inflated in that time."""
 

@@ -15,8 +15,8 @@ from lb.net.dial import dial
 from lb.proxy.http2.client import ClientLink
 
 if TYPE_CHECKING:
+    from lb.proxy.http2.attempt import GrpcAttempt
     from lb.proxy.http2.relay import Http2Relay
-    from lb.proxy.http2.stream_branch import UpstreamCall
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ class UpstreamPool:
         self.port = backend.port(AppProtocol.GRPC)
         self.links: list[ClientLink] = []
         """Connections that take calls."""
-        self.waiting: deque[UpstreamCall] = deque()
-        """Calls that wait for room on any connection; those that must go over a certain one are in
-        its `bound`."""
+        self.waiting: deque[GrpcAttempt] = deque()
+        """Attempts that wait for room on any connection; those that must go over a certain one are
+        in its `bound`."""
         self._others: set[ClientLink] = set()
         """Connections that do not take calls yet, or not any more."""
         self._unwanted: set[ClientLink] = set()
@@ -53,31 +53,32 @@ class UpstreamPool:
         """Nothing is open, on its way, or waited for."""
         return not (len(self) or self._dials or self.waiting)
 
-    def start(self, call: UpstreamCall) -> None:
-        """Open `call` on a connection, now or when there is one."""
+    def start(self, attempt: GrpcAttempt) -> None:
+        """Give an attempt a stream on a connection, now or when there is one."""
         # HOT PATH (benchmarks/load). Nearly always the first connection has room.
-        particulars = call.particulars
+        particulars = attempt.exchange.particulars
         if particulars is not None and particulars.pin is not None:
-            self._start_step(call, particulars.pin)
+            self._start_step(attempt, particulars.pin)
             return
         for link in self.links:
             if len(link.streams) < link.stream_limit:
-                link.open(call)
+                link.open(attempt)
                 return
-        self._wait(call)
+        self._wait(attempt)
 
-    def _start_step(self, call: UpstreamCall, pin: Pin) -> None:
+    def _start_step(self, attempt: GrpcAttempt, pin: Pin) -> None:
         """Steps of a sequence stay in order: one behind the other on the same connection."""
-        if (self.waiting and pin.steps > 1) or not self._open(call):
-            self._wait(call)
+        if (self.waiting and pin.steps > 1) or not self._open(attempt):
+            self._wait(attempt)
 
-    def _open(self, call: UpstreamCall) -> bool:
-        """Open a call where there is room, or let it wait for the one connection that it must
-        go over. False when any would do and none has room."""
-        pin = call.particulars.pin if call.particulars is not None else None
+    def _open(self, attempt: GrpcAttempt) -> bool:
+        """Open a stream where there is room, or let the attempt wait for the one connection that it
+        must go over. False when any would do and none has room."""
+        particulars = attempt.exchange.particulars
+        pin = particulars.pin if particulars is not None else None
         link = None if pin is None else self._way(pin)
         if link is not None and (link.bound or link.room <= 0):
-            link.bound.append(call)
+            link.bound.append(attempt)
             return True
         if link is None:
             link = next((link for link in self.links if link.room > 0), None)
@@ -85,7 +86,7 @@ class UpstreamPool:
             return False
         if pin is not None:
             pin.way = link
-        link.open(call)
+        link.open(attempt)
         return True
 
     def _way(self, pin: Pin) -> ClientLink | None:
@@ -97,18 +98,18 @@ class UpstreamPool:
             return None
         return next((link for link in self.links if link is pin.way and link.stream_limit), None)
 
-    def start_whole(self, call: UpstreamCall, payload: bytes, size: int) -> None:
+    def start_whole(self, attempt: GrpcAttempt, payload: bytes, size: int) -> None:
         """As `start`, for a request that is complete and small; the call itself has looked at the
         first connection."""
         for link in self.links:
             if len(link.streams) < link.stream_limit:
-                link.open_whole(call, payload, size)
+                link.open_whole(attempt, payload, size)
                 return
-        if call.request.push(payload):
-            self._wait(call)
+        if attempt.request.push(payload):
+            self._wait(attempt)
 
-    def _wait(self, call: UpstreamCall) -> None:
-        self.waiting.append(call)
+    def _wait(self, attempt: GrpcAttempt) -> None:
+        self.waiting.append(attempt)
         if self._takes_no_calls:
             self._fail_waiting(Outcome.REFUSED, "it takes no streams")
         else:
@@ -133,18 +134,18 @@ class UpstreamPool:
             if not link.stream_limit:
                 self._unbind(link)
             while link.bound and link.room > 0:
-                call = link.bound.popleft()
-                if self._still_waits(call):
-                    link.open(call)
+                attempt = link.bound.popleft()
+                if self._still_waits(attempt):
+                    link.open(attempt)
         while self.waiting:
-            call = self.waiting.popleft()
-            if self._still_waits(call) and not self._open(call):
-                self.waiting.appendleft(call)
+            attempt = self.waiting.popleft()
+            if self._still_waits(attempt) and not self._open(attempt):
+                self.waiting.appendleft(attempt)
                 break
 
-    def _still_waits(self, call: UpstreamCall) -> bool:
-        """Whether it was neither cancelled nor placed anew elsewhere while it waited."""
-        return not call.finished and call.upstream is None and call.port is self.port
+    def _still_waits(self, attempt: GrpcAttempt) -> bool:
+        """Whether it was neither cancelled nor given up meanwhile."""
+        return attempt.outcome is None and attempt.link is None and not attempt.exchange.finished
 
     def _unbind(self, link: ClientLink) -> None:
         """Calls that waited for room on `link` go over any other, before all who came later."""
@@ -213,9 +214,9 @@ class UpstreamPool:
 
     def _fail_waiting(self, outcome: Outcome, detail: str) -> None:
         waiting, self.waiting = self.waiting, deque()
-        for call in waiting:
-            if self._still_waits(call):
-                call.attempt_failed(outcome, detail)
+        for attempt in waiting:
+            if self._still_waits(attempt):
+                attempt.failed(outcome, detail)
 
     # Connections
 
@@ -249,22 +250,22 @@ class UpstreamPool:
             link.close_if_over()
 
     def leave_hung(self) -> None:
-        """The backend is silent: let calls go elsewhere that may."""
-        for call in self.calls():
-            if call.port is self.port:  # else the end of another one took it along
-                call.backend_hung()
+        """The backend is silent: let attempts go elsewhere that may."""
+        for attempt in self.attempts():
+            if attempt.outcome is None:  # else the end of another one took it along
+                attempt.backend_hung()
 
     def all_links(self) -> tuple[ClientLink, ...]:
         """Open connections, those included that take no calls."""
         return (*self.links, *self._others)
 
-    def calls(self) -> list[UpstreamCall]:
+    def attempts(self) -> list[GrpcAttempt]:
         """Those that are under way here, or wait for a connection."""
         owners = [
             pipe.owner for link in (*self.links, *self._others) for pipe in link.streams.values()
         ]
-        calls = [call for call in (*owners, *self.waiting) if call is not None]
-        return [call for call in calls if call.port is self.port]
+        attempts = [each for each in (*owners, *self.waiting) if each is not None]
+        return [attempt for attempt in attempts if attempt.outcome is None]
 
     def close(self) -> None:
         """Close everything now, and take nothing any more."""

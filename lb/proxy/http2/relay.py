@@ -13,16 +13,17 @@ from lb.domain.errors import RequestRefused
 from lb.domain.pool import PoolSnapshot
 from lb.kserve.gate import masked
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.client import ClientTlsBook
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.question import FanOut
+from lb.proxy.http2.attempt import GrpcAttempt, second_attempt
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.client import ClientLink
 from lb.proxy.http2.decisions import Decisions
-from lb.proxy.http2.hedge import HedgeCall
 from lb.proxy.http2.models import KnownModels
 from lb.proxy.http2.pool import UpstreamPool
 from lb.proxy.http2.server import ServerLink
@@ -132,6 +133,8 @@ class Http2Relay:
         """For connections to backends."""
         self.crowd = Crowd()
         """How many connections each client has; the wiring gives both relays the same."""
+        self.iteration = IterationBudget(self.loop)
+        """For costly work; the wiring gives both relays the same."""
         self.clock: Callable[[], float] = dispatcher.clock
         self.now = self.clock()
         """The time of the read under way: one look at the clock for all that it brings."""
@@ -278,15 +281,16 @@ class Http2Relay:
         self._parting_timer = None
         self.now = self.clock()
         pools = [self.pools.get(backend) for backend in self.dispatcher.pool.current.parting]
-        calls = [call for pool in pools if pool is not None for call in pool.calls()]
-        for call in calls:
-            call.leave_parting()
-        if calls:
+        attempts = [each for pool in pools if pool is not None for each in pool.attempts()]
+        for attempt in attempts:
+            attempt.leave_parting()
+        if attempts:
             self._parting_timer = self.timers.after(_PARTING_S, self._leave_parting)
 
     def under_way(self) -> list[Exchange]:
-        """Attempts that have not ended."""
-        return [call for pool in self.pools.values() for call in pool.calls()]
+        """Calls with an attempt that has not ended."""
+        attempts = (attempt for pool in self.pools.values() for attempt in pool.attempts())
+        return [each.exchange for each in attempts if each.exchange.attempt is each]
 
     def owing(self) -> list[ClientLink]:
         """Connections to backends over which answers are to come, or acknowledgements of what a
@@ -294,17 +298,27 @@ class Http2Relay:
         links = (link for pool in self.pools.values() for link in pool.all_links())
         return [link for link in links if link.greeted.done()]
 
-    def hedge(self, exchange: Exchange) -> HedgeCall | None:
+    def hedge(self, exchange: Exchange) -> GrpcAttempt | None:
         """Send a unary request to a second backend; None where that cannot be."""
         if not isinstance(exchange, Call) or exchange.request.retained is None:
             return None
         self.now = self.clock()
-        hedge = HedgeCall(exchange)
         try:
-            hedge.begin(exchange.request.retained)
+            attempt = self.dispatcher.place_beside(exchange, second_attempt, self.now)
         except RequestRefused:
-            hedge.cancel()
-        return None if hedge.is_over else hedge
+            return None
+        request = attempt.request
+        # Its sender was credited for it before.
+        request.replayed = sum(map(len, exchange.request.retained))
+        if all(request.push(piece) for piece in exchange.request.retained):
+            self.pool(attempt.backend).start(attempt)
+        return attempt if attempt.outcome is None else None
+
+    def cancel_hedge(self, exchange: Exchange) -> None:
+        """End the second attempt of a call."""
+        if isinstance(exchange, Call):
+            self.now = self.clock()
+            exchange.end_hedge()
 
     def cut(self, backend: Backend) -> None:
         """Close all connections to a backend, whatever runs over them."""

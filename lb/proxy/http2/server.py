@@ -46,6 +46,11 @@ after this are lost, unless it repeats them by itself."""
 _MAX_STREAM_ID: Final = 2**31 - 1
 _FRAMES_AT_ONCE: Final = 128
 """As in `link`, but a client may send nothing but heads: 128 frames are 64 calls, 4 ms."""
+_DYNAMIC_HEAD: Final = 4
+"""Frames that take as long as a head that may refer to the dynamic table, which the client has
+until it acknowledges our SETTINGS: a library decodes it, and nothing is remembered."""
+_DYNAMIC_UNIT: Final = 6
+"""Binary logarithm: 64 bytes of such a head take as long as another frame."""
 _MOST_UNREAD: Final = 2 * 2**20
 """Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
@@ -67,6 +72,7 @@ class ServerLink(Link):
     )  # fmt: skip
 
     most_unread: ClassVar[float] = _MOST_UNREAD
+    frame_cost: ClassVar[int] = 30
 
     def __init__(self, relay: Http2Relay) -> None:
         super().__init__(relay, relay.client_allowances)
@@ -209,7 +215,7 @@ class ServerLink(Link):
             self._refuse(stream_id, block)
             return
         try:
-            head = self.blocks.known_request(block) or self.blocks.request(block)
+            head = self.blocks.known_request(block) or self._read_head(block)
         except StreamError:
             self._unopened += 1
             raise
@@ -218,6 +224,12 @@ class ServerLink(Link):
         call = (head.handler or Call)(relay, self, stream_id, head)
         self.streams[stream_id] = call.request
         call.begin(end_stream)
+
+    def _read_head(self, block: bytes) -> RequestHead:
+        """A head that is not known by its bytes. It may take as long as some frames."""
+        if not self.blocks.is_stateless:
+            self.inspected += _DYNAMIC_HEAD + (len(block) >> _DYNAMIC_UNIT)
+        return self.blocks.request(block)
 
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         """A unary request that came in one read: see `Http2Codec.take_whole`."""

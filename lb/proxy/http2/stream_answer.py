@@ -7,22 +7,23 @@ Errors are told to whoever judges backends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from lb.domain.backend import Backend, Port
 from lb.domain.outcome import Outcome
 from lb.kserve.errors import meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
-from lb.proxy.http2.stream_way import RoutedStream
+from lb.proxy.http2.attempt import GrpcAttempt
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
-from lb.wire.http2.flow import Payload
+from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, pack_header
-from lb.wire.http2.heads import RequestHead, ResponseHead
+from lb.wire.http2.heads import ResponseHead
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.relay import Http2Relay
-    from lb.proxy.http2.server import ServerLink
+    from lb.proxy.http2.stream_branch import Branch
+    from lb.proxy.http2.stream_call import StreamCall
 
 _ANSWER_START: Final = PREFIX_SIZE + 1
 _OK: Final = 200
@@ -41,20 +42,22 @@ class HeldAnswer:
         """What has come of an error."""
 
 
-class AnsweredStream(RoutedStream):
-    """A stream, and what its one backend answers."""
+class StreamAttempt(GrpcAttempt):
+    """One stream of inferences at one backend.
 
-    __slots__ = (
-        "_answer", "_answer_header", "_answer_size", "_held", "_told", "is_timed",
-    )  # fmt: skip
+    Its answers go to the client, as long as it is the only one of its call; with several of them
+    they go to its branch, whose answers are merged with those of others.
+    """
 
-    def __init__(
-        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
-    ) -> None:
-        super().__init__(relay, server, stream_id, head)
+    __slots__ = ("_answer", "_answer_header", "_answer_size", "_held", "_told", "branch")
+
+    call: StreamCall
+
+    def __init__(self, call: StreamCall, backend: Backend, port: Port, began_at: float) -> None:
+        super().__init__(call, backend, port, began_at)
+        self.branch: Branch | None = None
+        """Where its answers go, if they are merged."""
         self._held: HeldAnswer | None = None
-        self.is_timed = False
-        """Somebody wants to know when answers come."""
         self._told = 0
         """How many answers had come when those who judge backends were told of one."""
         self._answer = b""
@@ -65,37 +68,46 @@ class AnsweredStream(RoutedStream):
         self._answer_header = b""
         """Of the frame in which it went out."""
 
-    def forget_first(self) -> None:
-        """See `RoutedStream`."""
-        super().forget_first()
-        self._held = None
-        self._told = 0
+    @property
+    def is_second(self) -> bool:
+        """Streams are not sent twice."""
+        return False
+
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """All of it is looked at."""
+        return False
 
     # The beginning of a response
 
     def response_head(self, head: ResponseHead, end_stream: bool) -> None:
-        """See `Call`. A head waits for the first answer, if that comes along."""
+        """See `GrpcAttempt`. A head waits for the first answer, if that comes along."""
+        if self.branch is not None:
+            self.branch.response_head(head, end_stream)
+            return
+        call = self.call
         if self._held is not None:
             self.let_go()
         elif (
             not (self.begun or end_stream)
             and head.status == _OK
+            and head.is_answer
             and self.request.retained is not None
-            and self.may_move
+            and call.may_move
         ):
             self._held = HeldAnswer(head)
-            self.relay.loop.call_soon(self._wait_no_more, self._held)
+            call.relay.loop.call_soon(self._wait_no_more, self._held)
             return
         super().response_head(head, end_stream)
 
     def _is_served_elsewhere(self, head: ResponseHead) -> bool:
-        """See `AttemptedCall`."""
-        return self.may_move and super()._is_served_elsewhere(head)
+        """See `GrpcAttempt`."""
+        return self.call.may_move and super()._is_served_elsewhere(head)
 
     def _wait_no_more(self, held: HeldAnswer) -> None:
         """What came along with a head has come; a client may wait for the head alone."""
-        if self._held is held and not held.text and not self.finished:
-            self.relay.now = self.relay.clock()
+        call = self.call
+        if self._held is held and not held.text and self.outcome is None and not call.finished:
+            call.relay.now = call.relay.clock()
             self.let_go()
 
     def let_go(self) -> None:
@@ -104,7 +116,7 @@ class AnsweredStream(RoutedStream):
         if held is None:
             return
         super().response_head(held.head, end_stream=False)
-        if held.text and not self.finished:
+        if held.text and not self.call.finished:
             self._pass_on(held.text, 0)
 
     def _decide(self, held: HeldAnswer) -> bool:
@@ -120,22 +132,23 @@ class AnsweredStream(RoutedStream):
 
     def _is_mended_by(self, text: str) -> bool:
         """Whether the stream goes to another backend, because of the error that came first."""
-        dispatcher = self.relay.dispatcher
+        call = self.call
+        dispatcher = call.relay.dispatcher
         is_broken = dispatcher.answered_with_error(self, GrpcStatus.UNKNOWN, text)
         self._told = 1
         known = meaning(text)
         if known is not None:
             is_kept = self.request.retained is not None
-            if not dispatcher.goes_elsewhere(self, known, body_retained=is_kept):
+            if not dispatcher.goes_elsewhere(call, known, body_retained=is_kept):
                 return False
-            self._detach(ErrorCode.CANCEL)
-            self.attempt_failed(Outcome.NOT_HERE)
+            self.detach(ErrorCode.CANCEL)
+            self.failed(Outcome.NOT_HERE)
             return True
         if not is_broken or not self._may_retry(Outcome.BROKEN, is_unsent=False):
             return False
-        self._detach(ErrorCode.CANCEL)
-        self._leave_attempt(Outcome.BROKEN)
-        self._go_again(Outcome.BROKEN, is_unsent=False)
+        self.detach(ErrorCode.CANCEL)
+        self.leave(Outcome.BROKEN)
+        call.go_again(Outcome.BROKEN, is_unsent=False)
         return True
 
     # Answers
@@ -143,7 +156,7 @@ class AnsweredStream(RoutedStream):
     def end_whole(
         self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
     ) -> bool:
-        """See `Call`: there is more to do than a write."""
+        """See `GrpcAttempt`: there is more to do than a write."""
         return False
 
     def take_answer(self, payload: bytes, size: int) -> bool:
@@ -161,30 +174,31 @@ class AnsweredStream(RoutedStream):
             ):
                 return False
             self._note_answer(payload, size)
-        if not self.server.send_small(self.response, payload, self._answer_header, size):
+        call = self.call
+        if not call.server.send_small(self.response, payload, self._answer_header, size):
             return False
-        self.mask.completed += 1
-        self.bytes_out += size
+        call.mask.completed += 1
+        call.bytes_out += size
         return True
 
     def take_timed(self, payload: bytes, size: int) -> bool:
         """As `take_answer`, where somebody wants to know."""
         if not self.take_answer(payload, size):
             return False
-        self.answers_came(is_good=True)
+        self.call.answers_came(is_good=True)
         return True
-
-    def answers_came(self, *, is_good: bool) -> None:
-        """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
 
     def _note_answer(self, payload: bytes, size: int) -> None:
         """Note how a result began that came whole."""
         self._answer = payload[:_ANSWER_START]
         self._answer_size = size
-        self._answer_header = pack_header(size << 8, 0, self.client_id)
+        self._answer_header = pack_header(size << 8, 0, self.call.client_id)
 
     def response_data(self, payload: Payload, end_stream: int) -> None:
-        """See `Call`."""
+        """See `GrpcAttempt`."""
+        if self.branch is not None:
+            self.branch.response_data(payload, end_stream)
+            return
         held = self._held
         if held is not None:
             if not end_stream and (held.text or _may_be_error(payload)):
@@ -193,18 +207,19 @@ class AnsweredStream(RoutedStream):
                     self.let_go()
                 return
             self.let_go()
-            if self.finished:
+            if self.call.finished:
                 return
         self._pass_on(payload, end_stream)
 
     def _pass_on(self, payload: Payload, end_stream: int) -> None:
-        mask = self.mask
+        call = self.call
+        mask = call.mask
         was_between = mask.is_between
         masked = mask.feed(payload)
-        if self.is_timed:
+        if call.is_timed:
             is_whole = was_between and mask.is_between and len(payload) >= _ANSWER_START
             is_error = payload[PREFIX_SIZE] == ERROR_TAG if is_whole else mask.is_error
-            self.answers_came(is_good=not is_error)
+            call.answers_came(is_good=not is_error)
         self._answer_size = 0
         size = len(payload)
         if (
@@ -217,16 +232,16 @@ class AnsweredStream(RoutedStream):
                 self._tell_of_stream_error(payload)
             elif masked is payload and isinstance(payload, bytes) and self.begun:
                 self._note_answer(payload, size)
-                self.response.taker = self.take_timed if self.is_timed else self.take_answer
+                self.response.taker = self.take_timed if call.is_timed else self.take_answer
         if not self._told and mask.completed:
             self._told = 1
-            self.relay.dispatcher.answered_first(self)
+            call.relay.dispatcher.answered_first(self)
         super().response_data(masked, end_stream)
 
     def _tell_of_stream_error(self, payload: Payload) -> None:
         """An answer is an error."""
-        before, self._told = self._told, self.mask.completed
-        dispatcher = self.relay.dispatcher
+        before, self._told = self._told, self.call.mask.completed
+        dispatcher = self.call.relay.dispatcher
         if self._told - before > 1:
             dispatcher.answered_first(self)  # others were good meanwhile
         if payload[0] or self._told == before:
@@ -234,6 +249,34 @@ class AnsweredStream(RoutedStream):
         # Later in a stream only what is certain counts: of good answers nobody is told.
         code = GrpcStatus.UNAVAILABLE if before else GrpcStatus.UNKNOWN
         dispatcher.answered_with_error(self, code, error_text(bytes(payload)))
+
+    # How it ends without an answer
+
+    def failed(self, outcome: Outcome, detail: str = "", status: GrpcStatus | None = None) -> None:
+        """See `GrpcAttempt`."""
+        if self.branch is not None:
+            self.branch.attempt_failed(outcome, detail)
+            return
+        self.call.forget_starts(self.call.debts, self.backend, outcome)
+        super().failed(outcome, detail, status)
+
+    def upstream_reset(self, code: int) -> None:
+        """See `GrpcAttempt`."""
+        if self.branch is not None:
+            self.branch.upstream_reset(code)
+        else:
+            super().upstream_reset(code)
+
+    def backend_hung(self) -> None:
+        """See `GrpcAttempt`."""
+        if self.branch is not None:
+            self.branch.backend_hung()
+        else:
+            super().backend_hung()
+
+    def leave_parting(self) -> None:
+        """See `GrpcAttempt`."""
+        self.call.leave_parting()
 
 
 def _may_be_error(payload: Payload) -> bool:

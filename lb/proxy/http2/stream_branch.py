@@ -1,18 +1,20 @@
-"""One of several upstream streams that serve one stream of a client. See `stream_merge`."""
+"""What one of several backends is asked, and answers, of one stream of a client. See
+`stream_merge`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from lb.domain.backend import AppProtocol, Backend
+from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.kserve.errors import GRPC_STATUSES, meaning
 from lb.kserve.gate import ERROR_TAG
 from lb.kserve.stream_answers import ANSWER_HEAD_BYTES, error_text
 from lb.kserve.stream_debts import Debts, StreamMessage
-from lb.proxy.exchange import Exchange, Loss, Particulars
+from lb.proxy.exchange import Exchange
 from lb.proxy.failure import upstream_detail
+from lb.proxy.http2.stream_answer import StreamAttempt
 from lb.proxy.http2.stream_pipes import Share, move_queue, move_retained
 from lb.proxy.http2.stream_work import Underway, Work
 from lb.wire.grpc.cutter import MessageCutter
@@ -23,31 +25,27 @@ from lb.wire.http2.frames import ErrorCode, StreamError, window_update
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
-    from lb.proxy.http2.client import ClientLink
-    from lb.proxy.http2.hedge import HedgeCall
+    from lb.proxy.http2.stream_call import StreamCall
     from lb.proxy.http2.stream_merge import StreamMerge
-    from lb.proxy.http2.stream_way import RoutedStream
 
 _SAME_AGAIN: Final = frozenset({Outcome.REFUSED, Outcome.STALE})
 """What a fresh connection to the same backend mends, also for sequences."""
 _MAX_EARLY_HEADS: Final = 10
 
-UpstreamCall: TypeAlias = "Call | Branch | HedgeCall"
-"""What has a stream on a backend's connection."""
-
 
 class Branch(Exchange):
-    """An upstream stream. Towards its connection it is a call; as an `Exchange` it is one attempt.
+    """The part of a stream that one backend serves; it has attempts as a request has.
 
     What it has got of answers waits in `response` until `StreamMerge` takes it. Without a backend
     it holds errors of our own.
     """
 
     __slots__ = (
-        "begun", "cutter", "debts", "early_heads", "has_steps", "head", "is_leaving", "is_movable",
-        "merge", "opened_at", "relay", "request", "response", "runs_once", "server", "upstream",
+        "cutter", "debts", "early_heads", "has_steps", "is_leaving", "is_movable", "merge",
+        "relay", "request", "response", "runs_once",
     )  # fmt: skip
+
+    attempt: StreamAttempt | None
 
     def __init__(self, merge: StreamMerge) -> None:
         call = merge.call
@@ -55,13 +53,7 @@ class Branch(Exchange):
         self.model = call.model
         self.merge = merge
         self.relay = call.relay
-        self.server = call.server
-        self.head = call.head
-        self.upstream: ClientLink | None = None
-        self.begun = False
-        """The head of its response has come."""
         self.early_heads = 0
-        self.opened_at = 0.0
         self.is_movable = True
         """Another backend can serve all of its requests: they are for the same model, and belong to
         no sequence."""
@@ -89,19 +81,16 @@ class Branch(Exchange):
     def adopt(self) -> None:
         """Take over the one upstream stream that the call has had so far."""
         call = self.merge.call
-        self.backend, self.port, self.attempt_at = call.backend, call.port, call.attempt_at
+        attempt = call.attempt
+        assert attempt is not None
+        attempt.exchange = attempt.branch = self
+        self.attempt, self.backend = attempt, call.backend
         self.attempts = call.attempts
         # As near as makes no difference: the message under way goes elsewhere.
         self.bytes_in, self.bytes_out = call.bytes_in, call.bytes_out
-        call.port = None
-        self.begun, self.opened_at = call.begun, call.opened_at
         self.is_movable, self.runs_once = call.is_stateless, call.runs_once
         self.has_steps = call.has_steps
-        self.tried = call.tried
-        loss: Loss | None = getattr(call, "loss", None)
-        if loss is not None:
-            self.loss = loss
-        self.upstream, call.upstream = call.upstream, None
+        self.tried, self.loss = call.tried, call.loss
         whole, request = call.request, self.request
         request.sink, request.sink_id, request.credit = whole.sink, whole.sink_id, whole.credit
         whole.sink = None
@@ -109,40 +98,37 @@ class Branch(Exchange):
         move_retained(whole, request)
         request.replayed, whole.replayed = whole.replayed, 0
         self.response = self.merge.inbound
-        self.response.owner = self
+        attempt.request, attempt.response = request, self.response
         self._couple()
-        upstream = self.upstream
-        if upstream is None:
-            assert self.backend is not None
-            self.relay.pool(self.backend).start(self)  # it waited for a connection
-        elif whole in upstream.waiting:
-            del upstream.waiting[whole]
-            upstream.waiting[request] = None
+        link = attempt.link
+        if link is None:
+            self.relay.pool(attempt.backend).start(attempt)  # it waited for a connection
+        elif whole in link.waiting:
+            del link.waiting[whole]
+            link.waiting[request] = None
+
+    @property
+    def begun(self) -> bool:
+        """The head of its response has come."""
+        return self.attempt is not None and self.attempt.begun
 
     # Accounts of single requests
 
     @property
     def _underway(self) -> Underway | None:
         """Requests without an answer, as long as answers can be told apart by their number."""
-        particulars = self.particulars
-        found = particulars.underway if particulars is not None else None
+        found = self.attempt.underway if self.attempt is not None else None
         return found if isinstance(found, Underway) else None
 
-    def keep_accounts(self, underway: Underway | None = None) -> None:
-        """Of all requests from the first one on."""
-        self.particulars = particulars = Particulars()
-        particulars.underway = underway or Underway(self.relay.dispatcher.queue)
-
-    def take_accounts(self, call: RoutedStream) -> None:
+    def take_accounts(self, call: StreamCall) -> None:
         """Go on with those of the one upstream stream that the call has had so far."""
-        underway = None
-        particulars = call.particulars
-        if particulars is not None and isinstance(particulars.underway, Underway):
-            underway, particulars.underway = particulars.underway, None
-        if underway is None:
+        attempt = call.attempt
+        assert attempt is not None
+        underway = attempt.underway
+        if not isinstance(underway, Underway):
             underway = Underway(self.relay.dispatcher.queue, len(self.debts.counted))
         underway.follow(call.mask.cutter())
-        self.keep_accounts(underway)
+        attempt.underway = underway
 
     def account(self, message: StreamMessage, work: Work | None, backend: Backend) -> None:
         """A request goes here."""
@@ -156,14 +142,23 @@ class Branch(Exchange):
 
     def _keep_no_accounts(self) -> None:
         underway = self._underway
-        if underway is not None and self.particulars is not None:
+        if underway is not None and self.attempt is not None:
             underway.close(self.relay.now)
-            self.particulars.underway = None
+            self.attempt.underway = None
 
-    def open(self, backend: Backend) -> None:
-        """Start the stream at a backend. A message follows at once."""
-        self.relay.dispatcher.start(self, backend, self.relay.now)
-        self.relay.pool(backend).start(self)
+    def begin(self, backend: Backend) -> None:
+        """Begin an attempt. What it is asked waits until it is opened."""
+        self.relay.dispatcher.begin_attempt(self, branch_attempt, backend, self.relay.now)
+
+    def keep_accounts(self) -> None:
+        """Of all requests from the first one on."""
+        if self.attempt is not None:
+            self.attempt.underway = Underway(self.relay.dispatcher.queue)
+
+    def open(self) -> None:
+        """Start the stream at its backend. A message follows at once."""
+        assert self.attempt is not None
+        self.relay.pool(self.attempt.backend).start(self.attempt)
 
     # The client's side
 
@@ -213,12 +208,13 @@ class Branch(Exchange):
         elif head.status < 200:
             self._early_head(head, end_stream)
             return
-        elif head.status != 200 and not end_stream:
-            raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status}")
+        elif not head.is_answer or (head.status != 200 and not end_stream):
+            raise StreamError(ErrorCode.PROTOCOL_ERROR, f"HTTP status {head.status} without gRPC")
         else:
             if end_stream and head.grpc_status in GRPC_STATUSES and self._is_refused(head):
                 return
-            self.begun = True
+            assert self.attempt is not None
+            self.attempt.begun = True
             self.status = head.status
             self.request.drop_retained()
         if not end_stream:
@@ -249,23 +245,13 @@ class Branch(Exchange):
         if self.early_heads > _MAX_EARLY_HEADS:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "too many informational responses")
 
-    def end_whole(
-        self, head: ResponseHead, payload: bytes, size: int, trailers: ResponseHead
-    ) -> bool:
-        """See `Call`: there is more to do than a write."""
-        return False
-
-    def passes(self, _pipe: Pipe[Any]) -> bool:
-        """See `Call`: all of it is looked at."""
-        return False
-
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the response arrived."""
         if not self.begun:
-            upstream = self.upstream
-            if upstream is not None:
+            link = self.attempt.link if self.attempt is not None else None
+            if link is not None:
                 error = StreamError(ErrorCode.PROTOCOL_ERROR, "DATA before the head of a response")
-                upstream.on_stream_error(self.request.sink_id, error)
+                link.on_stream_error(self.request.sink_id, error)
             return
         self.bytes_out += len(payload)
         underway = self._underway
@@ -282,11 +268,11 @@ class Branch(Exchange):
     def _answered(self, status: int) -> None:
         """The backend's part is over."""
         self.response.ended = True
-        port = self.port
-        if port is not None:
-            port.bytes_sent += self.bytes_in
-            port.bytes_received += self.bytes_out
-        self.relay.dispatcher.attempt_ended(self, Outcome.ANSWERED, status, self.relay.now)
+        attempt = self.attempt
+        assert attempt is not None
+        attempt.port.bytes_sent += self.bytes_in
+        attempt.port.bytes_received += self.bytes_out
+        self.relay.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, status, self.relay.now)
         request = self.request
         self.detach(None if request.finished else ErrorCode.NO_ERROR)
         self._drop_request()
@@ -310,7 +296,7 @@ class Branch(Exchange):
     def backend_hung(self) -> None:
         """The backend is silent: go elsewhere, if that is allowed and there is somebody. What has
         begun waits, since the client may have seen some of it."""
-        if self.begun or self.finished or self.port is None:
+        if self.begun or self.finished or not self.is_under_way:
             return
         outcome = Outcome.CONNECT_TIMEOUT if self.request.sink is None else Outcome.STALLED
         if self._may_go(outcome):
@@ -342,19 +328,16 @@ class Branch(Exchange):
         debts = self.debts
         return self.is_leaving and not (debts.counted or debts.is_unknown or debts.sequences)
 
-    def leave_parting(self) -> None:
-        """See `Call`."""
-        self.merge.call.leave_parting()
-
     # Another attempt
 
     def _goes_again(self, outcome: Outcome) -> bool:
         """End the attempt, and begin another one if that may be."""
-        if self.upstream is not None:
-            self.upstream.forget(self.request)
-            self.upstream = None
+        attempt = self.attempt
+        if attempt is not None and attempt.link is not None:
+            attempt.link.forget(self.request)
+            attempt.link = None
         if not self._may_go(outcome):
-            self.relay.dispatcher.attempt_ended(self, outcome)
+            self.relay.dispatcher.stop(self, outcome)
             return False
         self._go(outcome)
         return True
@@ -369,7 +352,7 @@ class Branch(Exchange):
 
     def _go(self, outcome: Outcome) -> None:
         dispatcher = self.relay.dispatcher
-        dispatcher.attempt_ended(self, outcome)
+        dispatcher.stop(self, outcome)
         request = self.request
         if request.sink is not None and not request.rewind():
             return  # the call had to give way
@@ -378,20 +361,21 @@ class Branch(Exchange):
             self.merge.set_aside(self)
             dispatcher.go_again(self, outcome, self._place)
         elif self.backend is not None:
-            self.open(self.backend)
+            self.begin(self.backend)
+            self.open()
 
     def _place(self) -> None:
         relay = self.relay
         relay.now = relay.clock()
         try:
-            backend = relay.dispatcher.place(self, relay.now)
+            attempt = relay.dispatcher.place(self, branch_attempt, relay.now)
         except RequestRefused as refusal:
             self._drop_request()
             self.merge.branch_lost(self, Outcome.CANCELLED, refusal.detail, refusal.reason)
             return
-        assert backend is not None  # streams do not wait
-        self.merge.placed(self, backend)
-        relay.pool(backend).start(self)
+        assert attempt is not None  # streams do not wait
+        self.merge.placed(self, attempt.backend)
+        relay.pool(attempt.backend).start(attempt)
 
     def pipe_finished(self, pipe: Pipe[Any]) -> None:
         """END_STREAM went out: nothing depends on it."""
@@ -426,23 +410,20 @@ class Branch(Exchange):
         if is_start and len(piece) > PREFIX_SIZE and piece[PREFIX_SIZE] == ERROR_TAG:
             # Only what is certain counts: of good answers nobody is told.
             text = "" if piece[0] else error_text(bytes(piece))
-            self.relay.dispatcher.answered_with_error(self, GrpcStatus.UNAVAILABLE, text)
+            if self.attempt is not None:
+                dispatcher = self.relay.dispatcher
+                dispatcher.answered_with_error(self.attempt, GrpcStatus.UNAVAILABLE, text)
         increment = response.went_out(len(piece))
-        if increment and self.upstream is not None:
-            self.upstream.out.append(window_update(response.source_id, increment))
-            self.upstream.mark()
+        link = self.attempt.link if self.attempt is not None else None
+        if increment and link is not None:
+            link.out.append(window_update(response.source_id, increment))
+            link.mark()
         return piece
 
     def detach(self, code: ErrorCode | None) -> None:
         """Leave the backend's connection, resetting the stream there."""
-        upstream, self.upstream = self.upstream, None
-        if upstream is None:
-            return
-        stream_id = self.request.sink_id
-        upstream.forget(self.request)
-        if code is not None and upstream.transport is not None:
-            upstream.reset(stream_id, code)
-        upstream.close_stream(stream_id)
+        if self.attempt is not None:
+            self.attempt.detach(code)
 
     def _drop_request(self) -> None:
         """The backend takes no more: what waits for it is dropped."""
@@ -457,7 +438,7 @@ class Branch(Exchange):
     def leave(self, outcome: Outcome) -> None:
         """The call is over, or everything of this branch was said."""
         self.detach(ErrorCode.CANCEL)
-        self.relay.dispatcher.attempt_ended(self, outcome)
+        self.relay.dispatcher.stop(self, outcome)
         self._keep_no_accounts()  # it may never have begun
         self.finished = True
         self.request.clear()
@@ -465,3 +446,11 @@ class Branch(Exchange):
         self.debts.close()
         self.request.owner = self.response.owner = None
         self.response.opposite = self.relay.no_pipe
+
+
+def branch_attempt(branch: Branch, backend: Backend, port: Port, began_at: float) -> StreamAttempt:
+    """An attempt whose answers are merged with those of others."""
+    attempt = StreamAttempt(branch.merge.call, backend, port, began_at)
+    attempt.exchange = attempt.branch = branch
+    attempt.request, attempt.response = branch.request, branch.response
+    return attempt

@@ -17,6 +17,7 @@ from lb.kserve.stream_debts import Debts, Due, StreamMessage
 from lb.proxy.exchange import Particulars
 from lb.proxy.http2.look import LOOK_BYTES, Inspected
 from lb.proxy.http2.replies import trailers_only
+from lb.proxy.http2.stream_answer import StreamAttempt
 from lb.proxy.http2.stream_count import COUNT_EVERY, CountedStream
 from lb.proxy.http2.stream_merge import StreamMerge
 from lb.proxy.http2.stream_message import SEQUENCE_ID, is_plain, read_message
@@ -61,6 +62,8 @@ class StreamCall(CountedStream):
         "_known", "_known_stop", "_look_at", "_needs_no_look", "_target",
     )  # fmt: skip
 
+    attempt: StreamAttempt | None
+
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
@@ -102,10 +105,11 @@ class StreamCall(CountedStream):
         the last one did, and `request_data` is to take it."""
         # HOT PATH (benchmarks/bench_stream_relay.py). `request_data` for what nearly always
         # comes, in two calls instead of four, with the header of the last frame.
-        upstream = self.upstream
+        request = self.request
+        link = request.sink
         if (
             not self._between
-            or upstream is None
+            or link is None
             or self._snapshot is not self._pool.current
             or not (
                 (size == self._known_size and payload.startswith(self._known))
@@ -114,11 +118,10 @@ class StreamCall(CountedStream):
             or not (self._needs_no_look or SEQUENCE_ID not in payload)
         ):
             return False
-        request = self.request
         if size != self._header_size:
             self._header = pack_header(size << 8, 0, request.sink_id)
             self._header_size = size
-        if not upstream.send_small(request, payload, self._header, size):
+        if not link.send_small(request, payload, self._header, size):
             return False
         self.bytes_in += size
         if self._counts:
@@ -162,7 +165,7 @@ class StreamCall(CountedStream):
         request = self.request
         if self._is_answered:
             request.ended = request.ended or bool(end_stream)
-            self._drop_upload(len(payload))
+            self.drop_upload(len(payload))
             return
         if self._is_waiting:
             if not self._hold(payload):
@@ -383,7 +386,7 @@ class StreamCall(CountedStream):
         for piece in pieces:
             branch.send(piece)
         if is_new and not self.finished:
-            branch.open(backend)
+            branch.open()
 
     def _begin(
         self, message: StreamMessage, pieces: tuple[Payload, ...], backend: Backend | None
@@ -398,8 +401,10 @@ class StreamCall(CountedStream):
             particulars = self.particulars = Particulars()
             particulars.version, particulars.regions = message.version, message.regions
         if backend is None:
-            backend = relay.dispatcher.place(self, relay.now) if not self._is_waiting else None
-            if backend is None:
+            attempt = None
+            if not self._is_waiting:
+                attempt = relay.dispatcher.place(self, StreamAttempt, relay.now)
+            if attempt is None:
                 for piece in pieces:
                     if not self.request.push(piece):
                         break  # it had to give way
@@ -407,7 +412,7 @@ class StreamCall(CountedStream):
         elif relay.ledger.is_short:
             raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
         else:
-            relay.dispatcher.start(self, backend, relay.now)
+            attempt = relay.dispatcher.begin_attempt(self, StreamAttempt, backend, relay.now)
         if step is not None:
             self.particulars = particulars = particulars or Particulars()
             particulars.step = step
@@ -416,7 +421,7 @@ class StreamCall(CountedStream):
         for piece in pieces:
             self._send(piece)
         if not (self.finished or self.request.ended):  # else `_place` does, when all is routed
-            relay.pool(backend).start(self)
+            relay.pool(attempt.backend).start(attempt)
 
     def _note(self, message: StreamMessage) -> bool:
         """A message goes to the one backend. False when the call had to give way."""
@@ -457,14 +462,15 @@ class StreamCall(CountedStream):
 
     def _fan_out(self) -> StreamMerge:
         """More than one upstream stream from now on."""
-        self.let_go()
+        if self.attempt is not None:
+            self.attempt.let_go()
         self._take_off_answered()
         self._snapshot = self._validity = None
         self.request.taker = self.response.taker = None
         return StreamMerge(self)
 
     def leave_parting(self) -> None:
-        """See `AttemptedCall`. What is under way there is answered; only then that ends."""
+        """See `GrpcAttempt`. What is under way there is answered; only then that ends."""
         backend = self.backend
         parting = self._pool.current.parting
         if self.finished or self.request.ended or not self._between:
@@ -473,28 +479,23 @@ class StreamCall(CountedStream):
         if not set(self.relay.dispatcher.placement(self).eligible) - parting:
             return
         if merge is None:
-            if self.upstream is None or backend is None or backend not in parting:
+            if self.request.sink is None or backend is None or backend not in parting:
                 return
             if self.has_steps and backend.open_sequences:
                 return
             merge = self._fan_out()
         merge.leave_parting()
 
-    def attempt_failed(self, outcome: Outcome, detail: str = "") -> None:
-        """See `Call`."""
-        self.forget_starts(self.debts, self.backend, outcome)
-        super().attempt_failed(outcome, detail)
-
     @property
     def may_run_twice(self) -> bool:
         """See `Exchange`: nothing was answered yet, and no message must run only once."""
         return self.merge is None and not self.runs_once
 
-    def _go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
-        """See `AttemptedCall`. What comes meanwhile is held."""
+    def go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
+        """See `Call`. What comes meanwhile is held."""
         self._is_pausing = True
         self.forget_first()
-        super()._go_again(outcome, is_unsent=is_unsent)
+        super().go_again(outcome, is_unsent=is_unsent)
 
     def _place(self) -> None:
         """Another attempt: all messages so far are routed anew."""
@@ -509,9 +510,9 @@ class StreamCall(CountedStream):
             self.fail(Reason.BAD_REQUEST, _CUT_OFF)
         elif self.merge is not None:
             self.merge.half_close(request.trailers)
-        elif self.backend is not None:
+        elif self.backend is not None and self.attempt is not None:
             # Not before: what is sent of an ended request ends the stream.
-            self.relay.pool(self.backend).start(self)
+            self.relay.pool(self.backend).start(self.attempt)
 
     def _begin_anew(self) -> tuple[Payload, ...]:
         """Forget where the messages so far went; returns them."""
@@ -532,16 +533,27 @@ class StreamCall(CountedStream):
         self._between = True
         return pieces
 
+    @property
+    def first_byte_at(self) -> float:
+        """See `RequestRecord`."""
+        begun_at = self.merge.begun_at if self.merge is not None else 0.0
+        return begun_at or super().first_byte_at
+
     # Ends
 
+    def _stop(self, outcome: Outcome) -> None:
+        """See `Call`. Attempts whose answers are merged end with the merge."""
+        if self.merge is None:
+            super()._stop(outcome)
+
     def _detach(self, code: ErrorCode | None) -> None:
-        """See `JoinedStreams`."""
+        """See `Call`."""
         super()._detach(code)
         if self.merge is not None:
             self.merge.detach(code)
 
     def _leave(self, reason: Reason | None, now: float | None = None) -> None:
-        """See `JoinedStreams`."""
+        """See `Call`."""
         self.request.taker = self.response.taker = None
         if self._head is not None:
             self._head.clear()

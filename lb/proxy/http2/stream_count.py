@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from lb.domain.schedule import Ticket
 from lb.kserve.stream_debts import ACCOUNT_BYTES
-from lb.proxy.exchange import Particulars
-from lb.proxy.http2.stream_answer import AnsweredStream
+from lb.proxy.http2.stream_answer import StreamAttempt
 from lb.proxy.http2.stream_merge import MAX_UNANSWERED
+from lb.proxy.http2.stream_way import RoutedStream
 from lb.proxy.http2.stream_work import Underway, Work
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.heads import RequestHead
@@ -30,7 +30,7 @@ COUNT_EVERY: Final = 64
 """Counted requests that are remembered before those that were answered are taken off."""
 
 
-class CountedStream(AnsweredStream):
+class CountedStream(RoutedStream):
     """A stream, and the requests of it that its one backend has not answered."""
 
     __slots__ = (
@@ -100,23 +100,21 @@ class CountedStream(AnsweredStream):
     @property
     def _underway(self) -> Underway | None:
         """The requests without an answer, where accounts are kept of some."""
-        particulars = self.particulars
-        found = particulars.underway if particulars is not None else None
+        found = self.attempt.underway if self.attempt is not None else None
         return found if isinstance(found, Underway) else None
 
     def _keep_accounts(self) -> None:
         """Of all requests from the next one on, as long as there is one backend."""
-        if self._underway is not None:
+        attempt = self.attempt
+        if self._underway is not None or not isinstance(attempt, StreamAttempt):
             return
         self._take_off_answered()
         self._reserved = 0
-        particulars = self.particulars = self.particulars or Particulars()
-        queue = self.relay.dispatcher.queue
-        particulars.underway = Underway(queue, len(self.debts.counted))
+        attempt.underway = Underway(self.relay.dispatcher.queue, len(self.debts.counted))
         self.is_timed = True
         self._count_at = -1
         if self.response.taker is not None:
-            self.response.taker = self.take_timed
+            self.response.taker = attempt.take_timed
 
     def _account(self, work: Work | None) -> None:
         """A request that has one answer goes to the backend."""
@@ -134,9 +132,9 @@ class CountedStream(AnsweredStream):
 
     def _keep_no_accounts(self) -> None:
         underway = self._underway
-        if underway is not None and self.particulars is not None:
+        if underway is not None and self.attempt is not None:
             underway.close(self.relay.now)
-            self.particulars.underway = None
+            self.attempt.underway = None
 
     def _begin_alike(self, underway: Underway) -> None:
         """A request went to the backend that began as the last one that was looked at."""
@@ -173,7 +171,7 @@ class CountedStream(AnsweredStream):
             self._snapshot = self._validity if is_sure else None
 
     def answers_came(self, *, is_good: bool) -> None:
-        """See `AnsweredStream`."""
+        """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
         if self.merge is not None:
             return
         count = self.mask.completed - self._answers

@@ -33,7 +33,7 @@ from lb.wire.http2.frames import ErrorCode, window_update
 from lb.wire.http2.heads import ResponseHead
 
 if TYPE_CHECKING:
-    from lb.proxy.http2.stream_way import RoutedStream
+    from lb.proxy.http2.stream_call import StreamCall
 
 MAX_UNANSWERED: Final = 2**16
 """Counted requests of one stream without an answer; beyond that its client does not read."""
@@ -60,10 +60,11 @@ class StreamMerge:
 
     __slots__ = (
         "_aside", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_order", "_sources",
-        "_speaker", "_status", "_trailers", "call", "inbound", "is_closing", "live", "outlet",
+        "_speaker", "_status", "_trailers", "begun_at", "call", "inbound",
+        "is_closing", "live", "outlet",
     )  # fmt: skip
 
-    def __init__(self, call: RoutedStream) -> None:
+    def __init__(self, call: StreamCall) -> None:
         self.call = call
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
@@ -86,12 +87,14 @@ class StreamMerge:
         """The last good trailers of a branch."""
         self.is_closing = False
         """No branch is left: the stream ends once all was said."""
+        self.begun_at = 0.0
+        """When its first answer came, if that was merged."""
         self._is_pumping = False
         self._is_scheduled = False
         self.inbound = call.response
         self.outlet = self._new_outlet()
         call.merge = self
-        if call.port is not None:
+        if call.is_under_way:
             self._adopt()
 
     # The change from one upstream stream to several
@@ -110,9 +113,10 @@ class StreamMerge:
                 del server.waiting[before]
                 server.waiting[outlet] = None
             increment = before.went_out(size)
-            if increment and call.upstream is not None:
-                call.upstream.out.append(window_update(before.source_id, increment))
-                call.upstream.mark()
+            link = call.attempt.link if call.attempt is not None else None
+            if increment and link is not None:
+                link.out.append(window_update(before.source_id, increment))
+                link.mark()
         before.sink = None
         call.response = outlet
         return outlet
@@ -121,7 +125,7 @@ class StreamMerge:
         call = self.call
         backend = call.backend
         assert backend is not None
-        branch = self.new_branch(backend, call.model)
+        branch = self._new_branch(backend, call.model)
         branch.debts = call.debts
         branch.cutter = call.mask.cutter()
         branch.take_accounts(call)
@@ -135,9 +139,14 @@ class StreamMerge:
 
     def new_branch(self, backend: Backend, model: bytes) -> Branch:
         """One more upstream stream, not open yet. Its first request is for `model`."""
+        branch = self._new_branch(backend, model)
+        branch.begin(backend)
+        branch.keep_accounts()
+        return branch
+
+    def _new_branch(self, backend: Backend, model: bytes) -> Branch:
         branch = self.live[backend] = Branch(self)
         branch.model = model
-        branch.keep_accounts()
         self._sources.append(branch)
         return branch
 
@@ -213,7 +222,7 @@ class StreamMerge:
         call = self.call
         call.begun = True
         call.status = 200
-        call.first_byte_at = call.relay.now
+        self.begun_at = call.relay.now
         call.server.send_head(call.client_id, block, end_stream=False)
 
     def answers_went_out(self) -> None:

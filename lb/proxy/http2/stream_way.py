@@ -35,7 +35,8 @@ class RoutedStream(Call):
     """A stream of inferences: what it knows of its backends, and which of them gets a message."""
 
     __slots__ = (
-        "_first", "_work", "debts", "has_steps", "mask", "may_move", "merge", "runs_once",
+        "_first", "_work", "debts", "has_steps", "is_timed", "mask", "may_move", "merge",
+        "runs_once",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,9 @@ class RoutedStream(Call):
     ) -> None:
         super().__init__(relay, server, stream_id, head)
         self.mask = StreamMask()
+        """Of the answers, and how many have come."""
+        self.is_timed = False
+        """Somebody wants to know when answers come."""
         self.merge: StreamMerge | None = None
         """With several upstream streams."""
         self.debts = Debts(self, relay.ledger)
@@ -234,7 +238,7 @@ class RoutedStream(Call):
     def drop_upload(self, size: int) -> None:
         """Payload that nobody reads: the client may go on sending."""
         if size and not self.finished:
-            self._drop_upload(size)
+            super().drop_upload(size)
 
     def answers_went_out(self) -> None:
         """Nothing waits for the client any more: it may get more."""

@@ -22,8 +22,11 @@ CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
 """In place of a length: the body ends with the connection."""
 LAST_CHUNK: Final = b"0\r\n\r\n"
-_FEW: Final = 16
+FEW: Final = 16
 """Slices of one read that are written as they are; more are joined first."""
+PIECES_AT_ONCE: Final = 512
+"""Slices that one call of `decode` gives at most unless told otherwise. A chunk takes a microsecond
+or two, and one read may bring 40,000 of them."""
 VIEW_BYTES: Final = 4096
 """From this size on a slice is a view: the view object costs as much as copying this much."""
 
@@ -57,11 +60,12 @@ class BodyDecoder(Protocol):
     ended: bool
     """All of the body was seen."""
 
-    def decode(self, data: bytes, at: int, out: list[Payload]) -> int:
-        """Append the payload in `data` from offset `at` to `out`.
+    def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
+        """Append the payload in `data` from offset `at` to `out`, as far as that is `most` slices.
 
         Returns:
-            The offset behind what belongs to the body.
+            The offset behind what was decoded. Where that is not the end of `data` and the body
+            has not ended, there is more to decode.
 
         Raises:
             MessageError: the framing is broken. What was appended before that is payload.
@@ -78,7 +82,7 @@ class LengthDecoder:
         self.remaining = length
         self.ended = length == 0
 
-    def decode(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
         """See `BodyDecoder`."""
         end = len(data)
         stop = at + self.remaining
@@ -101,7 +105,7 @@ class CloseDecoder:
     def __init__(self) -> None:
         self.ended = False
 
-    def decode(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
         """See `BodyDecoder`."""
         out.append(part(data, at, len(data)))
         return len(data)
@@ -130,11 +134,11 @@ class ChunkedDecoder:
         self._last_size = 0
         """Bytes of that read."""
 
-    def decode(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def decode(self, data: bytes, at: int, out: list[Payload], most: int = PIECES_AT_ONCE) -> int:
         """See `BodyDecoder`."""
         end = len(data)
-        while at < end and not self.ended:
-            at = self._read(self, data, at, out)
+        while at < end and not self.ended and len(out) < most:
+            at = self._read(self, data, at, out, most)
         return at
 
     def start_of_only(self, data: bytes) -> int:
@@ -167,14 +171,14 @@ class ChunkedDecoder:
 
     def size_of_lines(self, data: bytes) -> int:
         """How much payload is in `data`, if that is whole chunks that end a line each, and nothing
-        else; there is nothing to decode then. 0 where it is anything else.
+        else; there is nothing to decode then. 0 where it is anything else, or very many chunks.
         """
         # HOT PATH (benchmarks/bench_http1_relay.py). Several events that came in one read.
         if self._read is not _READ_SIZE or self._line:
             return 0
         at = payload = 0
         end = len(data)
-        while at < end:
+        for _ in range(PIECES_AT_ONCE):
             match = _ONE_SIZE.match(data, at)
             if match is None:
                 return 0
@@ -184,16 +188,20 @@ class ChunkedDecoder:
                 return 0
             payload += size
             at = stop + 2
-        return payload
+            if at == end:
+                return payload
+        return 0
 
-    def _read_size(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def _read_size(self, data: bytes, at: int, out: list[Payload], most: int) -> int:
         # HOT PATH (benchmarks/bench_http1_body.py). Whole chunks are taken in a loop of its own
         # instead of by one state each. Reference: tests/reference/http1_chunked.py.
         if self._line:
             return self._resume_size(data, at)
         end = len(data)
         match_line = _SIZE_LINE.match
-        while at < end:
+        for _ in range(most - len(out)):
+            if at >= end:
+                break
             match = match_line(data, at)
             if match is None:
                 return self._begin_line(data[at:], end)
@@ -231,7 +239,7 @@ class ChunkedDecoder:
         self._read = ChunkedDecoder._read_data if self._remaining else ChunkedDecoder._read_trailers
         return at + match.end() - had
 
-    def _read_data(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def _read_data(self, data: bytes, at: int, out: list[Payload], _most: int) -> int:
         stop = min(at + self._remaining, len(data))
         self._remaining -= stop - at
         out.append(part(data, at, stop))
@@ -239,7 +247,7 @@ class ChunkedDecoder:
             self._read = ChunkedDecoder._read_data_end
         return stop
 
-    def _read_data_end(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def _read_data_end(self, data: bytes, at: int, out: list[Payload], _most: int) -> int:
         line = self._line + data[at : at + 2 - len(self._line)]
         if not CRLF.startswith(line):
             raise MessageError(400, "chunk is longer than its size")
@@ -250,7 +258,7 @@ class ChunkedDecoder:
             self._read = ChunkedDecoder._read_size
         return at
 
-    def _read_trailers(self, data: bytes, at: int, out: list[Payload]) -> int:
+    def _read_trailers(self, data: bytes, at: int, out: list[Payload], _most: int) -> int:
         had = len(self._line)
         text = self._line + data[at : at + TRAILER_BYTES + 3 - had]
         if text.startswith(CRLF):
@@ -276,14 +284,14 @@ class ChunkedDecoder:
         return end
 
 
-_Step: TypeAlias = Callable[[ChunkedDecoder, bytes, int, list[Payload]], int]
+_Step: TypeAlias = Callable[[ChunkedDecoder, bytes, int, list[Payload], int], int]
 """What reads next: a function, not a bound method, which would tie the decoder to itself."""
 _READ_SIZE: Final[_Step] = ChunkedDecoder._read_size
 
 
 def few(pieces: list[Payload]) -> list[Payload]:
     """The same payload in few pieces: a body in crumbs must not cost an object per byte."""
-    return pieces if len(pieces) <= _FEW else [b"".join(pieces)]
+    return pieces if len(pieces) <= FEW else [b"".join(pieces)]
 
 
 def make_decoder(length: int) -> LengthDecoder | ChunkedDecoder | CloseDecoder:

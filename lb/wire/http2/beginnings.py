@@ -21,7 +21,15 @@ from lb.wire.http2.fields import (
     read_string,
 )
 from lb.wire.http2.frames import Http2Error, StreamError
-from lb.wire.http2.heads import TE_TRAILERS, RequestHead, build_request, is_grpc_type
+from lb.wire.http2.heads import (
+    BAD_BINARY,
+    BAD_TIMEOUT,
+    TE_TRAILERS,
+    RequestHead,
+    build_request,
+    is_base64,
+    is_grpc_type,
+)
 
 _ENTRIES: Final = 256
 """Beginnings that are remembered, and names of fields."""
@@ -30,7 +38,7 @@ _NAME_BYTES: Final = 64
 _SEEN_ONCE: Final = 8192
 """Blocks that are remembered to have come once."""
 _IN_REST: Final = frozenset({
-    f.OTHER, f.GRPC_TIMEOUT, f.REQUEST_ID, f.CONTENT_TYPE, f.TE, f.HOPS,
+    f.OTHER, f.GRPC_TIMEOUT, f.REQUEST_ID, f.CONTENT_TYPE, f.TE, f.HOPS, f.BINARY,
 })  # fmt: skip
 """Kinds of fields that may stand behind a beginning."""
 
@@ -223,13 +231,17 @@ def _take(head: RequestHead, kind: int, value: bytes) -> bool:
     """Take in a field of the kinds that mean something. False where the reference has to tell."""
     if kind == f.GRPC_TIMEOUT:
         head.timeout_s = timeout_s = parse_timeout(value)
-        head.timeout_bad = timeout_s is None
+        if timeout_s is None:
+            head.unusable = BAD_TIMEOUT
     elif kind == f.REQUEST_ID:
         head.request_id = value
     elif kind == f.CONTENT_TYPE:
         head.is_grpc = is_grpc_type(value)
     elif kind == f.HOPS:
         head.hops += value + b","
+    elif kind == f.BINARY:
+        if is_base64(value) is None:
+            head.unusable = BAD_BINARY
     else:
         return value == b"trailers"
     return True

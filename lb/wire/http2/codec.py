@@ -49,8 +49,8 @@ class Http2Codec(Endpoint):
         "_block", "_block_end", "_block_frames", "_block_id", "_credited_in", "_header_limit",
         "_postponed", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail", "acked",
         "blocks", "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
-        "has_more", "inspected", "last_peer_id", "owed", "peer_frame_size", "peer_max_streams",
-        "peer_ready", "peer_window",
+        "has_more", "inspected", "last_peer_id", "left", "owed", "peer_frame_size",
+        "peer_max_streams", "peer_ready", "peer_window",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,8 @@ class Http2Codec(Endpoint):
         """Frames that one `receive` handles; 512 bytes of a header block count like a frame."""
         self.inspected = 0
         """What inspecting payload cost since the last frame, counted in frames."""
+        self.left = self.frames_at_once
+        """How many frames more the last `receive` would have handled."""
         self.has_more = False
         """The last `receive` came to that limit: call it again, with nothing or with more."""
         self.last_peer_id = 0
@@ -203,8 +205,11 @@ class Http2Codec(Endpoint):
                 left -= (after - pos) >> _HEAD_UNIT
             pos = after
         # Also with nothing left: otherwise the loop reads on, up to 32 times in one turn.
-        self.has_more = left <= self.inspected
-        self.inspected = 0
+        if self.inspected:
+            left -= self.inspected
+            self.inspected = 0
+        self.left = left
+        self.has_more = left <= 0
         if pos < size:
             self._tail = data[pos:]
             if pos + 9 <= size and data[pos + 3] == fr.HEADERS and not self.has_more:
@@ -213,6 +218,11 @@ class Http2Codec(Endpoint):
             self.out.append(fr.window_update(0, self.owed))
             self._credited_in += self.owed
             self.owed = 0
+
+    def keep_read(self, data: bytes) -> None:
+        """Have bytes that were read handled by the next `receive`, before those that it is given:
+        there is no time for them now."""
+        self._tail += data
 
     def postpone(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Have payload that `on_data` was given come again in the next `receive`, before

@@ -44,6 +44,8 @@ DROPPED: Final = 16
 GRPC_MESSAGE: Final = 17
 HOPS: Final = 18
 """The hop marker, see `lb.wire.hops`."""
+BINARY: Final = 19
+"""Metadata whose value gRPC has in base64: its name says so."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -102,8 +104,11 @@ class Field:
             self.kind = MALFORMED
         else:
             kind = _KINDS.get(name, OTHER)
-            if kind == OTHER and name.startswith(b":"):
-                kind = UNKNOWN_PSEUDO
+            if kind == OTHER:
+                if name.startswith(b":"):
+                    kind = UNKNOWN_PSEUDO
+                elif name[-4:] == b"-bin":
+                    kind = BINARY
             elif kind == PATH and not value.isascii() and _PATH.fullmatch(value) is not None:
                 self.value = escaped(value)
                 self.sent = encode_field(name, self.value, never_indexed=never_indexed)

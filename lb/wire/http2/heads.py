@@ -16,6 +16,12 @@ from lb.wire.http2 import fields as f
 from lb.wire.http2.fields import Field, encode_field, passed_on
 from lb.wire.http2.frames import ErrorCode, Malformed
 
+is_base64: Final = re.compile(rb"[0-9A-Za-z+/]*=*(?:[ \t]*,[ \t]*[0-9A-Za-z+/]*=*)*").fullmatch
+"""What the value of a `-bin` field can be by "gRPC over HTTP2": values in base64, padded or not,
+with commas between them; None for anything else. Servers may take less."""
+GRPC_TYPE: Final = b"application/grpc"
+BAD_BINARY: Final = "malformed binary metadata: a field ending in -bin is not base64"
+BAD_TIMEOUT: Final = "malformed grpc-timeout"
 _CONTENT_LENGTH: Final = re.compile(rb"[0-9]{1,19}")
 _STATUS: Final = re.compile(rb"[1-5][0-9][0-9]")
 _STATUSES: Final = {b"%d" % status: int(status) for status in GrpcStatus}
@@ -45,7 +51,7 @@ class RequestHead:
     __slots__ = (
         "authority", "block", "cacheable", "claim", "content_length", "count", "fault", "handler",
         "hops", "is_grpc", "is_plain", "loop", "method", "noted", "passed", "path", "request_id",
-        "route", "size", "timeout_bad", "timeout_s",
+        "route", "size", "timeout_s", "unusable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,7 +62,8 @@ class RequestHead:
         self.content_length = NO_LENGTH
         self.is_grpc = False
         self.timeout_s: float | None = None
-        self.timeout_bad = False
+        self.unusable = ""
+        """Why no gRPC server could make anything of it; empty for all others."""
         self.size = 0
         """Decoded size as RFC 9113 10.5.1 counts it, in bytes."""
         self.count = 0
@@ -93,7 +100,7 @@ class RequestHead:
         head.content_length = self.content_length
         head.is_grpc = self.is_grpc
         head.timeout_s = self.timeout_s
-        head.timeout_bad = self.timeout_bad
+        head.unusable = self.unusable
         head.size = self.size
         head.count = self.count
         head.fault = self.fault
@@ -106,7 +113,8 @@ class ResponseHead:
     """The head of a response, or its trailers."""
 
     __slots__ = (
-        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "size", "status",
+        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "is_answer", "size",
+        "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -118,6 +126,9 @@ class ResponseHead:
         self.grpc_status = NO_STATUS
         self.status = 0
         """0 for trailers."""
+        self.is_answer = False
+        """It begins the answer of something that speaks gRPC, or an HTTP error: not so trailers,
+        informational responses, and pages that something else has served with status 200."""
         self.size = 0
 
 
@@ -268,7 +279,7 @@ def _take_te(head: RequestHead, value: bytes) -> None:
 
 def is_grpc_type(value: bytes) -> bool:
     """Whether a `content-type` is that of gRPC."""
-    return value.startswith(b"application/grpc") and value[16:17] in (b"", b"+", b";")
+    return value.startswith(GRPC_TYPE) and value[16:17] in (b"", b"+", b";")
 
 
 def _take_content_type(head: RequestHead, value: bytes) -> None:
@@ -281,7 +292,13 @@ def _take_content_length(head: RequestHead, value: bytes) -> None:
 
 def _take_timeout(head: RequestHead, value: bytes) -> None:
     head.timeout_s = parse_timeout(value)
-    head.timeout_bad = head.timeout_s is None
+    if head.timeout_s is None:
+        head.unusable = BAD_TIMEOUT
+
+
+def _take_binary(head: RequestHead, value: bytes) -> None:
+    if is_base64(value) is None:
+        head.unusable = BAD_BINARY
 
 
 def _take_request_id(head: RequestHead, value: bytes) -> None:
@@ -304,6 +321,7 @@ _TAKERS: Final[dict[int, Callable[[RequestHead, bytes], None]]] = {
     f.GRPC_TIMEOUT: _take_timeout,
     f.REQUEST_ID: _take_request_id,
     f.HOPS: _take_hops,
+    f.BINARY: _take_binary,
 }
 
 
@@ -340,12 +358,19 @@ def build_response(
     head.block = block
     head.size = size
     head.cacheable = cacheable
+    foreign = False
     for field in fields:
-        kind, value = field.kind, field.value
+        kind = field.kind
+        if not kind:
+            continue
+        value = field.value
         if kind == f.STATUS:
             if _STATUS.fullmatch(value) is None:
                 raise _malformed("bad :status")
-            head.status = int(value)
+            head.status = status = int(value)
+            head.is_answer = status >= 200
+        elif kind == f.CONTENT_TYPE:
+            foreign = value != GRPC_TYPE and not is_grpc_type(value)
         elif kind == f.GRPC_STATUS:
             head.grpc_status = _STATUSES.get(value, int(GrpcStatus.UNKNOWN))
         elif kind == f.CONTENT_LENGTH:
@@ -354,6 +379,8 @@ def build_response(
             head.grpc_message = value
             if hide(value) != value:
                 head.block = _with_shown_message(fields, hide)
+    if foreign and head.status == 200 and head.grpc_status == NO_STATUS:
+        head.is_answer = False
     return head
 
 

@@ -27,7 +27,7 @@ def _decode(pieces: list[bytes]) -> tuple[bytes, bytes, int] | str | None:
         if decoder.ended:
             break
         try:
-            used += decoder.decode(piece, 0, out)
+            used += decoder.decode(piece, 0, out, len(out) + len(piece))
         except MessageError as error:
             assert error.status in (400, 431)
             return "illegal"
@@ -76,7 +76,7 @@ def _check_length(data: bytes) -> None:
         used = 0
         for piece in pieces:
             if not decoder.ended:
-                used += decoder.decode(piece, 0, out)
+                used += decoder.decode(piece, 0, out, len(out) + len(piece))
         return b"".join(out), decoder.ended, used
 
     wanted = (wire[:length], len(wire) >= length, min(length, len(wire)))

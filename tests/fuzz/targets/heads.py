@@ -66,7 +66,8 @@ class _Reader:
                 return b""
             data = self._collector.rest
             self._begin(head)
-        data = data[self._decoder.decode(data, 0, self.pieces) :] if data else data
+        most = len(self.pieces) + len(data)
+        data = data[self._decoder.decode(data, 0, self.pieces, most) :] if data else data
         if self._decoder.ended:
             self._complete()
         return data

@@ -113,6 +113,23 @@ def test_triton_lb_and_triton_lb_compiled_are_judged_side_by_side() -> None:
     assert "| 0.80 (0.30) | 4.00 (1.50) |" in page
 
 
+def test_builds_of_another_commit_are_compared_with_the_same_build_of_ours() -> None:
+    names = ["triton-lb", "triton-lb-compiled", "triton-lb@base", "triton-lb-compiled@base"]
+    row = {
+        name: Result([_sample(cpu_us)])
+        for name, cpu_us in zip(names, (40.0, 15.0, 50.0, 12.0), strict=True)
+    }
+    results = {"http-small-16": row}
+    against = dict(zip(names[:2], names[2:], strict=True))
+    plan = Plan(select(list(results)), names, 3, 1.0, 2, Cores(0, 1, 1), against=against)
+    done = Report(plan, {}, results)
+    page = report.as_markdown(done, {})
+    assert "| to triton-lb@base | to triton-lb-compiled@base |" in page
+    assert "| 40.0 | 15.0 | 50.0 | 12.0 | 0.80 | 1.25 |" in page
+    (cell,) = json.loads(report.as_json(done))["cells"].values()
+    assert cell["proxies"]["triton-lb-compiled@base"]["triton_lb_to_it"] == 1.25
+
+
 def test_what_has_no_limit_shows_its_figure_alone() -> None:
     assert Verdict("", "", "haproxy", 0.4, None).text == "0.40"
     assert Verdict("", "", "haproxy", None, None).text == "not measured"

@@ -45,7 +45,7 @@ def test_files_with_backends_are_checked_as_well(
         f"OK: {file}",
         f"{bad}:1: backends[0].http: 127.0.0.1:1 is our own listener listen.http",
         f"{bad}:2: backends[1]: at least one of http and grpc is needed",
-        "/none: cannot be read: [Errno 2] No such file or directory: '/none'",
+        "/none: cannot be read: No such file or directory",
     ]
 
 
@@ -82,3 +82,33 @@ def test_values_of_the_environment_are_not_printed(
     assert capsys.readouterr().out == (
         f"{more}:1: backends[0].weight: expected a number, got '${{TOKEN}}'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff", "cannot be read: it is not UTF-8 text"),
+        (b"[", "1: not valid YAML: "),
+        (b"- {http: 'a:1', weight: x}", "1: backends[0].weight: expected a number, got 'x'"),
+    ],
+)
+def test_files_are_named_as_the_configuration_names_them(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    text: bytes | None,
+    problem: str,
+) -> None:
+    monkeypatch.setenv("SECRET", "hunter2hunter2")
+    if text is not None:
+        (tmp_path / "hunter2hunter2.yaml").write_bytes(text)
+    file = tmp_path / "lb.yaml"
+    file.write_text(
+        f"listen: {{http: '127.0.0.1:0'}}\ndiscovery: {{files: ['{tmp_path}/${{SECRET}}.yaml']}}\n"
+    )
+    assert check(str(file)) == 1
+    out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path}/${{SECRET}}.yaml:")
+    assert problem in out
+    assert "hunter2" not in out

@@ -172,15 +172,55 @@ async def test_counters_are_bounded(files: FileThread) -> None:
     assert files.stalls["(others)"] == 5
 
 
+def _refuse(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 async def test_a_thread_that_cannot_be_started_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    files = FileThread(stall_s=5.0)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _refuse)
+            first = asyncio.gather(files.run("first", lambda: 1))
+            await eventually(lambda: "no thread can be started" in caplog.text)
+        assert await first == [1], "without other work that needs a thread"
+        assert [record.message for record in caplog.records] == [
+            "no thread can be started to read files",
+            "a thread reads files again",
+        ]
+    finally:
+        await files.aclose()
+
+
+async def test_work_without_a_thread_is_given_up_in_the_end(
     files: FileThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+    done: list[int] = []
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        first = asyncio.gather(files.run("first", lambda: 1))
-        await eventually(lambda: "no thread can be started" in caplog.text)
-    assert await files.run("second", lambda: 2) == 2
-    assert await first == [1]
+        patched.setattr(threading.Thread, "start", _refuse)
+        outcomes = await asyncio.gather(
+            *(files.run(number, lambda n=number: done.append(n)) for number in range(3)),  # type: ignore[misc]
+            return_exceptions=True,
+        )
+        assert [str(each) for each in outcomes] == ["no thread can be started to read files"] * 3
+    assert len(caplog.records) == 1, "said once, however often it was tried"
+    await files.run(3, lambda: done.append(3))
+    assert done == [3]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(
+    files: FileThread, hanging: Hanging
+) -> None:
+    done: list[str] = []
+    first = asyncio.gather(files.run("a", hanging.read), return_exceptions=True)
+    await eventually(lambda: bool(hanging.asked))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await files.run("b", lambda: done.append("cancelled"))
+    await files.run("b", lambda: done.append("asked anew"))
+    assert done == ["asked anew"]
+    hanging.answers.set()
+    await first

@@ -485,6 +485,7 @@ def test_attempts_without_an_answer_are_told_of(
     parts, conduct, one = judged()
     parts.loop.advance(0.5)
     parts.dispatcher.attempt_ended(one, outcome)
+    assert not parts.dispatcher.may_retry(one, outcome, body_retained=False, response_begun=False)
     assert conduct.told == ([told] if told else [])
 
 

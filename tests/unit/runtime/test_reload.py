@@ -14,11 +14,13 @@ from aiohttp import web
 
 from lb.cli.loading import load
 from lb.runtime.change import ChangeRefused
+from lb.runtime.configuration_file import ConfigurationFile
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
-from lb.runtime.reload import ConfigurationFile, ConfigurationWatch, Reloader
+from lb.runtime.reload import ConfigurationWatch, Reloader
 from lb.runtime.wiring import Product, build
+from lb.settings.reading import Loaded
 from tests.fakes.configured import configuration_of
 
 USUAL: dict[str, Any] = {
@@ -37,12 +39,12 @@ class Running:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.write()
-        loaded = load(str(path), {})
+        file = ConfigurationFile(str(path), lambda: load(str(path), {}))
+        loaded = file.load()
         self.logs = Logs(loaded.settings)
         self.product: Product = build(loaded.settings, self.logs, loaded.digest)
         own = web.Server(_refuse)
         self.doors = Doors(self.product, Listeners(loaded.settings), {"metrics": own, "admin": own})
-        file = ConfigurationFile(str(path), lambda: load(str(path), {}))
         self.reloader = Reloader(self.product, self.doors, self.logs, file)
 
     async def open(self) -> None:
@@ -166,9 +168,11 @@ async def test_listeners_come_and_go_and_others_stay(running: Running, tmp_path:
 
 def test_the_watch_waits_until_the_file_holds_still(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("one")
+    path.write_text(yaml.safe_dump(USUAL))
     told: list[None] = []
-    watch = ConfigurationWatch(str(path), lambda: told.append(None))
+    file = ConfigurationFile(str(path), lambda: load(str(path), {}))
+    file.load()
+    watch = ConfigurationWatch(file, lambda: told.append(None))
 
     def is_told() -> bool:
         told.clear()
@@ -182,3 +186,77 @@ def test_the_watch_waits_until_the_file_holds_still(tmp_path: Path) -> None:
     assert [is_told() for _ in range(2)] == [False, False]
     path.write_text("a third")
     assert [is_told() for _ in range(3)] == [False, True, False]
+
+
+def test_the_watch_sees_a_change_since_the_file_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(USUAL))
+
+    def read() -> Loaded:
+        loaded = load(str(path), {})
+        path.write_text(yaml.safe_dump(USUAL | {"retry": {"attempts": 5}}))  # in the midst of it
+        return loaded
+
+    file = ConfigurationFile(str(path), read)
+    file.load()
+    told: list[None] = []
+    watch = ConfigurationWatch(file, lambda: told.append(None))
+    for _ in range(3):
+        watch.look()()
+    assert len(told) == 1
+
+
+def test_what_a_reload_has_read_is_not_news_to_the_watch(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(USUAL))
+    file = ConfigurationFile(str(path), lambda: load(str(path), {}))
+    file.load()
+    told: list[None] = []
+    watch = ConfigurationWatch(file, lambda: told.append(None))
+    path.write_text(yaml.safe_dump(USUAL | {"retry": {"attempts": 5}}))
+    file.load()
+    for _ in range(3):
+        watch.look()()
+    assert not told
+
+
+async def test_reloads_that_wait_to_begin_are_one(running: Running) -> None:
+    running.reloader.begun.clear()
+    running.write(retry={"attempts": 5})
+    async with asyncio.TaskGroup() as asking:
+        for _ in range(5):
+            asking.create_task(running.reloader.ask("test"))
+        await asyncio.sleep(0)
+        running.reloader.begun.set()
+    assert running.product.reloads.counts == {"applied": 1, "unchanged": 0, "refused": 0}
+
+
+async def test_nothing_is_reloaded_during_an_upgrade(running: Running) -> None:
+    running.write(retry={"attempts": 5})
+    async with asyncio.TaskGroup() as asking:
+        async with running.reloader.upgrading():
+            asking.create_task(running.reloader.ask("test"))
+            with pytest.raises(ChangeRefused, match="an upgrade is under way"):
+                await running.reloader.reload("test")
+        counts = dict(running.product.reloads.counts)
+    assert counts == {"applied": 0, "unchanged": 0, "refused": 1}
+    assert running.product.reloads.counts["applied"] == 1, "once it is clear that we go on"
+
+
+async def test_a_reload_is_passed_on_to_whoever_has_taken_over(running: Running) -> None:
+    passed_on: list[str] = []
+
+    def pass_on(why: str) -> bool:
+        passed_on.append(why)
+        return True
+
+    file = ConfigurationFile(str(running.path), lambda: load(str(running.path), {}))
+    reloader = Reloader(running.product, running.doors, running.logs, file, pass_on)
+    reloader.begun.set()
+    running.write(retry={"attempts": 5})
+    async with asyncio.TaskGroup() as asking, reloader.upgrading():
+        asking.create_task(reloader.ask("SIGHUP"))
+        await asyncio.sleep(0)
+        reloader.closed = "process 1 has taken over"
+    assert passed_on == ["SIGHUP"]
+    assert running.product.dispatcher.max_attempts != 5

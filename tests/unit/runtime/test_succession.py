@@ -19,6 +19,7 @@ from lb.runtime.predecessor import Predecessor, line
 from lb.runtime.succession import Succession
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
+from tests.fakes.gated import until
 
 CONFIG: dict[str, Any] = {
     "listen": {"http": "127.0.0.1:0"},
@@ -36,7 +37,10 @@ class Stage:
         self.old, theirs = socket.socketpair()
         self.old.sendall(line("listeners", []))
         self.stops: list[bool] = []
-        self.succession = Succession(Predecessor(theirs), self.product, self._stopped)
+        self.reloads: list[str] = []
+        self.succession = Succession(
+            Predecessor(theirs), self.product, self._stopped, reload=self.reloads.append
+        )
 
     def _stopped(self, _peer: Peer, force: bool) -> None:
         self.stops.append(force)
@@ -137,3 +141,13 @@ async def test_an_answer_is_heard_after_a_wait_for_it_was_cancelled(stage: Stage
 async def test_who_does_not_want_to_serve_says_why(stage: Stage) -> None:
     stage.succession.decline("no settings")
     assert await stage.hear() == {"failed": "no settings"}
+
+
+async def test_reloads_of_the_process_before_are_for_us(stage: Stage) -> None:
+    stage.old.sendall(line("begin"))
+    await stage.succession.take_over()
+    stage.succession.accepts()
+    stage.old.sendall(line("handed_over"))
+    await stage.succession.answer()
+    stage.old.sendall(line("reload", "SIGHUP"))
+    await until(lambda: stage.reloads == ["SIGHUP"])

@@ -16,6 +16,7 @@ from lb.runtime.logs import Logs
 from lb.runtime.peer import Peer
 from lb.runtime.pid_file import PidFileError
 from lb.runtime.predecessor import VARIABLE
+from lb.runtime.reload import Reloader
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
@@ -47,6 +48,7 @@ class Old:
         self.logs = Logs(settings)
         self.product: Product = build(settings, self.logs)
         self.doors = Doors(self.product, Listeners(settings), {})
+        self.reloader = Reloader(self.product, self.doors, self.logs, None)
         self.gave_way_to: list[int] = []
         self.stops: list[bool] = []
         self.upgraders: list[Upgrader] = []
@@ -59,7 +61,9 @@ class Old:
 
     def upgrader(self, program: str) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
-        made = Upgrader(self.product, self.doors, self._give_way, self._stopped, command)
+        made = Upgrader(
+            self.product, self.doors, self.reloader, self._give_way, self._stopped, command
+        )
         made.begun.set()
         self.upgraders.append(made)
         return made

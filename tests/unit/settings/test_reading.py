@@ -3,11 +3,13 @@
 # ruff: noqa: E501 - a case stands on one line
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lb.domain.backend import Address
 from lb.settings.model import PolicyName, Settings
-from lb.settings.problems import SettingsError
+from lb.settings.problems import SettingsError, shown
 from lb.settings.reading import read_settings
 
 LISTEN = "listen: {http: 127.0.0.1:8000, grpc: 127.0.0.1:8001}\n"
@@ -204,3 +206,32 @@ def test_an_address_from_the_command_line_keeps_the_tls_of_its_listener() -> Non
     assert http is not None
     assert str(http.address) == "127.0.0.1:7"
     assert http.tls is not None
+
+
+def test_paths_remember_what_they_were_made_of() -> None:
+    text = (
+        "listen: {http: {address: '127.0.0.1:0', tls: {certificates: "
+        "[{certificate: '/${X}/crt', key: '/${X}/key'}]}}}\n"
+        "backends: [{http: 'a:1', tls: {ca: '/${X}/ca'}}]\n"
+        "discovery: {files: ['/${X}/list']}\n"
+        "access_log: {path: '/${X}/log'}\n"
+        "access: {tokens: [{name: a, file: '/${X}/tokens'}]}\n"
+    )
+    settings = read_settings(text, {"X": "hunter2"}, lambda path: Path(path).read_text())
+    (backend,), (token,) = settings.backends, settings.access.tokens
+    listener = settings.listen.http
+    assert listener is not None
+    assert listener.tls is not None
+    assert backend.tls is not None
+    (pair,) = listener.tls.certificates
+    paths = {
+        "crt": pair.certificate,
+        "key": pair.key,
+        "ca": backend.tls.ca,
+        "list": settings.discovery.files[0],
+        "log": settings.access_log.path,
+        "tokens": token.file,
+    }
+    for name, path in paths.items():
+        assert path == f"/hunter2/{name}"
+        assert shown(path or "") == f"/${{X}}/{name}"

@@ -123,3 +123,13 @@ def test_a_broken_answer_is_an_error(data: bytes, detail: str) -> None:
     with pytest.raises(UpstreamError, match=detail) as error:
         heard(make_talk(), data)
     assert error.value.outcome is Outcome.PROTOCOL_ERROR
+
+
+def test_an_answer_in_crumbs_is_given_up() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    crumbs, pieces = b"1\r\nx\r\n" * 4000, b"200\r\n%b\r\n" % bytes(512) * 10_000
+    answer = heard(make_talk(limit=1 << 30), head, crumbs, pieces, b"0\r\n\r\n")
+    assert answer is not None
+    assert len(answer.body) == 4000 + 512 * 10_000
+    with pytest.raises(UpstreamError, match="too many chunks"):
+        heard(make_talk(limit=1 << 30), head, crumbs, crumbs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from tests.fakes.http1_sides import Sides
 
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -30,33 +32,115 @@ async def test_pipelined_requests_are_answered_some_at_a_time() -> None:
     await sides.tasks.aclose()
 
 
-async def test_after_very_many_chunks_of_a_request_others_have_their_turn() -> None:
+def most_at_once(counts: list[int]) -> int:
+    return max(after - before for before, after in itertools.pairwise([0, *counts]))
+
+
+async def test_chunks_of_a_request_are_decoded_some_at_a_time() -> None:
     sides = Sides()
-    sides.upstream()
+    _, backend = sides.upstream()
     server, client = sides.client()
     server.data_received(_CHUNKED)
-    server.data_received(_TINY * 1000)
+    server.data_received(_TINY * 40_000)
     assert not client.reading
+    exchange = server.exchange
+    decoded = [exchange.bytes_in]
+    while exchange.bytes_in < 40_000:
+        await asyncio.sleep(0)
+        decoded.append(exchange.bytes_in)
+    assert most_at_once(decoded) <= 2000
     await asyncio.sleep(0)
     assert client.reading
-    server.data_received(_TINY * 10)
-    assert client.reading
+    server.data_received(b"0\r\n\r\n")
+    assert backend.written.count(b"x") == 40_000
     client.lose()
     await sides.tasks.aclose()
 
 
-async def test_after_very_many_chunks_of_an_answer_others_have_their_turn() -> None:
+async def test_few_chunks_are_decoded_at_once() -> None:
+    sides = Sides()
+    sides.upstream()
+    server, client = sides.client()
+    server.data_received(_CHUNKED)
+    server.data_received(_TINY * 100)
+    assert client.reading
+    assert server.exchange.bytes_in == 100
+    client.lose()
+    await sides.tasks.aclose()
+
+
+@pytest.mark.parametrize("chunk", [_TINY, b"1\r\n\n\r\n"], ids=["crumbs", "lines"])
+async def test_chunks_of_an_answer_are_decoded_some_at_a_time(chunk: bytes) -> None:
     sides = Sides()
     upstream, backend = sides.upstream()
     server, client = sides.client()
     server.data_received(b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
     upstream.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    upstream.data_received(_TINY * 4000)
+    exchange = server.exchange
+    upstream.data_received(chunk * 40_000)
     assert not backend.reading
+    decoded = [exchange.bytes_out]
+    while exchange.bytes_out < 40_000:
+        await asyncio.sleep(0)
+        decoded.append(exchange.bytes_out)
+    assert most_at_once(decoded) <= 2000
     await asyncio.sleep(0)
     assert backend.reading
-    upstream.data_received(_TINY * 4000 + b"0\r\n\r\n")
-    await asyncio.sleep(0)
-    assert client.written.count(b"x") == 8000
+    upstream.data_received(b"0\r\n\r\n")
+    assert client.written.endswith(b"0\r\n\r\n")
     assert sides.is_clean()
+    await sides.tasks.aclose()
+
+
+async def test_an_answer_waits_for_a_slow_client_with_what_was_read_of_it() -> None:
+    sides = Sides()
+    upstream, backend = sides.upstream()
+    server, client = sides.client()
+    server.data_received(b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n")
+    upstream.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    upstream.data_received(_TINY * 1500)
+    server.pause_writing()
+    taken = server.exchange.bytes_out
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (server.exchange.bytes_out, backend.reading) == (taken, False)
+    server.resume_writing()
+    while not backend.reading:  # noqa: ASYNC110  # a turn of the loop each
+        await asyncio.sleep(0)
+    assert server.exchange.bytes_out == 1500
+    client.lose()
+    await sides.tasks.aclose()
+
+
+async def test_many_connections_share_what_is_done_in_one_iteration() -> None:
+    sides = Sides()
+    for _ in range(30):
+        sides.upstream()
+    clients = [sides.client(host=f"10.0.0.{at}") for at in range(30)]
+    for server, _ in clients:
+        server.data_received(_CHUNKED)
+    exchanges = [server.exchange for server, _ in clients]
+    for server, _ in clients:
+        server.data_received(_TINY * 1000)
+    decoded = [sum(exchange.bytes_in for exchange in exchanges)]
+    while decoded[-1] < 30_000:
+        await asyncio.sleep(0)
+        decoded.append(sum(exchange.bytes_in for exchange in exchanges))
+    assert most_at_once(decoded) <= 4000
+    for _, client in clients:
+        client.lose()
+    await sides.tasks.aclose()
+
+
+async def test_a_request_is_answered_while_others_wait_for_an_iteration() -> None:
+    sides = Sides()
+    busy = [sides.client(host=f"10.0.0.{at}") for at in range(30)]
+    for server, _ in busy:
+        server.data_received(_LIVE * 1000)
+    server, client = sides.client()
+    server.data_received(_LIVE)
+    assert client.writes == 1
+    assert sum(each.writes for _, each in busy) < 200
+    for _, each in (*busy, (server, client)):
+        each.lose()
     await sides.tasks.aclose()

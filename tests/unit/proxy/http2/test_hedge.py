@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.outcome import Outcome
-from lb.proxy.http2.hedge import HedgeCall
+from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.relay import Http2Options
 from tests.fakes.frames import (
     CANCEL,
@@ -43,13 +43,22 @@ class Hedged:
         self.first_sent = self.sides[0].gets()
         (one,) = self.relay.relay.under_way()
         hedge = self.relay.relay.hedge(one)
-        assert isinstance(hedge, HedgeCall)
+        assert isinstance(hedge, GrpcAttempt)
         self.hedge = hedge
+        self.call = one
         self.relay.relay.flush()
 
     @property
     def winner(self) -> Side:
         return self.sides[1]
+
+    @property
+    def has_won(self) -> bool:
+        return self.relay.dispatcher.overtaken == 1
+
+    @property
+    def is_over(self) -> bool:
+        return self.call.hedge is None and self.hedge.outcome is not None
 
 
 @pytest.mark.parametrize("size", [0, 50_000])
@@ -78,8 +87,8 @@ async def test_the_answer_of_the_second_is_the_clients_when_it_is_first(whole: b
         hedged.winner.sends(headers(1, OK_TRAILERS, end=True))
     assert [frame.kind for frame in hedged.client.gets()] == [HEADERS, DATA, HEADERS]
     assert [(frame.kind, frame.code) for frame in hedged.sides[0].gets()] == [(RST_STREAM, CANCEL)]
-    assert hedged.hedge.is_over
-    assert hedged.hedge.has_won
+    assert hedged.is_over
+    assert hedged.has_won
     (record,) = hedged.relay.finished.records
     assert (record.grpc_status, record.attempts) == (0, 2)
     assert record.backend is hedged.relay.backends[1]
@@ -91,11 +100,10 @@ async def test_the_second_is_cancelled_when_the_first_has_answered() -> None:
     hedged = Hedged()
     hedged.winner.gets()
     hedged.sides[0].sends(answer(1))
-    assert not hedged.hedge.is_wanted
-    hedged.hedge.cancel()
     hedged.relay.relay.flush()
+    assert hedged.is_over
     assert [(frame.kind, frame.code) for frame in hedged.winner.gets()] == [(RST_STREAM, CANCEL)]
-    assert not hedged.hedge.has_won
+    assert not hedged.has_won
     assert hedged.relay.is_clean()
 
 
@@ -105,7 +113,7 @@ async def test_an_answer_that_comes_second_is_dropped() -> None:
     hedged.client.gets()
     hedged.winner.sends(answer(1))
     assert hedged.client.gets() == []
-    assert hedged.hedge.is_over
+    assert hedged.is_over
     assert hedged.relay.is_clean()
 
 
@@ -122,8 +130,8 @@ async def test_an_answer_that_comes_second_is_dropped() -> None:
 async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes) -> None:
     hedged = Hedged()
     hedged.winner.sends(end)
-    assert hedged.hedge.is_over
-    assert not hedged.hedge.has_won
+    assert hedged.is_over
+    assert not hedged.has_won
     assert hedged.client.gets() == []
     hedged.sides[0].sends(answer(1))
     (record,) = hedged.relay.finished.records
@@ -135,12 +143,9 @@ async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes) -> No
 async def test_nothing_is_left_when_a_backend_goes(number: int) -> None:
     hedged = Hedged()
     hedged.sides[number].goes()
-    if number:
-        assert hedged.hedge.is_over
-    else:
-        assert not hedged.hedge.is_wanted
-        hedged.hedge.cancel()
+    assert hedged.is_over or not number
     hedged.client.goes()
+    assert hedged.is_over
     hedged.relay.loop.advance(0.1)
     assert hedged.relay.is_clean()
 
@@ -148,8 +153,7 @@ async def test_nothing_is_left_when_a_backend_goes(number: int) -> None:
 async def test_nothing_is_left_when_the_client_goes() -> None:
     hedged = Hedged()
     hedged.client.sends(rst(1, CANCEL))
-    assert not hedged.hedge.is_wanted
-    hedged.hedge.cancel()
+    assert hedged.is_over
     assert hedged.relay.is_clean()
 
 
@@ -164,7 +168,7 @@ async def test_an_answer_before_the_request_was_sent_is_dropped() -> None:
     assert hedge is not None
     relay.relay.flush()
     second.sends(headers(1, RESPONSE_FIELDS))
-    assert hedge.is_over
+    assert hedge.outcome is not None
     first.sends(answer(1))
     assert relay.is_clean()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import gzip
 import sys
@@ -425,3 +426,24 @@ async def test_many_costly_messages_of_one_frame_take_many_turns() -> None:
     assert turns > 5
     sent = b"".join(frame.payload for frame in backend.gets() if frame.kind == DATA)
     assert sent == messages + message(infer())
+
+
+async def test_costly_messages_of_many_connections_share_one_iteration() -> None:
+    paper = PaperRelay()
+    paper.backend(0)
+    clients = [paper.client() for _ in range(10)]
+    for client in clients:
+        client.link.data_received(
+            b"".join(call(2 * number + 1, tiny_fields(9000)) for number in range(3))
+        )
+    begun = [client.facts.last_peer_stream > 0 for client in clients]
+    assert begun[0]
+    assert sum(begun) <= 4
+    assert not clients[-1].transport.reading
+    while not all(client.facts.last_peer_stream == 5 for client in clients):
+        before = sum(client.facts.last_peer_stream for client in clients)
+        await asyncio.sleep(0)
+        begun_now = sum(client.facts.last_peer_stream for client in clients) - before
+        assert begun_now <= 2 * 10
+    await asyncio.sleep(0)
+    assert all(client.transport.reading for client in clients)

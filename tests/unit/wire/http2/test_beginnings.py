@@ -130,3 +130,12 @@ def test_what_is_remembered_is_bounded() -> None:
             block = START + rest
             beginnings.learn(cache.split(block), block, block)
     assert len(beginnings) <= 8192 + 2 * 256
+
+
+@pytest.mark.parametrize("value", [b"YWI", b"not!base64"])
+def test_binary_metadata_behind_a_beginning_is_checked(value: bytes) -> None:
+    beginnings, found = learned()
+    rest = encode_field(b"grpc-trace-bin", value) + encode_field(b"grpc-timeout", b"5S")
+    head = beginnings.complete(found, START + rest)
+    assert head is not None
+    assert bool(head.unusable) == (value != b"YWI")

@@ -55,16 +55,46 @@ def test_request_is_digested() -> None:
 def test_request_that_says_nothing_has_the_defaults() -> None:
     head = request(*REQUEST)
     assert (head.is_grpc, head.content_length) == (False, NO_LENGTH)
-    assert (head.timeout_s, head.timeout_bad, head.request_id) == (None, False, b"")
+    assert (head.timeout_s, head.unusable, head.request_id) == (None, "", b"")
 
 
 def test_te_is_added_where_the_client_left_it_out() -> None:
     assert request(*PSEUDO).block == b"block" + encode_field(b"te", b"trailers")
 
 
+@pytest.mark.parametrize(
+    "value", [b"", b"YWI", b"YWI=", b"YWI=,YWI=", b"YWI=, YWI", b"YWI====", b"+/+/"]
+)
+def test_binary_metadata_in_base64_is_usable(value: bytes) -> None:
+    assert not request(*REQUEST, (b"x-bin", value)).unusable
+
+
+@pytest.mark.parametrize("value", [b"not!base64", b"-_-_", b"YW I", b"=YWI", b"\xff"])
+def test_binary_metadata_that_is_not_base64_is_noted(value: bytes) -> None:
+    assert "-bin is not base64" in request(*REQUEST, (b"x-bin", value)).unusable
+    assert not request(*REQUEST, (b"x-bind", value)).unusable
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_answer"),
+    [
+        ([(b":status", b"200"), (b"content-type", b"application/grpc+proto")], True),
+        ([(b":status", b"200")], True),
+        ([(b":status", b"200"), (b"content-type", b"text/html")], False),
+        ([(b":status", b"200"), (b"content-type", b"application/grpcx")], False),
+        ([(b":status", b"200"), (b"content-type", b"text/html"), (b"grpc-status", b"5")], True),
+        ([(b":status", b"502"), (b"content-type", b"text/html")], True),
+        ([(b":status", b"103")], False),
+        ([(b"grpc-status", b"0")], False),
+    ],
+)
+def test_what_begins_an_answer(fields: list[tuple[bytes, bytes]], is_answer: bool) -> None:
+    assert response(*fields).is_answer is is_answer
+
+
 def test_a_malformed_timeout_is_noted_and_not_an_error_of_the_stream() -> None:
     head = request(*REQUEST, (b"grpc-timeout", b"soon"))
-    assert (head.timeout_s, head.timeout_bad) == (None, True)
+    assert (head.timeout_s, head.unusable) == (None, "malformed grpc-timeout")
 
 
 @pytest.mark.parametrize(

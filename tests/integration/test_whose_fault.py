@@ -1,0 +1,203 @@
+"""Requests that backends reset: what another backend answers was not the request's fault, and what
+every backend resets was. Passive health learns of the former only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lb.domain.backend import Backend
+from tests.fakes.conduct import Told
+from tests.fakes.frames import (
+    INTERNAL_ERROR,
+    METHOD_PATH,
+    Peer,
+    RawBackend,
+    Script,
+    answer,
+    call,
+    data,
+    headers,
+    named,
+    plays,
+    raw_backend,
+    raw_client,
+    request_fields,
+    rst,
+)
+from tests.fakes.http1_backend import Peer as Http1Peer
+from tests.fakes.http1_backend import eventually, reply, scripted_backend
+from tests.fakes.http1_backend import raw_client as http1_client
+from tests.fakes.relay import running_http1_relay, running_relay
+
+BAD = (b"x-bad", b"yes")
+_INTERNAL, _UNKNOWN = 13, 2
+
+
+def resets(is_bad: Callable[[dict[bytes, bytes]], bool]) -> Callable[[RawBackend], Script]:
+    """Reset the streams of some requests, and answer the others."""
+
+    async def play(peer: Peer) -> None:
+        while True:
+            request = await peer.until(lambda frame: frame.ends_stream)
+            stream = request.stream
+            is_reset = is_bad(peer.fields(stream))
+            peer.send(rst(stream, INTERNAL_ERROR) if is_reset else answer(stream))
+
+    return plays(play)
+
+
+def is_malformed(fields: dict[bytes, bytes]) -> bool:
+    return BAD[0] in fields
+
+
+unreadable = resets(is_malformed)
+broken = resets(lambda _: True)
+
+
+def watched(backends: list[Backend]) -> Told:
+    for backend in backends:
+        backend.reports_due = 1000
+    return Told()
+
+
+async def test_what_every_backend_resets_counts_against_none() -> None:
+    async with (
+        raw_backend(unreadable) as one,
+        raw_backend(unreadable) as two,
+        running_relay(one.target, two.target) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        async with raw_client(relay.port) as client:
+            for stream in range(1, 25, 4):
+                client.send(call(stream, None, BAD))
+                await client.until_over(stream)
+                assert client.status(stream) == _INTERNAL
+                client.send(call(stream + 2))
+                await client.until_over(stream + 2)
+                assert client.status(stream + 2) == 0
+        assert told.failures.total() == 0
+        assert told.answers.total() == 6
+        await relay.until_clean()
+
+
+async def test_what_one_backend_resets_and_another_answers_counts_against_the_first() -> None:
+    async with (
+        raw_backend(broken) as bad,
+        raw_backend(unreadable) as fine,
+        running_relay(bad.target, fine.target) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        async with raw_client(relay.port) as client:
+            for stream in range(1, 13, 2):
+                client.send(call(stream))
+                await client.until_over(stream)
+                assert client.status(stream) == 0
+        retried = sum(record.attempts - 1 for record in relay.finished.records)
+        assert told.failures == {"b0": retried}
+        assert retried > 0
+        await relay.until_clean()
+
+
+async def test_a_reset_that_no_other_backend_can_judge_counts_until_requests_are_at_fault() -> None:
+    async with (
+        raw_backend(broken) as one,
+        raw_backend(broken) as two,
+        running_relay(one.target, two.target) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        async with raw_client(relay.port) as client:
+
+            async def ask(stream: int) -> None:
+                client.send(call(stream))
+                await client.until_over(stream)
+
+            relay.max_attempts = 1
+            await ask(1)
+            assert told.failures.total() == 1
+            relay.max_attempts = 2
+            await ask(3)
+            relay.max_attempts = 1
+            await ask(5)
+            assert told.failures.total() == 1
+        await relay.until_clean()
+
+
+async def test_a_connection_that_every_server_closes_over_one_request_counts_against_none() -> None:
+    async def script(peer: Http1Peer) -> None:
+        while True:
+            if (await peer.request()).field(b"x-bad") is not None:
+                return
+            await peer.send(reply(b"{}"))
+
+    good = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}"
+    bad = good.replace(b"Host: a", b"Host: a\r\nX-Bad: yes")
+    async with (
+        scripted_backend(script) as one,
+        scripted_backend(script) as two,
+        running_http1_relay(one.target, two.target) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        for _ in range(5):
+            for content, status in ((bad, 502), (good, 200)):
+                async with http1_client(relay.port) as client:
+                    await client.send(content)
+                    assert (await client.answer("POST")).status == status
+        assert told.failures.total() == 0
+        await eventually(relay.is_clean)
+
+
+PAGE = [(b":status", b"200"), (b"content-type", b"text/html")]
+
+
+@pytest.mark.parametrize(
+    ("path", "has_other"),
+    [(METHOD_PATH, True), (METHOD_PATH, False), (b"/test.Service/Any", False)],
+)
+@pytest.mark.parametrize("ends_at_once", [True, False])
+async def test_a_page_of_something_else_is_no_answer(
+    path: bytes, has_other: bool, ends_at_once: bool
+) -> None:
+    async def play(peer: Peer) -> None:
+        while True:
+            stream = (await peer.until(lambda frame: frame.ends_stream)).stream
+            page = headers(stream, PAGE, end=ends_at_once)
+            peer.send(page if ends_at_once else page + data(stream, b"<html>", end=True))
+
+    async with (
+        raw_backend(plays(play)) as bad,
+        raw_backend() as fine,
+        running_relay(bad.target, *([fine.target] if has_other else [])) as relay,
+    ):
+        relay.judge = told = watched(relay.backends)
+        async with raw_client(relay.port) as client:
+            for stream in range(1, 9, 2):
+                fields = request_fields(path=path)
+                client.send(headers(stream, fields), data(stream, named(), end=True))
+                await client.until_over(stream)
+                if has_other:
+                    assert client.status(stream) == 0
+                else:
+                    assert client.status(stream) == _UNKNOWN
+                    text = client.fields(stream)[b"grpc-message"]
+                    assert b"content-type" in text
+        assert told.failures["b0"] > 0
+        assert told.failures["b1"] == told.answers["b0"] == 0
+        await relay.until_clean()
+
+
+async def test_binary_metadata_that_is_not_base64_is_refused_with_a_reason() -> None:
+    async with raw_backend() as backend, running_relay(backend.target) as relay:
+        async with raw_client(relay.port) as client:
+            values = [b"YWI", b"YWI=", b"", b"YWI=,YWI", b"not!base64", b"-_-_"]
+            for number, value in enumerate(values):
+                stream = 2 * number + 1
+                client.send(call(stream, None, (b"x-foo-bin", value)))
+                await client.until_over(stream)
+                is_bad = number >= 4
+                assert client.status(stream) == (_INTERNAL if is_bad else 0)
+                if is_bad:
+                    assert b"-bin is not base64" in client.fields(stream)[b"grpc-message"]
+        assert len(backend.requests) == 4
+        await relay.until_clean()

@@ -1,0 +1,61 @@
+"""The budget of work in one iteration of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lb.net.iteration import ROOM, IterationBudget
+
+
+async def test_every_iteration_has_the_whole_budget() -> None:
+    budget = IterationBudget(asyncio.get_running_loop())
+    budget.spend(ROOM)
+    assert budget.left == 0
+    await asyncio.sleep(0)
+    assert budget.left == ROOM
+
+
+async def test_what_waits_goes_on_in_turn_and_leaves_half_to_others() -> None:
+    budget = IterationBudget(asyncio.get_running_loop())
+    calls: list[str] = []
+
+    def go_on(name: str) -> None:
+        calls.append(name)
+        budget.spend(ROOM // 4)
+        budget.later(lambda: go_on(name))
+
+    for name in "abc":
+        budget.later(lambda name=name: go_on(name))  # type: ignore[misc]
+    for expected in ("ab", "abca", "abcabc"):
+        await asyncio.sleep(0)
+        assert "".join(calls) == expected
+        assert budget.left == ROOM // 2
+
+
+async def test_one_that_fails_does_not_hold_up_the_others() -> None:
+    loop = asyncio.get_running_loop()
+    failed: list[object] = []
+    loop.set_exception_handler(lambda _, context: failed.append(context["exception"]))
+    budget = IterationBudget(loop)
+    done = asyncio.Event()
+
+    def fail() -> None:
+        raise LookupError
+
+    budget.later(fail)
+    budget.later(done.set)
+    async with asyncio.timeout(5):
+        await done.wait()
+    assert [type(each) for each in failed] == [LookupError]
+
+
+@pytest.mark.parametrize("units", [1, ROOM])
+async def test_an_idle_loop_is_not_woken(units: int) -> None:
+    loop = asyncio.get_running_loop()
+    budget = IterationBudget(loop)
+    budget.spend(units)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not loop._ready  # type: ignore[attr-defined]

@@ -1,0 +1,75 @@
+"""Whether a request or a backend is to blame for resets, without a loop."""
+
+from __future__ import annotations
+
+from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
+from lb.domain.fault import Fault
+from lb.proxy.blame import Blame
+from lb.proxy.exchange import Exchange
+from tests.fakes.records import INFER
+
+ONE, TWO = (
+    Backend(BackendSpec(name=name, grpc=Address("127.0.0.1", 1))) for name in ("one", "two")
+)
+
+
+def reset(blame: Blame, exchange: Exchange, backend: Backend, now: float = 1.0) -> None:
+    exchange.backend = backend
+    exchange.attempts += 1
+    blame.suspect(exchange, Fault.ERROR, 0.1, now)
+
+
+def request(model: bytes = b"m") -> Exchange:
+    exchange = Exchange(AppProtocol.GRPC, INFER, "client", 0.0)
+    exchange.model = model
+    return exchange
+
+
+def test_who_resets_what_another_one_answers_is_to_blame_once() -> None:
+    blame, exchange = Blame(), request()
+    reset(blame, exchange, ONE)
+    found = blame.of_answered(exchange)
+    assert found is not None
+    assert found.backend is ONE
+    assert blame.of_answered(exchange) is None
+
+
+def test_nobody_is_to_blame_for_what_two_backends_reset() -> None:
+    blame, exchange = Blame(), request()
+    for backend in (ONE, TWO, ONE):
+        reset(blame, exchange, backend)
+    assert blame.of_answered(exchange) is None
+    assert blame.of_failed(exchange, 1.0) is None
+
+
+def test_the_same_backend_twice_says_nothing_more() -> None:
+    blame, exchange = Blame(), request()
+    reset(blame, exchange, ONE)
+    reset(blame, exchange, ONE)
+    assert blame.of_answered(exchange) is not None
+
+
+def test_a_last_attempt_counts_unless_requests_for_its_model_were_at_fault_lately() -> None:
+    blame, bad = Blame(), request()
+    for backend in (ONE, TWO):
+        reset(blame, bad, backend, 1.0)
+    for model, now, is_told in ((b"m", 10.0, False), (b"m", 12.0, True), (b"n", 2.0, True)):
+        exchange = request(model)
+        reset(blame, exchange, ONE, now)
+        assert (blame.of_failed(exchange, now) is not None) is is_told
+
+
+def test_an_attempt_after_it_that_ended_otherwise_tells_nothing() -> None:
+    blame, exchange = Blame(), request()
+    reset(blame, exchange, ONE)
+    exchange.attempts += 1
+    assert blame.of_failed(exchange, 1.0) is None
+
+
+def test_models_that_are_remembered_are_bounded() -> None:
+    blame = Blame()
+    for number in range(3000):
+        exchange = request(b"%d" % number)
+        reset(blame, exchange, ONE)
+        reset(blame, exchange, TWO)
+    assert len(blame._culprits) <= 1000
