@@ -39,7 +39,7 @@ class Hedged:
 
     @property
     def has_won(self) -> bool:
-        return self.exchange.attempt is self.hedge
+        return self.sides.dispatcher.overtaken == 1
 
     @property
     def is_wanted(self) -> bool:
