@@ -39,7 +39,8 @@ class Blame:
         exchange = attempt.exchange
         found = exchange.suspicion
         if found is None or found.backend is attempt.backend:
-            exchange.suspicion = Suspicion(attempt.backend, fault, took_s, exchange.attempts)
+            number = exchange.attempts if attempt is exchange.attempt else 0
+            exchange.suspicion = Suspicion(attempt.backend, fault, took_s, number)
             return
         exchange.suspicion = _THE_REQUEST
         if len(self._culprits) >= _MAX_MODELS:

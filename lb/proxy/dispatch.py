@@ -21,7 +21,7 @@ from lb.domain.fault import Fault
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import ConductSink, OutcomeSink, Picker, Placement, PoolRef
-from lb.domain.retry import REPLAY_TABLE, Ran, Verdict, decide
+from lb.domain.retry import LOSSES, REPLAY_TABLE, Ran, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.kserve.faults import fault_of_answer
 from lb.proxy.blame import Blame
@@ -237,7 +237,7 @@ class Dispatcher:
         exchange.attempt = attempt
         exchange.backend = backend
         exchange.attempts += 1
-        if not exchange.placed_at:
+        if exchange.attempts == 1:
             exchange.placed_at = now
         return attempt
 
@@ -290,7 +290,8 @@ class Dispatcher:
 
     def overtake(self, exchange: Exchange) -> None:
         """The attempt beside the first is the first to answer, and takes its place. The one that
-        was overtaken is still to be ended."""
+        was overtaken is to be ended before the exchange is placed again: its ticket is that of
+        the exchange."""
         first, hedge = exchange.attempt, exchange.hedge
         assert hedge is not None
         if first is not None:
@@ -435,11 +436,10 @@ class Dispatcher:
             self.steps.ended(attempt, particulars, outcome, code, now)
         if attempt.underway is not None:
             attempt.underway.close(now)
-            attempt.underway = None
         if attempt.queued is not None:
             self.queue.ended(exchange.protocol, attempt.queued, outcome, code, now)
         if outcome is _ANSWERED:
-            if exchange.tried:
+            if exchange.suspicion is not None:
                 self._tell_of_mended(exchange, code, now)
             codes = port.codes
             codes[code] = codes.get(code, 0) + 1
@@ -452,8 +452,10 @@ class Dispatcher:
             return
         label = OUTCOME_REASONS[outcome].value
         port.failures[label] = port.failures.get(label, 0) + 1
-        if attempt is exchange.attempt:
+        if attempt is exchange.attempt or outcome is not Outcome.OVERTAKEN:
             exchange.tried = (*exchange.tried, backend)
+        if attempt is not exchange.attempt and outcome in LOSSES:
+            self.reruns.lost_beside(attempt, now)
         self._outcomes.report(backend, exchange.protocol, outcome, now)
         self.tell_of_failure(attempt, outcome, now)
 
@@ -488,7 +490,7 @@ class Dispatcher:
         if not are_bytes_counted:
             port.bytes_sent += exchange.bytes_in
             port.bytes_received += exchange.bytes_out
-        if exchange.tried:
+        if exchange.suspicion is not None:
             self._tell_of_mended(exchange, status, now)
         codes = port.codes
         codes[status] = codes.get(status, 0) + 1
@@ -568,7 +570,7 @@ class Dispatcher:
             self.conduct.failed(attempt.backend, exchange.model, Fault.ERROR, took, now)
 
     def _tell_of_mended(self, exchange: Exchange, code: int, now: float) -> None:
-        """A backend answers what others have failed."""
+        """A backend answers what another one has reset, before or beside it."""
         if _is_good(exchange, code):
             self._accuse(exchange, self.blame.of_answered(exchange), now)
 

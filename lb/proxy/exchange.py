@@ -107,7 +107,7 @@ class Suspicion(NamedTuple):
     """What it is if it was the backend; None where that would be no fault."""
     took_s: float
     attempt: int
-    """Which one it was, from 1."""
+    """Which one it was, from 1; 0 for one beside another."""
 
 
 class Exchange(RequestRecord):

@@ -147,6 +147,9 @@ class Hedger:
             delay_s = delays.get(exchange.model)
             if delay_s is None:
                 delay_s = delays[exchange.model] = self._delay_s(exchange.model, rules)
+            if exchange in slow:
+                self._slow.add(exchange)
+                continue
             if not exchange.is_sent:
                 self._sending[exchange] = now
                 continue
@@ -154,9 +157,7 @@ class Hedger:
             if exchange in sending:
                 self._sending[exchange] = sending[exchange]
                 since = max(since, sending[exchange])
-            if exchange in slow:
-                self._slow.add(exchange)
-            elif delay_s and now - since >= delay_s:
+            if delay_s and now - since >= delay_s:
                 self._slow.add(exchange)  # once is enough, even if it is in vain
                 self._hedge(exchange, now)
         self._arm(rules)

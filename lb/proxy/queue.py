@@ -3,7 +3,7 @@
 The scheduler decides (`lb.domain.schedule`); here its tickets and the exchanges come together. An
 exchange that waits has no attempt under way: payload that comes for it is held as while a
 connection is dialled. Its turn comes through its own `go_on`, with the backend kept for it, so
-whatever ends an exchange ends its waiting by `Dispatcher.attempt_ended`, at no cost to anybody.
+whatever ends an exchange ends its waiting by `Dispatcher.stop`, at no cost to anybody.
 
 Nothing is begun while something else is on the stack: turns are given at the end of a turn of the
 event loop, some at a time.

@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
@@ -20,10 +20,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.rerun import DeadlyModels, RerunBudget
 from lb.domain.retry import LOSSES
-from lb.proxy.exchange import Loss
-
-if TYPE_CHECKING:
-    from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange, Loss
 
 _BACK_OFF_S: Final = 0.025
 """On average, before a request goes again: servers that die together are seen to by then. On busy
@@ -139,6 +136,10 @@ class Reruns:
             if self.deadly.is_blocked(exchange.model, now, _began_at(exchange)):
                 return self._refuse("deadly_model")
         return self.budget.take(self.attempts, now) or self._refuse("budget")
+
+    def lost_beside(self, attempt: Attempt, now: float) -> None:
+        """A second attempt of a request was lost: the next loss may be its second."""
+        attempt.exchange.loss = Loss(attempt.backend, now, attempt.exchange.loss)
 
     def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
         """Whether a server died when a request was lost with it; None: that is not known yet."""

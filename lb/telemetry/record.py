@@ -82,5 +82,6 @@ class RequestSink(Protocol):
     """Takes finished requests: counts them, logs them."""
 
     def finished(self, record: RequestRecord) -> None:
-        """One request ended. Hot: called once per request; must not keep the record."""
+        """One request ended. Hot: called once per request; must not keep the record, whose attempt
+        is forgotten afterwards."""
         ...

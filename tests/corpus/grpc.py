@@ -149,7 +149,7 @@ METADATA = [
     carried("G-16a", "encodings", (b"grpc-encoding", b"gzip"), (b"grpc-accept-encoding", b"identity,deflate,gzip")),
     carried("G-16b", "earlier attempts", (b"grpc-previous-rpc-attempts", b"3")),
     carried("G-16c", "tags and traces", (b"grpc-tags-bin", b"AAAA"), (b"grpc-trace-bin", b"AAAA"), (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")),
-    carried("G-17", "invalid base64 in -bin", (b"x-bin", b"!!*")),
+    Row("G-17", "invalid base64 in -bin", call(1, None, (b"x-bin", b"!!*")), Status(13, then=NO_ERROR), PROTOCOL, NOTHING),
     carried("G-17a", "base64 with padding in -bin", (b"x-bin", b"AAA=")),
     carried("G-17b", "empty -bin", (b"x-bin", b"")),
     carried("G-17c", "two values of -bin", (b"x-bin", b"AAA"), (b"x-bin", b"BBB,CCC")),

@@ -82,6 +82,7 @@ HEAD = headers(1, RESPONSE_FIELDS)
 TRAILERS = headers(1, OK_TRAILERS, end=True)
 WHOLE = answer(1)
 BROKEN = Status(INTERNAL)
+UNKNOWN = 2
 CUT = Reset(INTERNAL_ERROR)
 
 
@@ -112,7 +113,7 @@ STATUSES = [
         for letter, status in zip("abcdefghijk", (b"400", b"401", b"403", b"404", b"429", b"431", b"500", b"502", b"503", b"504", b"418"), strict=True)
     ),
     BackendRow("U-1l", "HTTP 503 with grpc-status", headers(1, [(b":status", b"503"), (b"content-type", b"application/grpc"), (b"grpc-status", b"14")], end=True), Status(UNAVAILABLE, http=b"503"), PROTOCOL, keeps=True),
-    BackendRow("U-1m", "HTTP 200 with HTML", headers(1, [(b":status", b"200"), (b"content-type", b"text/html")]) + data(1, b"<p>", end=True), Status(None), PROTOCOL, keeps=True),
+    BackendRow("U-1m", "HTTP 200 with HTML", headers(1, [(b":status", b"200"), (b"content-type", b"text/html")]) + data(1, b"<p>", end=True), Status(UNKNOWN), PROTOCOL, keeps=True),
     *(
         BackendRow(f"U-2{letter}", f"reset with code {code}", rst(1, code), Status(INTERNAL), PROTOCOL, keeps=True)
         for letter, code in zip("abcdefghij", (NO_ERROR, 1, 2, 3, 4, 5, 6, 9, 10, 13), strict=True)

@@ -105,15 +105,27 @@ class Outcomes:
         self.seen.append((backend.name, outcome))
 
 
+class KeptRecord:
+    """A finished request, with what it knows of its attempt only while it is told of."""
+
+    def __init__(self, record: RequestRecord) -> None:
+        self._record = record
+        self.connected_at = record.connected_at
+        self.first_byte_at = record.first_byte_at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+
 class Finished:
     """Remembers finished requests and counts them as the product does."""
 
     def __init__(self) -> None:
         self.meter = Meter()
-        self.records: list[RequestRecord] = []
+        self.records: list[Any] = []
 
     def finished(self, record: RequestRecord) -> None:
-        self.records.append(record)
+        self.records.append(KeptRecord(record))
         self.meter.finished(record)
 
 

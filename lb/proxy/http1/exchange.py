@@ -674,7 +674,8 @@ class Http1Attempt(Attempt):
             or owner.form is not None
             or (not head.length and plan.is_inference)
         ):
-            if client is None and self._wins(head):
+            has_body = head.length or not plan.is_inference
+            if client is None and has_body and self._wins(head):
                 self.on_whole_answer(head, data, end)
             else:
                 self._on_answer_slowly(head, data, end)
@@ -750,7 +751,11 @@ class Http1Attempt(Attempt):
             decoder: says whether this was the end, and holds the trailers.
             reusable: nothing came behind the end.
         """
-        if head is not None and self.client is None:
+        if (
+            head is not None
+            and self.client is None
+            and not self._says_nothing(head, pieces, decoder)
+        ):
             self._wins(head)
         form = self.owner.form
         if form is not None and self.client is not None:
@@ -764,7 +769,10 @@ class Http1Attempt(Attempt):
             if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
                 return
             head, pieces = held.head, held.pieces
-        if head is not None and self._is_unusable(head, pieces, decoder):
+        if head is not None and self._says_nothing(head, pieces, decoder):
+            if self.connection is not None:
+                self.connection.close()
+            self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
             return
         now = self.owner.relay.clock()
         size = sum(map(len, pieces))
@@ -787,15 +795,12 @@ class Http1Attempt(Attempt):
             self._tell_of_last(pieces)
             self._end(reusable=reusable)
 
-    def _is_unusable(self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder) -> bool:
+    def _says_nothing(
+        self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
+    ) -> bool:
         """Whether an answer to an inference says that all is well and is empty: then nothing of it
         goes to the client, and another backend may be asked."""
-        if not decoder.ended or head.status != _OK or not self.plan.is_inference or any(pieces):
-            return False
-        if self.connection is not None:
-            self.connection.close()
-        self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
-        return True
+        return decoder.ended and head.status == _OK and self.plan.is_inference and not any(pieces)
 
     def on_middle(self, data: bytes) -> bool:
         """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
 from lb.domain.fault import Fault
 from lb.proxy.blame import Blame
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 from tests.fakes.records import INFER
 
 ONE, TWO = (
@@ -14,9 +14,10 @@ ONE, TWO = (
 
 
 def reset(blame: Blame, exchange: Exchange, backend: Backend, now: float = 1.0) -> None:
-    exchange.backend = backend
+    attempt = Attempt(exchange, backend, backend.port(exchange.protocol), now - 0.1)
+    exchange.attempt = attempt
     exchange.attempts += 1
-    blame.suspect(exchange, Fault.ERROR, 0.1, now)
+    blame.suspect(attempt, Fault.ERROR, 0.1, now)
 
 
 def request(model: bytes = b"m") -> Exchange:
@@ -63,6 +64,14 @@ def test_an_attempt_after_it_that_ended_otherwise_tells_nothing() -> None:
     blame, exchange = Blame(), request()
     reset(blame, exchange, ONE)
     exchange.attempts += 1
+    assert blame.of_failed(exchange, 1.0) is None
+
+
+def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
+    blame, exchange = Blame(), request()
+    exchange.attempts = 1
+    hedge = Attempt(exchange, ONE, ONE.port(exchange.protocol), 1.0)
+    blame.suspect(hedge, Fault.ERROR, 0.1, 1.0)
     assert blame.of_failed(exchange, 1.0) is None
 
 

@@ -20,7 +20,7 @@ from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef, PoolSnapshot
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.reruns import Reruns
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -58,6 +58,13 @@ def exchange(operation: Operation = INFER) -> Exchange:
     return Exchange(GRPC, operation, "10.0.0.9:4711", 1.0)
 
 
+def place(parts: Parts, one: Exchange) -> Attempt:
+    """Begin an attempt of an exchange that need not wait."""
+    attempt = parts.dispatcher.place(one, Attempt)
+    assert attempt is not None
+    return attempt
+
+
 def may_retry(parts: Parts, one: Exchange, outcome: Outcome) -> bool:
     return parts.dispatcher.may_retry(one, outcome, body_retained=True, response_begun=False)
 
@@ -66,12 +73,15 @@ def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
     parts = make(1)
     backend, port = parts.backends[0], parts.backends[0].port(GRPC)
     one = exchange()
-    assert parts.dispatcher.place(one) is backend
+    attempt = place(parts, one)
+    assert (attempt.exchange, attempt.backend, attempt.port) == (one, backend, port)
+    assert (one.attempt, one.backend, one.is_under_way) == (attempt, backend, True)
     assert (backend.in_flight, port.in_flight, port.attempts, one.attempts) == (1, 1, 1, 1)
     parts.loop.advance(0.003)
     for _ in range(2):
-        parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 5)
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 5)
     assert (backend.in_flight, port.in_flight, port.attempts) == (0, 0, 1)
+    assert (attempt.outcome, one.is_under_way) == (Outcome.ANSWERED, False)
     assert port.codes == {5: 1}
     assert port.latency.sum == pytest.approx(0.003)
     assert port.latency.counts[3] == 1
@@ -85,16 +95,16 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
         port = parts.backends[0].port(GRPC)
         one = exchange()
         parts.dispatcher.begin(one)
-        parts.dispatcher.place(one)
+        attempt = place(parts, one)
         one.bytes_in, one.bytes_out = 7, 9
         parts.loop.advance(0.003)
         now = parts.loop.time()
         if is_whole:
-            parts.dispatcher.answered_whole(one, 5, now)
+            parts.dispatcher.answered_whole(attempt, 5, now)
         else:
             port.bytes_sent += 7  # the relay's part
             port.bytes_received += 9
-            parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 5, now)
+            parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 5, now)
             parts.dispatcher.finish(one, None, now)
         assert parts.finished.records == [one]
         names = ("in_flight", "attempts", "codes", "bytes_sent", "bytes_received", "failures")
@@ -103,7 +113,7 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
                 parts.backends[0].in_flight,
                 [getattr(port, name) for name in names],
                 (port.latency.sum, port.latency.counts),
-                (one.finished, one.ended_at, one.reason, one.port),
+                (one.finished, one.ended_at, one.reason, one.attempt, attempt.outcome),
                 parts.dispatcher.open_exchanges,
             )
         )
@@ -113,39 +123,37 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
 def test_a_failed_attempt_is_reported_and_its_backend_avoided() -> None:
     parts = make(2)
     one = exchange()
-    first = parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    attempt = place(parts, one)
+    first = attempt.backend
+    parts.dispatcher.attempt_ended(attempt, Outcome.CONNECT_REFUSED)
     assert parts.outcomes.seen == [(first.name, Outcome.CONNECT_REFUSED)]
     assert first.port(GRPC).failures == {"connect_refused": 1}
     assert first.in_flight == 0
     assert may_retry(parts, one, Outcome.CONNECT_REFUSED)
-    second = parts.dispatcher.place(one)
-    assert second is not first
+    assert place(parts, one).backend is not first
     assert one.tried == (first,)
 
 
 def test_placed_at_is_that_of_the_first_attempt() -> None:
     parts = make(2)
     one = exchange()
-    parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
     parts.loop.advance(1.0)
-    parts.dispatcher.place(one)
-    assert one.attempt_at == one.placed_at + 1.0
+    assert place(parts, one).began_at == one.placed_at + 1.0
 
 
 def test_no_backend_means_a_refusal() -> None:
     with pytest.raises(RequestRefused) as caught:
-        make(0).dispatcher.place(exchange())
+        make(0).dispatcher.place(exchange(), Attempt)
     assert caught.value.reason is Reason.NO_BACKEND
 
 
 def test_full_backends_mean_a_refusal() -> None:
     parts = make(2, max_in_flight=1)
     for _ in range(2):
-        parts.dispatcher.place(exchange())
+        parts.dispatcher.place(exchange(), Attempt)
     with pytest.raises(RequestRefused) as caught:
-        parts.dispatcher.place(exchange())
+        parts.dispatcher.place(exchange(), Attempt)
     assert caught.value.reason is Reason.BACKENDS_FULL
     assert [backend.in_flight for backend in parts.backends] == [1, 1]
 
@@ -161,7 +169,7 @@ def test_short_memory_means_a_refusal() -> None:
 
     parts.ledger.take(Hoarder(), 700)
     with pytest.raises(RequestRefused) as caught:
-        parts.dispatcher.place(exchange())
+        parts.dispatcher.place(exchange(), Attempt)
     assert caught.value.reason is Reason.MEMORY
 
 
@@ -169,16 +177,14 @@ def test_attempts_are_limited() -> None:
     parts = make(5)
     one = exchange()
     for left in (True, True, False):
-        parts.dispatcher.place(one)
-        parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+        parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
         assert may_retry(parts, one, Outcome.CONNECT_REFUSED) is left
 
 
 def test_a_refused_connection_needs_another_backend() -> None:
     parts = make(1)
     one = exchange()
-    parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.CONNECT_REFUSED)
+    parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
     assert not may_retry(parts, one, Outcome.CONNECT_REFUSED)
 
 
@@ -186,10 +192,10 @@ def test_a_refused_connection_needs_another_backend() -> None:
 def test_the_same_backend_will_do_for_what_a_new_connection_mends(outcome: Outcome) -> None:
     parts = make(1)
     one = exchange()
-    backend = parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, outcome)
+    attempt = place(parts, one)
+    parts.dispatcher.attempt_ended(attempt, outcome)
     assert may_retry(parts, one, outcome)
-    assert parts.dispatcher.place(one) is backend
+    assert place(parts, one).backend is attempt.backend
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.STALE])
@@ -197,18 +203,16 @@ def test_a_lost_connection_is_forgiven_once(outcome: Outcome) -> None:
     parts = make(3)
     one = exchange()
     for _ in range(2):
-        parts.dispatcher.place(one)
-        parts.dispatcher.attempt_ended(one, outcome)
+        parts.dispatcher.attempt_ended(place(parts, one), outcome)
         assert may_retry(parts, one, outcome)
     with pytest.raises(RequestRefused):
-        parts.dispatcher.place(one)  # the first server gave no sign of life since
+        parts.dispatcher.place(one, Attempt)  # the first server gave no sign of life since
 
 
 def test_what_may_have_run_needs_another_backend() -> None:
     parts = make(1)
     one = exchange()
-    parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.LOST)
+    parts.dispatcher.attempt_ended(place(parts, one), Outcome.LOST)
     assert not may_retry(parts, one, Outcome.LOST)
 
 
@@ -227,8 +231,7 @@ def test_what_must_not_run_twice_goes_again_only_when_it_did_not_run() -> None:
     parts.dispatcher.reruns.never = frozenset({b"orders"})
     one = exchange()
     one.model = b"orders"
-    parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.REFUSED)
+    parts.dispatcher.attempt_ended(place(parts, one), Outcome.REFUSED)
     assert may_retry(parts, one, Outcome.REFUSED)
     assert not may_retry(parts, one, Outcome.STALE)
 
@@ -237,8 +240,7 @@ def test_what_the_table_forbids_is_not_placed_again() -> None:
     """A control operation after a race, a lost body, a begun response, a lost answer."""
     parts = make(2)
     one = exchange(LOAD)
-    parts.dispatcher.place(one)
-    parts.dispatcher.attempt_ended(one, Outcome.STALE)
+    parts.dispatcher.attempt_ended(place(parts, one), Outcome.STALE)
     assert not may_retry(parts, one, Outcome.STALE)
     assert not may_retry(parts, one, Outcome.LOST)
     for retained, begun in ((False, False), (True, True)):
@@ -264,11 +266,11 @@ def test_the_attempt_outlives_a_client_that_left() -> None:
     parts = make(1)
     one = exchange()
     parts.dispatcher.begin(one)
-    backend = parts.dispatcher.place(one)
+    attempt = place(parts, one)
     parts.dispatcher.finish(one, Reason.CLIENT_GONE)
-    assert backend.in_flight == 1
-    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
-    assert backend.in_flight == 0
+    assert attempt.backend.in_flight == 1
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
+    assert attempt.backend.in_flight == 0
 
 
 def test_lost_idle_connections_are_reported() -> None:
@@ -284,7 +286,7 @@ def test_the_exit_is_announced_to_those_who_watch() -> None:
     pool.subscribe(lambda snapshot: seen.append((snapshot, parts.dispatcher.exiting)))
     parts.dispatcher.announce_exit()
     assert seen == [(pool.current, True)]
-    parts.dispatcher.place(exchange())
+    parts.dispatcher.place(exchange(), Attempt)
 
 
 # Access
@@ -303,10 +305,10 @@ def test_limits_are_given_back_once_client_and_backend_are_done(
     one = exchange()
     parts.dispatcher.begin(one)
     parts.dispatcher.admit(one, claim, NOBODY)
-    parts.dispatcher.place(one)
+    attempt = place(parts, one)
     ends = [
         lambda: parts.dispatcher.finish(one),
-        lambda: parts.dispatcher.attempt_ended(one, outcome),
+        lambda: parts.dispatcher.attempt_ended(attempt, outcome),
     ]
     for count, end in enumerate(ends if client_goes_first else reversed(ends)):
         assert limit.open_of(b"") == 1, count
@@ -366,11 +368,12 @@ def test_a_further_stream_of_a_call_is_an_attempt_at_the_backend_that_is_named()
     parts = make()
     backend = parts.backends[1]
     one = exchange()
-    parts.dispatcher.start(one, backend, 7.0)
+    attempt = parts.dispatcher.begin_attempt(one, Attempt, backend, 7.0)
     port = backend.port(GRPC)
     assert (backend.in_flight, port.in_flight, port.attempts) == (1, 1, 1)
-    assert (one.backend, one.attempts, one.attempt_at, one.placed_at) == (backend, 1, 7.0, 7.0)
-    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED)
+    assert (one.attempt, one.backend, one.attempts) == (attempt, backend, 1)
+    assert (attempt.began_at, one.placed_at) == (7.0, 7.0)
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
     assert (backend.in_flight, port.in_flight, port.codes) == (0, 0, {0: 1})
 
 
@@ -396,73 +399,74 @@ class Conduct:
         self.told.append(("abandoned", backend.name, model, round(waited_s, 3)))
 
 
-def judged(operation: Operation = INFER) -> tuple[Parts, Conduct, Exchange]:
-    """A placed exchange for the model m, and who is told of it."""
-    parts = make(1)
+def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Conduct, Attempt]:
+    """An attempt for the model m at one of so many backends, and who is told of it."""
+    parts = make(count)
     conduct = parts.dispatcher.conduct = Conduct()
     one = exchange(operation)
     one.model = b"m"
     parts.dispatcher.begin(one)
-    parts.dispatcher.place(one)
-    return parts, conduct, one
+    return parts, conduct, place(parts, one)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_good_answers_are_told_of_as_long_as_they_are_asked_for(is_whole: bool) -> None:
-    parts, conduct, one = judged()
+    parts, conduct, attempt = judged()
     parts.backends[0].reports_due = 1
     for _ in range(2):
         parts.loop.advance(0.02)
         if is_whole:
-            parts.dispatcher.answered_whole(one, 0, parts.loop.time())
+            parts.dispatcher.answered_whole(attempt, 0, parts.loop.time())
         else:
-            parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
+            parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
         one = exchange()
         one.model = b"m"
-        parts.dispatcher.place(one)
+        attempt = place(parts, one)
     assert conduct.told == [("answered", "b0", b"m", 0.02)]
 
 
 def test_an_answer_took_until_its_first_byte() -> None:
-    parts, conduct, one = judged()
+    parts, conduct, attempt = judged()
     parts.backends[0].reports_due = 1
     parts.loop.advance(0.02)
-    one.first_byte_at = parts.loop.time()
+    attempt.first_byte_at = parts.loop.time()
     parts.loop.advance(5.0)
-    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 0)
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
     assert conduct.told == [("answered", "b0", b"m", 0.02)]
 
 
 def test_errors_are_no_good_answers() -> None:
-    parts, conduct, one = judged()
+    parts, conduct, attempt = judged()
     parts.backends[0].reports_due = 5
-    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 13)
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 13)
     assert conduct.told == []
 
 
 def test_errors_that_may_be_the_backends_fault_are_told_of() -> None:
-    parts, conduct, one = judged()
-    parts.dispatcher.answered_with_error(one, 3, "inference input data-type is 'FP32'")
-    parts.dispatcher.answered_with_error(one, 14, "This protocol is restricted, expecting header")
+    parts, conduct, attempt = judged()
+    parts.dispatcher.answered_with_error(attempt, 3, "inference input data-type is 'FP32'")
+    parts.dispatcher.answered_with_error(
+        attempt, 14, "This protocol is restricted, expecting header"
+    )
     assert conduct.told == []
-    parts.dispatcher.answered_with_error(one, 13, "anything")
-    parts.dispatcher.answered_with_error(one, 13, "CUDA error: no kernel image")
+    parts.dispatcher.answered_with_error(attempt, 13, "anything")
+    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error: no kernel image")
     assert conduct.told == [
         ("failed", "b0", b"m", Fault.ERROR),
         ("failed", "b0", b"m", Fault.DEVICE),
     ]
-    parts.dispatcher.attempt_ended(one, Outcome.ANSWERED, 13)
-    parts.dispatcher.answered_with_error(one, 13, "anything")  # it is over
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 13)
+    parts.dispatcher.answered_with_error(attempt, 13, "anything")  # it is over
     assert len(conduct.told) == 2
 
 
 def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
-    parts, conduct, one = judged()
-    one.particulars = Particulars()
-    one.particulars.regions = (b"region",)
-    parts.dispatcher.answered_with_error(one, 13, "anything")
+    parts, conduct, attempt = judged()
+    particulars = attempt.exchange.particulars = Particulars()
+    particulars.regions = (b"region",)
+    parts.dispatcher.answered_with_error(attempt, 13, "anything")
     assert conduct.told == []
-    parts.dispatcher.answered_with_error(one, 13, "CUDA error: no kernel image")
+    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error: no kernel image")
     assert conduct.told == [("failed", "b0", b"m", Fault.DEVICE)]
 
 
@@ -482,16 +486,228 @@ def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
 def test_attempts_without_an_answer_are_told_of(
     outcome: Outcome, told: tuple[str, str, bytes, object] | None
 ) -> None:
-    parts, conduct, one = judged()
+    parts, conduct, attempt = judged()
     parts.loop.advance(0.5)
-    parts.dispatcher.attempt_ended(one, outcome)
-    assert not parts.dispatcher.may_retry(one, outcome, body_retained=False, response_begun=False)
+    parts.dispatcher.attempt_ended(attempt, outcome)
+    assert not parts.dispatcher.may_retry(
+        attempt.exchange, outcome, body_retained=False, response_begun=False
+    )
     assert conduct.told == ([told] if told else [])
 
 
-def test_nothing_is_told_of_calls_that_change_servers() -> None:
-    parts, conduct, one = judged(LOAD)
-    parts.backends[0].reports_due = 5
-    parts.dispatcher.answered_with_error(one, 13, "CUDA error")
-    parts.dispatcher.attempt_ended(one, Outcome.LOST)
+@pytest.mark.parametrize("outcome", [Outcome.DEADLINE, Outcome.CANCELLED])
+def test_an_attempt_whose_answer_has_begun_is_not_abandoned(outcome: Outcome) -> None:
+    parts, conduct, attempt = judged()
+    attempt.first_byte_at = parts.loop.time()
+    parts.loop.advance(0.5)
+    parts.dispatcher.attempt_ended(attempt, outcome)
     assert conduct.told == []
+
+
+def test_nothing_is_told_of_calls_that_change_servers() -> None:
+    parts, conduct, attempt = judged(LOAD)
+    parts.backends[0].reports_due = 5
+    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error")
+    parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
+    assert conduct.told == []
+
+
+# Two attempts beside each other
+
+
+def beside(parts: Parts, one: Exchange) -> Attempt:
+    """A second attempt beside the one under way."""
+    return parts.dispatcher.place_beside(one, Attempt, parts.loop.time())
+
+
+def test_a_second_attempt_begins_at_another_backend_and_is_counted_there() -> None:
+    parts = make(3)
+    one = exchange()
+    first = place(parts, one)
+    for backend in parts.backends:
+        if backend is not first.backend:
+            backend.in_flight = 5  # the policy would rather stay
+    parts.loop.advance(0.5)
+    hedge = beside(parts, one)
+    assert hedge.backend is not first.backend
+    assert (hedge.backend.in_flight, hedge.port.in_flight, hedge.port.attempts) == (6, 1, 1)
+    assert hedge.began_at == parts.loop.time() == first.began_at + 0.5
+    assert (one.attempt, one.hedge, one.backend) == (first, hedge, first.backend)
+    assert (one.attempts, one.tried) == (1, ())
+
+
+@pytest.mark.parametrize(
+    ("count", "max_in_flight", "reason"),
+    [(1, 0, Reason.NO_BACKEND), (2, 1, Reason.BACKENDS_FULL)],
+    ids=["alone", "full"],
+)
+def test_no_second_attempt_begins_where_no_other_backend_takes_it(
+    count: int, max_in_flight: int, reason: Reason
+) -> None:
+    parts = make(count, max_in_flight=max_in_flight)
+    first, *others = [place(parts, exchange()) for _ in range(count)]
+    with pytest.raises(RequestRefused) as caught:
+        beside(parts, first.exchange)
+    assert caught.value.reason is reason
+    assert first.exchange.hedge is None
+    assert [backend.in_flight for backend in parts.backends] == [1] * count
+    assert sum(backend.port(GRPC).attempts for backend in parts.backends) == 1 + len(others)
+
+
+def test_no_second_attempt_begins_while_memory_is_short() -> None:
+    parts = make()
+    one = place(parts, exchange()).exchange
+    parts.ledger.held = parts.ledger.short_at
+    with pytest.raises(RequestRefused) as caught:
+        beside(parts, one)
+    assert caught.value.reason is Reason.MEMORY
+    assert one.hedge is None
+
+
+def test_a_second_attempt_that_ends_leaves_the_first_as_it_was() -> None:
+    parts = make()
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
+    assert parts.outcomes.seen == [(hedge.backend.name, Outcome.RESET)]
+    assert (hedge.backend.in_flight, hedge.port.failures) == (0, {"upstream_reset": 1})
+    assert (one.attempt, one.is_under_way, first.backend.in_flight) == (first, True, 1)
+    assert (one.attempts, one.tried) == (1, (hedge.backend,))
+
+
+def test_a_request_that_lost_its_first_and_its_second_attempt_goes_nowhere() -> None:
+    parts = make(4)
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    gone = (first.backend, hedge.backend)
+    rest = [backend for backend in parts.backends if backend not in gone]
+    parts.dispatcher.pool.publish(snapshot_of(rest))
+    for attempt in (hedge, first):
+        parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
+    assert not may_retry(parts, one, Outcome.LOST)
+    assert parts.dispatcher.reruns.refused == {"lost_twice": 1}
+
+
+def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> None:
+    parts = make()
+    one = exchange()
+    first, hedge = place(parts, one), beside(parts, one)
+    first.first_byte_at, hedge.first_byte_at, hedge.connected_at = 0.0, 7.0, 6.0
+    parts.dispatcher.overtake(one)
+    assert parts.dispatcher.overtaken == 1
+    assert (one.attempt, one.hedge, one.backend) == (hedge, None, hedge.backend)
+    assert (one.connected_at, one.first_byte_at) == (6.0, 7.0)
+    assert (one.attempts, one.tried) == (2, (first.backend,))
+    assert (first.outcome, first.backend.in_flight) == (None, 1)
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+    assert (first.backend.in_flight, hedge.backend.in_flight) == (0, 1)
+    assert (one.tried, one.is_under_way) == ((first.backend,), True)
+    assert parts.outcomes.seen == [(first.backend.name, Outcome.OVERTAKEN)]
+    parts.dispatcher.attempt_ended(hedge, Outcome.ANSWERED, 0)
+    assert [backend.in_flight for backend in parts.backends] == [0, 0]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_good", [True, False])
+def test_a_reset_of_the_second_attempt_is_its_backends_fault_if_the_first_is_answered_well(
+    is_whole: bool, is_good: bool
+) -> None:
+    parts, conduct, first = judged(count=2)
+    one = first.exchange
+    hedge = beside(parts, one)
+    parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
+    assert conduct.told == []
+    code = 0 if is_good else 3
+    if is_whole:
+        parts.dispatcher.answered_whole(first, code, parts.loop.time())
+    else:
+        parts.dispatcher.attempt_ended(first, Outcome.ANSWERED, code)
+    told = ("failed", hedge.backend.name, b"m", Fault.ERROR)
+    assert conduct.told == ([told] if is_good else [])
+
+
+def test_nobody_is_to_blame_where_both_attempts_are_reset() -> None:
+    parts, conduct, first = judged(count=2)
+    one = first.exchange
+    parts.dispatcher.attempt_ended(beside(parts, one), Outcome.RESET)
+    parts.dispatcher.attempt_ended(first, Outcome.RESET)
+    assert not parts.dispatcher.may_retry(
+        one, Outcome.RESET, body_retained=False, response_begun=False
+    )
+    assert conduct.told == []
+
+
+@pytest.mark.parametrize("is_overtaken", [True, False])
+def test_limits_are_given_back_with_the_attempt_that_counts(is_overtaken: bool) -> None:
+    limit = Limit(concurrent=1)
+    gate = Gate(GateRules(limits=(LimitRule(limit),)))
+    parts = make(gate=gate)
+    claim = gate.claim(INFER, (), is_control=False)
+    assert claim is not None
+    one = exchange()
+    parts.dispatcher.begin(one)
+    parts.dispatcher.admit(one, claim, NOBODY)
+    other, counts = place(parts, one), beside(parts, one)
+    if is_overtaken:
+        parts.dispatcher.overtake(one)
+    else:
+        other, counts = counts, other
+    parts.dispatcher.finish(one)
+    parts.dispatcher.attempt_ended(other, Outcome.OVERTAKEN)
+    assert limit.open_of(b"") == 1
+    parts.dispatcher.attempt_ended(counts, Outcome.ANSWERED, 0)
+    assert limit.open_of(b"") == 0
+
+
+# What ends an exchange
+
+
+def test_a_stopped_exchange_ends_its_attempt_once() -> None:
+    parts = make(1)
+    one = exchange()
+    attempt = place(parts, one)
+    for _ in range(2):
+        parts.dispatcher.stop(one, Outcome.CANCELLED)
+    assert (attempt.outcome, attempt.backend.in_flight) == (Outcome.CANCELLED, 0)
+    assert parts.outcomes.seen == [("b0", Outcome.CANCELLED)]
+
+
+@pytest.mark.parametrize("client_goes_first", [True, False])
+def test_a_finished_exchange_and_its_attempt_do_not_hold_each_other(
+    client_goes_first: bool,
+) -> None:
+    parts = make(1)
+    one = exchange()
+    parts.dispatcher.begin(one)
+    attempt = place(parts, one)
+    if client_goes_first:
+        parts.dispatcher.finish(one)
+        assert one.attempt is attempt
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+    else:
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+        assert one.attempt is attempt
+        parts.dispatcher.finish(one)
+    assert one.attempt is None
+    assert one.backend is attempt.backend
+
+
+class Within:
+    """Requests within an attempt."""
+
+    def __init__(self) -> None:
+        self.closed: list[float] = []
+
+    def close(self, now: float) -> None:
+        self.closed.append(now)
+
+
+def test_what_runs_within_an_attempt_ends_with_it() -> None:
+    parts = make(1)
+    attempt = place(parts, exchange())
+    within = attempt.underway = Within()
+    for _ in range(2):
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+    assert within.closed == [parts.loop.time()]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lb.domain.backend import AppProtocol
-from lb.proxy.exchange import Exchange
+from lb.domain.outcome import Outcome
+from lb.proxy.exchange import Attempt, Exchange
 from lb.telemetry.record import RequestRecord
 from tests.fakes.backends import make_backend
 from tests.fakes.records import INFER
@@ -25,3 +26,16 @@ def test_it_shows_what_it_is_and_where() -> None:
     assert repr(one) == "<Exchange ModelInfer backend=->"
     one.backend = make_backend("gpu-0")
     assert repr(one) == "<Exchange ModelInfer backend=gpu-0>"
+
+
+def test_it_is_under_way_while_its_last_attempt_is() -> None:
+    one = Exchange(AppProtocol.GRPC, INFER, "", 0.0)
+    assert (one.is_under_way, one.connected_at, one.first_byte_at) == (False, 0.0, 0.0)
+    backend = make_backend("gpu-0")
+    attempt = one.attempt = Attempt(one, backend, backend.port(AppProtocol.GRPC), 5.0)
+    attempt.connected_at, attempt.first_byte_at = 6.0, 7.0
+    assert (one.is_under_way, one.connected_at, one.first_byte_at) == (True, 6.0, 7.0)
+    assert repr(attempt) == "<Attempt gpu-0 under way>"
+    attempt.outcome = Outcome.ANSWERED
+    assert (one.is_under_way, one.first_byte_at) == (False, 7.0)
+    assert repr(attempt) == "<Attempt gpu-0 answered>"

@@ -5,25 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.hedge import HedgeRules
+from lb.domain.outcome import Outcome
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.proxy.exchange import Exchange, Particulars
 from lb.proxy.hedging import Hedger
-from tests.fakes.frames import data, headers, named, request_fields
+from lb.proxy.http2.attempt import GrpcAttempt
+from tests.fakes.frames import answer, data, headers, named, request_fields
 from tests.fakes.links import PaperRelay
 
 _SERVICE = b"/inference.GRPCInferenceService/"
-
-
-class Second:
-    """A second attempt."""
-
-    def __init__(self) -> None:
-        self.has_won = False
-        self.is_over = False
-        self.is_wanted = True
-
-    def cancel(self) -> None:
-        self.is_over = True
 
 
 class Bench:
@@ -34,13 +24,16 @@ class Bench:
         self.backends = self.relay.backends
         self.loop = self.relay.loop
         self.dispatcher = self.relay.dispatcher
-        for number in range(backends):
-            self.relay.backend(number)
+        self.sides = [self.relay.backend(number) for number in range(backends)]
         self.client = self.relay.client()
         self.begun: list[Exchange] = []
-        self.seconds: list[Second] = []
+        self.seconds: list[GrpcAttempt] = []
         self.hedger = Hedger(
-            self.dispatcher, self.relay.relay.under_way, self._begin, schedule=self.loop.call_later
+            self.dispatcher,
+            self.relay.relay.under_way,
+            self._begin,
+            self.relay.relay.cancel_hedge,
+            schedule=self.loop.call_later,
         )
         self.before = self.dispatcher.conduct
         self.idle = self.loop.pending
@@ -51,10 +44,17 @@ class Bench:
             )
         self._streams = -1
 
-    def _begin(self, exchange: Exchange) -> Second:
+    def _begin(self, exchange: Exchange) -> GrpcAttempt | None:
         self.begun.append(exchange)
-        self.seconds.append(second := Second())
+        second = self.relay.relay.hedge(exchange)
+        assert second is not None
+        self.seconds.append(second)
         return second
+
+    def answers(self, second: GrpcAttempt) -> None:
+        """Its backend answers a second attempt."""
+        self.relay.relay.flush()
+        self.sides[self.backends.index(second.backend)].sends(answer(second.request.sink_id))
 
     def begins(
         self, model: bytes = b"m", method: bytes = b"ModelInfer", *, ended: bool = True
@@ -136,11 +136,27 @@ async def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> Non
         bench.begins()
     bench.loop.advance(0.2)
     first, second, third = bench.seconds
-    first.has_won = first.is_over = True
-    second.is_wanted = False
+    bench.answers(first)
+    failed = second.exchange.attempt
+    assert failed is not None
+    bench.dispatcher.attempt_ended(failed, Outcome.LOST)
     bench.loop.advance(0.1)
-    assert (second.is_over, third.is_over) == (True, False)
+    assert first.outcome is Outcome.ANSWERED
+    assert (second.outcome, second.exchange.hedge) == (Outcome.OVERTAKEN, None)
+    assert (third.outcome, third.exchange.hedge) == (None, third)
     assert (bench.hedger.won, len(bench.hedger)) == (1, 1)
+
+
+async def test_a_second_attempt_that_failed_is_forgotten_while_the_first_goes_on() -> None:
+    bench = Bench()
+    one = bench.begins()
+    bench.loop.advance(0.2)
+    (second,) = bench.seconds
+    bench.relay.relay.flush()
+    bench.sides[bench.backends.index(second.backend)].goes()
+    assert (second.outcome, one.is_under_way) == (Outcome.LOST, True)
+    bench.loop.advance(0.1)
+    assert (bench.hedger.won, len(bench.hedger)) == (0, 0)
 
 
 async def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
@@ -148,7 +164,7 @@ async def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
     bench.begins()
     bench.loop.advance(0.2)
     bench.hedger.use(None)
-    assert [second.is_over for second in bench.seconds] == [True]
+    assert [second.outcome for second in bench.seconds] == [Outcome.OVERTAKEN]
     assert bench.dispatcher.conduct is bench.before
     bench.loop.advance(1.0)
     assert bench.loop.pending == bench.idle

@@ -10,25 +10,25 @@ from lb.balancing.unanswered import patience_s
 from lb.domain.backend import AppProtocol
 from lb.domain.schedule import Plan, Ticket
 from lb.kserve.operations import MODEL_INFER
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Attempt, Exchange, Queued
 from lb.proxy.lost import UNSCHEDULED_S, abandoned_until, report_abandoned, report_lost
 from tests.fakes.backends import make_backend
 
 
-def sent(expected_s: float | None) -> Exchange:
-    """A request under way since 100 s; scheduled if something is expected of it."""
+def sent(expected_s: float | None) -> Attempt:
+    """An attempt under way since 100 s; scheduled if something is expected of it."""
     exchange = Exchange(AppProtocol.HTTP, MODEL_INFER, "client", 99.0)
-    exchange.backend = make_backend("b0")
     exchange.model = b"m"
-    exchange.attempt_at = 100.0
+    backend = make_backend("b0")
+    attempt = Attempt(exchange, backend, backend.port(AppProtocol.HTTP), 100.0)
     if expected_s is not None:
         queued = Queued(1, 0, 0)
-        queued.ticket = Ticket(b"m", b"", Plan(limits={}), (exchange.backend,), 99.0)
+        queued.ticket = Ticket(b"m", b"", Plan(limits={}), (backend,), 99.0)
         queued.ticket.expected_s = expected_s
         queued.ticket.lane = object()
         queued.is_under_way = True
-        exchange.particulars = Particulars(queued=queued)
-    return exchange
+        attempt.queued = queued
+    return attempt
 
 
 @pytest.mark.parametrize("expected_s", [0.001, 3.0])
@@ -40,29 +40,33 @@ def test_where_nothing_is_known_it_is_waited_for_a_minute() -> None:
     assert abandoned_until(sent(None)) == 100.0 + UNSCHEDULED_S
 
 
+def test_a_ticket_that_is_not_of_this_attempt_says_nothing_of_it() -> None:
+    attempt = sent(3.0)
+    assert attempt.queued is not None
+    attempt.queued.is_under_way = False
+    assert abandoned_until(attempt) == 100.0 + UNSCHEDULED_S
+
+
 @pytest.mark.parametrize("expected_s", [None, 0.01])
 def test_an_attempt_that_is_given_up_is_counted_and_logged(
     expected_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exchange = sent(expected_s)
+    attempt = sent(expected_s)
     with caplog.at_level(logging.WARNING):
-        report_abandoned(exchange, 103.0)
-    assert exchange.backend is not None
-    assert exchange.backend.lost_requests == 1
+        report_abandoned(attempt, 103.0)
+    assert attempt.backend.lost_requests == 1
     (record,) = caplog.records
     assert (record.__dict__["backend"], record.__dict__["model"]) == ("b0", "m")
     assert record.__dict__["seconds"] == 3.0
 
 
 def test_what_was_found_lost_already_is_not_counted_twice() -> None:
-    exchange = sent(0.01)
-    assert exchange.backend is not None
-    queued = exchange.particulars.queued if exchange.particulars is not None else None
-    assert queued is not None
-    ticket = queued.ticket
+    attempt = sent(0.01)
+    assert attempt.queued is not None
+    ticket = attempt.queued.ticket
     assert ticket is not None
-    ticket.backend, ticket.began_at = exchange.backend, 100.0
+    ticket.backend, ticket.began_at = attempt.backend, 100.0
     report_lost(ticket, 102.0)
     ticket.lane = None
-    report_abandoned(exchange, 103.0)
-    assert exchange.backend.lost_requests == 1
+    report_abandoned(attempt, 103.0)
+    assert attempt.backend.lost_requests == 1

@@ -17,7 +17,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
 from lb.proxy.queue import Queue, QueueOptions
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -63,7 +63,7 @@ class Waiting(Exchange):
 
     def go_on(self) -> None:
         try:
-            self.bench.dispatcher.place(self)
+            self.bench.dispatcher.place(self, Attempt)
         except RequestRefused as refused:
             self.refuse(refused)
 
@@ -72,15 +72,16 @@ class Waiting(Exchange):
         self.leave()
 
     def end(self, code: int = 0, outcome: Outcome = Outcome.ANSWERED) -> None:
-        self.bench.dispatcher.attempt_ended(self, outcome, code)
+        assert self.attempt is not None
+        self.bench.dispatcher.attempt_ended(self.attempt, outcome, code)
 
     def leave(self) -> None:
-        self.end(outcome=Outcome.CANCELLED)
+        self.bench.dispatcher.stop(self, Outcome.CANCELLED)
         self.bench.dispatcher.finish(self)
 
     @property
     def at(self) -> str:
-        return self.backend.name if self.backend is not None and self.port is not None else ""
+        return self.attempt.backend.name if self.attempt and self.is_under_way else ""
 
 
 class Bench:
@@ -404,7 +405,7 @@ def test_what_may_not_wait_is_refused_at_once() -> None:
     bench.publish()
     one = Exchange(GRPC, INFER, "10.0.0.9:4711", 1.0)
     with pytest.raises(RequestRefused, match="no backend"):
-        bench.dispatcher.place(one)
+        bench.dispatcher.place(one, Attempt)
 
 
 def test_what_would_hold_too_much_goes_on_instead_of_waiting() -> None:
@@ -458,6 +459,102 @@ def test_very_many_turns_are_given_some_at_a_time() -> None:
     for each in rest:
         each.end()
     bench.turn()
+    bench.assert_idle()
+
+
+# A second attempt beside the first
+
+
+def beside(bench: Bench, one: Waiting) -> Attempt:
+    return bench.dispatcher.place_beside(one, Attempt, bench.loop.time())
+
+
+def in_flight(bench: Bench) -> dict[str, int]:
+    """Requests that the scheduler counts, by backend."""
+    return {lane.backend.name: lane.in_flight for lane in bench.queue.scheduler.lanes()}
+
+
+def test_the_ticket_of_a_second_attempt_is_beside_that_of_the_first() -> None:
+    bench = Bench(2)
+    one = bench.come(rows=3, priority=1)
+    first = one.attempt
+    hedge = beside(bench, one)
+    assert first is not None
+    assert first.queued is one.queued
+    assert hedge.queued is not None
+    assert hedge.queued is not first.queued
+    tickets = first.queued.ticket, hedge.queued.ticket
+    assert tickets[0] is not None
+    assert tickets[1] is not None
+    assert tickets[0] is not tickets[1]
+    assert tickets[1].backend is hedge.backend is not first.backend
+    assert (tickets[1].rows, tickets[1].priority) == (3, tickets[0].priority)
+    assert tickets[1].tried == (first.backend,)
+    assert in_flight(bench) == {"b0": 1, "b1": 1}
+    bench.dispatcher.attempt_ended(hedge, Outcome.CANCELLED)
+    assert in_flight(bench) == {first.backend.name: 1, hedge.backend.name: 0}
+    one.end()
+    bench.assert_idle()
+
+
+def test_each_ticket_is_over_with_its_own_attempt_when_the_first_is_overtaken() -> None:
+    bench = Bench(2)
+    one = bench.come()
+    first = one.attempt
+    hedge = beside(bench, one)
+    assert first is not None
+    bench.dispatcher.overtake(one)
+    bench.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+    assert in_flight(bench) == {first.backend.name: 0, hedge.backend.name: 1}
+    assert one.at == hedge.backend.name
+    one.end()
+    bench.assert_idle()
+
+
+def test_a_second_attempt_fails_and_its_request_goes_again() -> None:
+    """It has the place of the first when it does, and the ticket of the first is used again."""
+    bench = Bench(3)
+    one = bench.come()
+    first = one.attempt
+    hedge = beside(bench, one)
+    assert first is not None
+    bench.dispatcher.overtake(one)
+    bench.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+    one.end(outcome=Outcome.RESET)
+    one.go_on()
+    assert one.at not in ("", first.backend.name, hedge.backend.name)
+    one.end()
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("why", ["alone", "full", "others wait"])
+def test_a_second_attempt_does_not_wait_for_its_turn(why: str) -> None:
+    bench = Bench(1 if why == "alone" else 2)
+    one = bench.come()
+    others = [] if why == "alone" else [bench.come()]
+    if why == "others wait":
+        others.append(bench.come())
+    before = in_flight(bench), len(bench.queue)
+    with pytest.raises(RequestRefused) as caught:
+        beside(bench, one)
+    assert caught.value.reason is Reason.BACKENDS_FULL
+    assert one.hedge is None
+    assert (in_flight(bench), len(bench.queue)) == before
+    for each in (*reversed(others), one):
+        each.leave()
+    bench.turn()
+    bench.assert_idle()
+
+
+def test_a_second_attempt_has_no_ticket_where_its_model_is_not_scheduled_any_more() -> None:
+    bench = Bench(2)
+    one = bench.come()
+    bench.ref.publish(not_scheduled(bench))
+    hedge = beside(bench, one)
+    assert hedge.queued is None
+    assert hedge.backend is not one.backend
+    bench.dispatcher.attempt_ended(hedge, Outcome.CANCELLED)
+    one.end()
     bench.assert_idle()
 
 

@@ -10,12 +10,26 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.proxy.exchange import Exchange
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.reruns import Reruns
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
 from tests.fakes.records import INFER
 from tests.fakes.relay import snapshot_of
+
+
+def begins(one: Exchange, backend: Backend, at: float) -> Attempt:
+    """An attempt at a backend from then on."""
+    attempt = Attempt(one, backend, backend.port(one.protocol), at)
+    one.attempt, one.backend = attempt, backend
+    one.attempts += 1
+    return attempt
+
+
+def attempt_of(one: Exchange) -> Attempt:
+    """The last one of an exchange that has one."""
+    assert one.attempt is not None
+    return one.attempt
 
 
 class Bench:
@@ -36,12 +50,14 @@ class Bench:
         )
         self.went: list[Exchange] = []
 
-    def lost(self, model: bytes = b"m") -> Exchange:
+    def lost(self, model: bytes = b"m", after_s: float = 0.1) -> Exchange:
         """A request whose connection was lost."""
-        one = Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0)
+        return self.loses(Exchange(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0), model, after_s)
+
+    def loses(self, one: Exchange, model: bytes = b"m", after_s: float = 0.1) -> Exchange:
+        """The connection of a request is lost after so long."""
         one.model = model
-        one.attempts = 1
-        one.attempt_at = self.loop.time() - 0.1
+        begins(one, self.gone, self.loop.time() - after_s).outcome = Outcome.LOST
         one.tried = (self.gone,)
         return one
 
@@ -50,9 +66,7 @@ class Bench:
 
         def place() -> None:
             backend: Backend = self.reruns.spread(tuple(self.backends))[0]
-            one.backend, one.port = backend, backend.ports[1]
-            one.attempts += 1
-            one.attempt_at = self.loop.time()
+            begins(one, backend, self.loop.time())
             self.went.append(one)
 
         self.reruns.later(one, place)
@@ -97,7 +111,7 @@ def test_one_at_a_time_goes_to_each_backend() -> None:
         bench.waits(bench.lost())
     bench.loop.advance(0.1)
     assert [one.backend for one in bench.went] == bench.backends
-    bench.went[0].port = None  # it is answered
+    attempt_of(bench.went[0]).outcome = Outcome.ANSWERED
     bench.loop.advance(0.02)
     assert [one.backend for one in bench.went] == [*bench.backends, bench.backends[0]]
 
@@ -109,7 +123,7 @@ def test_an_answer_that_has_begun_makes_room(answered: bool) -> None:
         bench.waits(bench.lost())
     bench.loop.advance(0.1)
     if answered:
-        bench.went[1].first_byte_at = bench.loop.time()
+        attempt_of(bench.went[1]).first_byte_at = bench.loop.time()
     bench.loop.advance(0.02)
     assert len(bench.went) == (3 if answered else 2)
 
@@ -123,8 +137,7 @@ def test_nobody_waits_for_others_for_long() -> None:
 
 
 def lost_after(bench: Bench, took_s: float, model: bytes = b"m") -> Exchange:
-    one = bench.lost(model)
-    one.attempt_at = bench.loop.time() - took_s
+    one = bench.lost(model, took_s)
     assert bench.reruns.may(one, Outcome.LOST)
     return one
 
@@ -161,8 +174,7 @@ def test_nobody_waits_for_seconds_because_a_server_had_hung() -> None:
 def test_who_was_late_makes_nobody_wait_for_longer() -> None:
     bench = Bench()
     for _ in range(3):
-        one = bench.lost()
-        one.attempt_at = bench.loop.time() - 2.0
+        one = bench.lost(after_s=2.0)
         assert bench.reruns.may(one, Outcome.LATE)
         bench.waits(one)
     bench.loop.advance(0.3)
@@ -186,8 +198,7 @@ def test_one_does_not_wait_until_its_answer_would_be_late() -> None:
         bench.waits(lost_after(bench, 0.4))
     bench.loop.advance(0.05)
     hurried = Due(AppProtocol.GRPC, INFER, "10.0.0.9:4711", 0.0)
-    hurried.model, hurried.attempts, hurried.tried = b"m", 1, (bench.gone,)
-    hurried.attempt_at = bench.loop.time() - 0.1
+    bench.loses(hurried)
     hurried.at = bench.loop.time() + 0.5
     bench.waits(hurried)
     bench.loop.advance(0.13)
@@ -283,10 +294,25 @@ def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None
     assert len(bench.reruns) == 0
     both = tuple(bench.backends)
     assert bench.reruns.spread(both) == both
-    one.backend, one.port = both[0], both[0].ports[1]
-    one.attempts += 1
-    one.attempt_at = bench.loop.time()
+    begins(one, both[0], bench.loop.time())
     assert bench.reruns.spread(both) == both[1:]
+
+
+def test_one_that_goes_again_twice_is_counted_where_it_is_now() -> None:
+    bench = Bench()
+    one = bench.lost()
+    bench.waits(one)
+    bench.loop.advance(0.05)
+    attempt_of(one).outcome = Outcome.PROTOCOL_ERROR
+    bench.waits(one)
+    bench.loop.advance(0.05)
+    assert bench.went == [one, one]
+    here = attempt_of(one).backend
+    (there,) = (backend for backend in bench.backends if backend is not here)
+    bench.waits(other := bench.lost())
+    bench.loop.advance(0.05)
+    assert attempt_of(other).backend is there
+    assert bench.reruns.spread((here, there)) == (here, there)
 
 
 def test_what_goes_again_avoids_where_it_was_and_the_company_of_others() -> None:

@@ -15,7 +15,7 @@ from lb.domain.pool import ModelRoute, PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.failure import grpc_status, http_status
 from lb.proxy.steps import UNKNOWN_IDLE_S, idle_of, slots_of
 from lb.wire.grpc.status import GrpcStatus
@@ -63,17 +63,23 @@ class Parts:
         exchange.particulars.step = SequenceStep(key, start, end)
         return exchange
 
+    def place(self, exchange: Exchange) -> Attempt:
+        """Begin an attempt."""
+        attempt = self.dispatcher.place(exchange, Attempt)
+        assert attempt is not None
+        return attempt
+
     def run(self, exchange: Exchange) -> Backend:
         """Place it and answer it."""
-        backend = self.dispatcher.place(exchange)
-        self.dispatcher.attempt_ended(exchange, Outcome.ANSWERED)
-        return backend
+        attempt = self.place(exchange)
+        self.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
+        return attempt.backend
 
-    def fail(self, exchange: Exchange, outcome: Outcome) -> bool:
-        """Let its attempt fail; whether it may be placed again."""
-        self.dispatcher.attempt_ended(exchange, outcome)
+    def fail(self, attempt: Attempt, outcome: Outcome) -> bool:
+        """Let an attempt fail; whether its exchange may be placed again."""
+        self.dispatcher.attempt_ended(attempt, outcome)
         return self.dispatcher.may_retry(
-            exchange, outcome, body_retained=True, response_begun=False
+            attempt.exchange, outcome, body_retained=True, response_begun=False
         )
 
 
@@ -110,13 +116,13 @@ def test_what_nobody_started_is_placed_like_any_request() -> None:
 def test_an_attempt_at_a_step_is_counted_once() -> None:
     parts = two()
     exchange = parts.step(start=True)
-    parts.dispatcher.place(exchange)
+    attempt = parts.place(exchange)
     assert exchange.particulars is not None
     pin = exchange.particulars.pin
     assert pin is not None
     assert pin.steps == 1
     for _ in range(2):
-        parts.dispatcher.attempt_ended(exchange, Outcome.ANSWERED)
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
     assert pin.steps == 0
     assert exchange.sequence == 7
 
@@ -124,25 +130,22 @@ def test_an_attempt_at_a_step_is_counted_once() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.STALE, Outcome.LOST, Outcome.RESET])
 def test_a_step_that_may_have_run_is_never_repeated(outcome: Outcome) -> None:
     parts = two()
-    start = parts.step(start=True)
-    parts.dispatcher.place(start)
-    assert not parts.fail(start, outcome)
-    step = parts.step()
-    parts.dispatcher.place(step)
-    assert not parts.fail(step, outcome)
+    assert not parts.fail(parts.place(parts.step(start=True)), outcome)
+    assert not parts.fail(parts.place(parts.step()), outcome)
 
 
 def test_a_start_that_did_not_run_goes_elsewhere_and_the_steps_follow() -> None:
     parts = two()
     start = parts.step(start=True)
-    first = parts.dispatcher.place(start)
-    early = parts.step()
-    assert parts.dispatcher.place(early) is first
-    assert parts.fail(start, Outcome.CONNECT_REFUSED)
-    second = parts.dispatcher.place(start)
+    begun = parts.place(start)
+    first = begun.backend
+    early = parts.place(parts.step())
+    assert early.backend is first
+    assert parts.fail(begun, Outcome.CONNECT_REFUSED)
+    second = parts.place(start).backend
     assert second is not first
     assert parts.fail(early, Outcome.CONNECT_REFUSED)
-    assert parts.dispatcher.place(early) is second
+    assert parts.place(early.exchange).backend is second
     assert (first.open_sequences, second.open_sequences) == (0, 1)
 
 
@@ -150,11 +153,9 @@ def test_a_later_step_is_repeated_at_its_own_backend_only() -> None:
     parts = two()
     home = parts.run(parts.step(start=True))
     refused = parts.step()
-    parts.dispatcher.place(refused)
-    assert parts.fail(refused, Outcome.REFUSED)
-    assert parts.dispatcher.place(refused) is home
-    unreachable = parts.step(end=True)
-    parts.dispatcher.place(unreachable)
+    assert parts.fail(parts.place(refused), Outcome.REFUSED)
+    assert parts.place(refused).backend is home
+    unreachable = parts.place(parts.step(end=True))
     assert not parts.fail(unreachable, Outcome.CONNECT_TIMEOUT)
     assert home.open_sequences == 1
 
@@ -165,7 +166,7 @@ def test_the_next_step_is_told_that_its_backend_has_gone() -> None:
     home.died()
     parts.only(*(backend for backend in parts.backends if backend is not home))
     with pytest.raises(RequestRefused) as refusal:
-        parts.dispatcher.place(parts.step())
+        parts.place(parts.step())
     assert refusal.value.reason is Reason.SEQUENCE_LOST
     assert "sequence 7 of model m" in refusal.value.detail
     assert home.name in refusal.value.detail
@@ -180,7 +181,7 @@ def test_a_text_is_no_id_where_ids_are_numbers(protocol: AppProtocol) -> None:
     parts.ref.publish(replace(snapshot_of(parts.backends), routes=routes))
     text = SequenceKey(b"m", "seven")
     with pytest.raises(RequestRefused) as refusal:
-        parts.dispatcher.place(parts.step(start=True, key=text, protocol=protocol))
+        parts.place(parts.step(start=True, key=text, protocol=protocol))
     reason = refusal.value.reason
     assert (http_status(reason), grpc_status(reason)) == (400, GrpcStatus.INVALID_ARGUMENT)
     assert 'sequence "seven" of model m' in refusal.value.detail
@@ -192,8 +193,7 @@ def test_a_failed_attempt_names_the_sequence() -> None:
     parts = two()
     home = parts.run(parts.step(start=True))
     step = parts.step()
-    parts.dispatcher.place(step)
-    parts.dispatcher.attempt_ended(step, Outcome.LOST)
+    parts.dispatcher.attempt_ended(parts.place(step), Outcome.LOST)
     reason, text = parts.dispatcher.steps.failure(step, Outcome.LOST)
     assert reason is Reason.UPSTREAM_LOST
     assert text.startswith(f"sequence 7 of model m: backend {home.name} (grpc) closed")
@@ -219,7 +219,7 @@ def test_a_full_backend_refuses_the_steps_of_its_sequences() -> None:
         parts.run(parts.step(end=True))
     parts.backends[0].in_flight = 1
     with pytest.raises(RequestRefused) as refusal:
-        parts.dispatcher.place(parts.step())
+        parts.place(parts.step())
     assert refusal.value.reason is Reason.BACKENDS_FULL
     assert "sequence 7 of model m runs on backend a" in refusal.value.detail
     parts.backends[0].in_flight = 0
@@ -231,7 +231,7 @@ def test_a_step_over_a_protocol_that_its_backend_lacks_is_refused() -> None:
     parts.run(parts.step(start=True))
     parts.backends[0].ports = (None, parts.backends[0].ports[1])
     with pytest.raises(RequestRefused) as refusal:
-        parts.dispatcher.place(parts.step(protocol=AppProtocol.HTTP))
+        parts.place(parts.step(protocol=AppProtocol.HTTP))
     assert "has no http port" in refusal.value.detail
 
 
@@ -239,9 +239,9 @@ def test_a_sequence_that_its_backend_does_not_know_is_closed() -> None:
     parts = two()
     home = parts.run(parts.step(start=True))
     step = parts.step()
-    parts.dispatcher.place(step)
+    attempt = parts.place(step)
     assert not parts.dispatcher.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
-    parts.dispatcher.attempt_ended(step, Outcome.ANSWERED)
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0
 
@@ -251,17 +251,17 @@ def test_a_sequence_that_another_replica_began_is_searched_for() -> None:
     parts.dispatcher.steps.table.affinity = Affinity.RENDEZVOUS
     step = parts.step()
     for left in (True, True, False):
-        parts.dispatcher.place(step)
+        attempt = parts.place(step)
         found = parts.dispatcher.goes_elsewhere(step, Meaning.NO_SEQUENCE, body_retained=True)
         assert found is left
         assert len(parts.dispatcher.steps.table) == 0
-        parts.dispatcher.attempt_ended(step, Outcome.NOT_HERE)
+        parts.dispatcher.attempt_ended(attempt, Outcome.NOT_HERE)
     assert len(set(step.tried)) == 3
     start = parts.step(start=True)
-    parts.dispatcher.place(start)
+    parts.place(start)
     assert not parts.dispatcher.goes_elsewhere(start, Meaning.NO_SEQUENCE, body_retained=True)
     other = parts.step()
-    parts.dispatcher.place(other)
+    parts.place(other)
     assert not parts.dispatcher.goes_elsewhere(other, Meaning.NO_SEQUENCE, body_retained=False)
 
 
@@ -269,9 +269,10 @@ def test_a_sequence_that_another_replica_began_is_searched_for() -> None:
 def test_a_sequence_of_a_model_that_is_not_there_is_none(meaning: Meaning) -> None:
     parts = two()
     start = parts.step(start=True)
-    home = parts.dispatcher.place(start)
+    attempt = parts.place(start)
+    home = attempt.backend
     assert not parts.dispatcher.goes_elsewhere(start, meaning, body_retained=False)
-    parts.dispatcher.attempt_ended(start, Outcome.ANSWERED)
+    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
     assert home.open_sequences == 0
     assert len(parts.dispatcher.steps.table) == 0
 
@@ -323,10 +324,8 @@ def test_a_good_answer_to_a_step_teaches_and_a_bad_one_does_not() -> None:
     parts = Parts(make_backend())
     table = parts.dispatcher.steps.table
     for code in (0, 0, 13):
-        exchange = parts.step(start=True)
-        backend = parts.dispatcher.place(exchange)
-        assert backend is not None
-        parts.dispatcher.attempt_ended(exchange, Outcome.ANSWERED, code)
+        attempt = parts.place(parts.step(start=True))
+        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, code)
     cost = table.cost(KEY.model, parts.backends[0])
     assert cost is not None
     assert cost.count == 2

@@ -114,7 +114,14 @@ async def test_other_servers_are_told_that_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}", b"nonsense\r\n\r\n", None]
+    "end",
+    [
+        b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        None,
+    ],
 )
 async def test_what_is_no_answer_of_the_second_does_not_matter(end: bytes | None) -> None:
     hedged = Hedged()
