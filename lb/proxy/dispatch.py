@@ -467,14 +467,17 @@ class Dispatcher:
         else:
             self.queue.leave(exchange)
 
-    def answered_whole(self, attempt: Attempt, status: int, now: float) -> None:
+    def answered_whole(
+        self, attempt: Attempt, status: int, now: float, *, are_bytes_counted: bool = False
+    ) -> None:
         """An attempt is answered, and the client has the answer: both at once.
 
         Args:
             attempt: it is under way, no step of a sequence, and its exchange without permit. If it
                 has a ticket, `Queue.ended` is to be called after this.
-            status: gRPC status of the answer.
+            status: gRPC or HTTP status of the answer.
             now: the time.
+            are_bytes_counted: the port has those of request and answer already.
         """
         # HOT PATH (benchmarks/bench_http2_relay.py). `attempt_ended` and `finish` in one for the
         # common unary call; those are the reference.
@@ -484,8 +487,9 @@ class Dispatcher:
         attempt.outcome = _ANSWERED
         backend.in_flight -= 1
         port.in_flight -= 1
-        port.bytes_sent += exchange.bytes_in
-        port.bytes_received += exchange.bytes_out
+        if not are_bytes_counted:
+            port.bytes_sent += exchange.bytes_in
+            port.bytes_received += exchange.bytes_out
         if exchange.suspicion is not None:
             self._tell_of_mended(exchange, status, now)
         codes = port.codes

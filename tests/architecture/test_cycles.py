@@ -10,7 +10,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-KNOWN = ("lb/proxy/http1/", "lb/proxy/http2/", "lb/balancing/lanes.py", "lb/balancing/tally.py")
+KNOWN = ("lb/proxy/http2/", "lb/balancing/lanes.py", "lb/balancing/tally.py")
 """Folders and files that may still import each other in a circle."""
 
 

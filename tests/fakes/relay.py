@@ -47,7 +47,7 @@ from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Exchange, Particulars
+from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.hedging import Hedger
@@ -105,15 +105,27 @@ class Outcomes:
         self.seen.append((backend.name, outcome))
 
 
+class KeptRecord:
+    """A finished request, with what it knows of its attempt only while it is told of."""
+
+    def __init__(self, record: RequestRecord) -> None:
+        self._record = record
+        self.connected_at = record.connected_at
+        self.first_byte_at = record.first_byte_at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
+
+
 class Finished:
     """Remembers finished requests and counts them as the product does."""
 
     def __init__(self) -> None:
         self.meter = Meter()
-        self.records: list[RequestRecord] = []
+        self.records: list[Any] = []
 
     def finished(self, record: RequestRecord) -> None:
-        self.records.append(record)
+        self.records.append(KeptRecord(record))
         self.meter.finished(record)
 
 
@@ -543,7 +555,7 @@ class Relay:
 
     def serving(self, connection: Any) -> object | None:
         """The request that an HTTP/1.1 connection to a backend serves, to be compared alone."""
-        found: object | None = connection.exchange
+        found: object | None = connection.attempt
         return found
 
     def evict(self, connection: Any) -> None:
@@ -757,9 +769,10 @@ class Relay:
 class Placed:
     """A request that a `Desk` has sent to a backend."""
 
-    def __init__(self, exchange: Exchange, backend: Backend) -> None:
-        self.exchange = exchange
-        self.backend = backend
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.exchange = attempt.exchange
+        self.backend = attempt.backend
 
 
 class Desk:
@@ -784,22 +797,22 @@ class Desk:
         exchange = self._exchange(protocol)
         self._dispatcher.begin(exchange)
         try:
-            backend = self._dispatcher.place(exchange)
+            attempt = self._dispatcher.place(exchange, Attempt)
         except RequestRefused:
             self._dispatcher.finish(exchange)
             return None
-        assert backend is not None, "nothing is queued"
-        return Placed(exchange, backend)
+        assert attempt is not None, "nothing is queued"
+        return Placed(attempt)
 
     def answer(self, placed: Placed) -> None:
         """The backend has answered well."""
         now = self._clock()
-        self._dispatcher.attempt_ended(placed.exchange, Outcome.ANSWERED, 200, now)
+        self._dispatcher.attempt_ended(placed.attempt, Outcome.ANSWERED, 200, now)
         self._dispatcher.finish(placed.exchange, None, now)
 
     def lose(self, placed: Placed) -> None:
         """The connection to the backend was lost."""
-        self._dispatcher.attempt_ended(placed.exchange, Outcome.LOST)
+        self._dispatcher.attempt_ended(placed.attempt, Outcome.LOST)
         self._dispatcher.finish(placed.exchange)
 
     def step(self, sequence: SequenceStep) -> Backend | None:
@@ -808,11 +821,12 @@ class Desk:
         exchange.particulars = Particulars()
         exchange.particulars.step = sequence
         try:
-            backend = self._dispatcher.place(exchange)
+            attempt = self._dispatcher.place(exchange, Attempt)
         except RequestRefused:
             return None
-        self._dispatcher.attempt_ended(exchange, Outcome.ANSWERED, 0, self._clock())
-        return backend
+        assert attempt is not None, "steps are not queued"
+        self._dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0, self._clock())
+        return attempt.backend
 
     def home_of(self, key: SequenceKey) -> Backend | None:
         """The backend that a sequence is bound to."""

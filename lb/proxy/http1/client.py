@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
 from lb.net.sockets import acknowledged_bytes, read_rest, unsent_bytes
 from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
+from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.sides import AnswerSink
 from lb.wire.http1.body import (
     FEW,
     PIECES_AT_ONCE,
@@ -28,10 +30,6 @@ from lb.wire.http1.collect import END, HeadCollector
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import INTERIM_RESPONSES
 from lb.wire.http1.response import ResponseHead
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.exchange import Http1Exchange
-    from lb.proxy.http1.relay import Http1Relay
 
 JOIN_BYTES: Final = 16 * 1024
 """Up to this much is copied into one piece to be written; more is written as a vector."""
@@ -60,17 +58,17 @@ class ClientConnection:
 
     __slots__ = (
         "_answering", "_collector", "_decoder", "_goes_on", "_interim", "_known_head", "_rest",
-        "_stall_timer", "_taken", "_unsent", "backend", "exchange", "idle_since", "is_full",
+        "_stall_timer", "_taken", "_unsent", "attempt", "backend", "idle_since", "is_full",
         "is_plain", "is_reading", "is_reused", "port", "pump", "relay", "transport",
     )  # fmt: skip
 
-    def __init__(self, relay: Http1Relay, backend: Backend, port: Port) -> None:
+    def __init__(self, relay: Http1Shared, backend: Backend, port: Port) -> None:
         self.relay = relay
         self.backend = backend
         self.port = port
         self.transport: asyncio.Transport | None = None
         """None before it is connected and once it is lost."""
-        self.exchange: Http1Exchange | None = None
+        self.attempt: AnswerSink | None = None
         """Whose request is under way."""
         self.is_reused = False
         """It has answered a request before."""
@@ -138,8 +136,8 @@ class ClientConnection:
     def _read_on(self) -> None:
         """Decode what was read already before more is read."""
         rest, self._rest = self._rest, b""
-        if rest and self.exchange is not None:
-            self._read(self.exchange, rest)
+        if rest and self.attempt is not None:
+            self._read(self.attempt, rest)
         transport = self.transport
         if (
             transport is not None
@@ -149,9 +147,9 @@ class ClientConnection:
             transport.resume_reading()
 
     def release(self, *, reusable: bool) -> None:
-        """The exchange is over: keep the connection for the next one, or close it."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). Resets only what an ordinary exchange sets.
-        self.exchange = None
+        """The attempt is over: keep the connection for the next one, or close it."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Resets only what an ordinary attempt sets.
+        self.attempt = None
         self._decoder = None
         if not reusable or self.is_full or self.transport is None:
             self.close()
@@ -165,11 +163,11 @@ class ClientConnection:
 
     def close(self) -> None:
         """Close without waiting for anything to be sent: it would be of no use any more."""
-        self.exchange = None
+        self.attempt = None
         self.abort()
 
     def abort(self) -> None:
-        """Close now; an exchange that is under way fails."""
+        """Close now; an attempt that is under way fails."""
         self.end_pump()
         if self.transport is not None:
             self.transport.abort()
@@ -189,14 +187,14 @@ class ClientConnection:
         self.is_full = True
         if self._stall_timer is None:
             self._watch_stall()
-        if self.exchange is not None:
-            self.exchange.upload_changed()
+        if self.attempt is not None:
+            self.attempt.upload_changed()
 
     def resume_writing(self) -> None:
         """asyncio: the backend has caught up."""
         self.is_full = False
-        if self.exchange is not None:
-            self.exchange.upload_changed()
+        if self.attempt is not None:
+            self.attempt.upload_changed()
 
     def _watch_stall(self) -> None:
         if self.transport is not None:
@@ -227,13 +225,18 @@ class ClientConnection:
     @property
     def owes_since(self) -> float:
         """See `Owing`."""
-        exchange = self.exchange
-        return inf if exchange is None else exchange.connected_at
+        attempt = self.attempt
+        return inf if attempt is None else attempt.connected_at
 
     def unheard(self) -> None:
         """See `Owing`. Others to the same backend may be as dead."""
-        self.relay.renew(self.backend)
+        self.relay.upstreams.renew(self.backend)
         self._fail(Outcome.STALLED, "nothing that was sent was acknowledged")
+
+    def hung(self) -> None:
+        """The backend is silent: the request that is under way may leave it."""
+        if self.attempt is not None:
+            self.attempt.backend_hung()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: closed, by whichever side."""
@@ -246,16 +249,16 @@ class ClientConnection:
         self.port.connections -= 1
         self.relay.upstreams.open.discard(self)
         self._leave_pool()
-        if exc is not None and self.exchange is not None and transport is not None:
+        if exc is not None and self.attempt is not None and transport is not None:
             rest = read_rest(transport, _REST_BYTES)
             if rest:
                 self.data_received(rest)
-        exchange = self.exchange
-        if exchange is None:
+        attempt = self.attempt
+        if attempt is None:
             return
         if exc is None and isinstance(self._decoder, CloseDecoder):
             self._decoder.ended = True
-            exchange.on_answer(None, [], self._decoder, reusable=False)
+            attempt.on_answer(None, [], self._decoder, reusable=False)
             return
         never_answered = not self._answering and self.is_reused
         self._fail(Outcome.STALE if never_answered else Outcome.LOST, str(exc or "closed"))
@@ -273,8 +276,8 @@ class ClientConnection:
         # in one read, takes no decoder, nor does a read in the middle of a body, or one of whole
         # chunks. Everything else takes `_read`, which is the plain form; backends repeat
         # their heads, so what is not known is not looked at here.
-        exchange = self.exchange
-        if exchange is None:
+        attempt = self.attempt
+        if attempt is None:
             # Nobody asked: it must not become the answer to the next request.
             self._leave_pool()
             self.abort()
@@ -282,18 +285,18 @@ class ClientConnection:
         if not self._answering:
             self._answering = True
             end = data.find(END) + 4
-            if end > 3 and not exchange.plan.is_head:
+            if end > 3 and not attempt.plan.is_head:
                 head = self._known_head(data[:end])
                 if head is not None and head.length == len(data) - end:
-                    exchange.on_whole_answer(head, data, end)
+                    attempt.on_whole_answer(head, data, end)
                     return
         else:
             decoder = self._decoder
             if type(decoder) is LengthDecoder:
-                if len(data) < decoder.remaining and exchange.on_middle(data):
+                if len(data) < decoder.remaining and attempt.on_middle(data):
                     decoder.remaining -= len(data)
                     if self.is_plain and decoder.remaining >= LEAST:
-                        self._start_pump(exchange, decoder)
+                        self._start_pump(attempt, decoder)
                     return
             elif type(decoder) is ChunkedDecoder:
                 if self._rest:
@@ -303,17 +306,17 @@ class ClientConnection:
                     self._let_others_go_first()
                 start = decoder.start_of_only(data)
                 if start:
-                    if exchange.on_whole_chunk(data, start):
+                    if attempt.on_whole_chunk(data, start):
                         return
-                elif (size := decoder.size_of_lines(data)) and exchange.on_lines(data, size):
+                elif (size := decoder.size_of_lines(data)) and attempt.on_lines(data, size):
                     return
-        self._read(exchange, data)
+        self._read(attempt, data)
 
-    def _read(self, exchange: Http1Exchange, data: bytes) -> None:
+    def _read(self, attempt: AnswerSink, data: bytes) -> None:
         try:
             head: ResponseHead | None = None
             if self._decoder is None:
-                found = self._read_head(exchange, data)
+                found = self._read_head(attempt, data)
                 if found is None:
                     return
                 head, data = found
@@ -331,11 +334,11 @@ class ClientConnection:
             if end < len(data) and not decoder.ended:
                 self._rest = data[end:]
                 self._let_others_go_first()
-        exchange.on_answer(head, pieces, decoder, reusable=end == len(data))
+        attempt.on_answer(head, pieces, decoder, reusable=end == len(data))
         if self.is_plain and isinstance(decoder, LengthDecoder) and decoder.remaining >= LEAST:
-            self._start_pump(exchange, decoder)
+            self._start_pump(attempt, decoder)
 
-    def _read_head(self, exchange: Http1Exchange, data: bytes) -> tuple[ResponseHead, bytes] | None:
+    def _read_head(self, attempt: AnswerSink, data: bytes) -> tuple[ResponseHead, bytes] | None:
         """The final head and what follows it; None while it is not complete."""
         if self._collector is None:
             self._collector = HeadCollector(self.relay.options.head, of_request=False)
@@ -344,33 +347,33 @@ class ClientConnection:
             text = collector.feed(data)
             if text is None:
                 return None
-            head = self.relay.heads.response(text, to_head=exchange.plan.is_head)
+            head = self.relay.heads.response(text, to_head=attempt.plan.is_head)
             data = collector.rest
             if not head.is_interim:
                 return head, data
             self._interim += 1
             if self._interim > INTERIM_RESPONSES:
                 raise MessageError(400, "too many interim responses")
-            exchange.on_interim(head)
+            attempt.on_interim(head)
 
-    def _start_pump(self, exchange: Http1Exchange, decoder: LengthDecoder) -> None:
+    def _start_pump(self, attempt: AnswerSink, decoder: LengthDecoder) -> None:
         """Have most of what is left of a long answer moved to the client, if that is possible."""
-        server = exchange.server
+        client = attempt.client
         if (
-            server is None
-            or server.transport is None
-            or not server.is_plain
+            client is None
+            or client.transport is None
+            or not client.is_plain
             or self.transport is None
-            or self.exchange is not exchange
+            or self.attempt is not attempt
             or not self.is_reading
-            or not exchange.answer_passes
+            or not attempt.answer_passes
         ):
             return
         self.pump = self.relay.pumps.start(
             self.transport,
-            server.transport,
+            client.transport,
             decoder.remaining,
-            high=server.options.buffer_size,
+            high=client.options.buffer_size,
             moved=self._moved,
             over=self._pump_over,
         )
@@ -378,8 +381,8 @@ class ClientConnection:
     def _moved(self, size: int) -> None:
         if isinstance(self._decoder, LengthDecoder):
             self._decoder.remaining -= size
-        if self.exchange is not None:
-            self.exchange.count_answer(size)
+        if self.attempt is not None:
+            self.attempt.count_answer(size)
 
     def _pump_over(self) -> None:
         self.pump = None
@@ -390,7 +393,7 @@ class ClientConnection:
             self.pump.end()
 
     def _fail(self, outcome: Outcome, detail: str) -> None:
-        exchange = self.exchange
+        attempt = self.attempt
         self.close()
-        if exchange is not None:
-            exchange.attempt_failed(outcome, detail)
+        if attempt is not None:
+            attempt.failed(outcome, detail)

@@ -1,76 +1,146 @@
 """One HTTP/1.1 request and its answer: placed, connected, relayed both ways, ended once.
 
+An `Http1Exchange` is the client's half: the request as it comes, what is known of it, where it is
+placed and whether again, and answers of ours. An `Http1Attempt` is the half of one backend: its
+connection, and what comes over it.
+
 Invariants: an attempt is ended exactly once, however the two sides end; nothing is written to a
-side that was ended; once a byte of an answer came there is no other attempt.
+side that was ended; once a byte of an answer went to the client there is no other attempt.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Final
 
-from lb.domain.backend import Backend, BackendKind, Port
+from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
+from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
+from lb.kserve.gate import NameMask
+from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.net.timers import Timer
+from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.failure import http_status
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
-from lb.proxy.http1.download import Download
+from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
+from lb.proxy.http1.request_body import RequestBody
+from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.sides import AnswerForm, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
-from lb.wire.http1.body import Payload, few
-from lb.wire.http1.response import CONTINUE
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.server import ServerConnection
+from lb.wire.http1.body import (
+    LAST_CHUNK,
+    BodyDecoder,
+    ChunkedDecoder,
+    LengthDecoder,
+    Payload,
+    few,
+    forwardable_trailers,
+)
+from lb.wire.http1.grammar import CRLF
+from lb.wire.http1.response import CONTINUE, ResponseHead
 
 _log = logging.getLogger(__name__)
 
+_ANSWERED: Final = Outcome.ANSWERED
+_OK: Final = 200
+_INTERNAL: Final = 500
+_UNUSABLE: Final = "status 200 without a body"
 
-class Http1Exchange(Download):
-    """A request between a client's connection and a backend's."""
 
-    __slots__ = ("_abandoned", "_look", "_unseen", "_was_continued")
+class Http1Exchange(Exchange):
+    """A request of a client's connection."""
 
-    _abandoned: Timer
-    """Ends an attempt that nobody waits for; set with that, since nearly none has one."""
+    __slots__ = (
+        "_look", "_unseen", "_was_continued", "body", "form", "handler", "plan", "relay",
+        "response_begun", "server",
+    )  # fmt: skip
 
     may_wait: ClassVar[bool] = True
+
+    def __init__(
+        self, relay: Http1Shared, server: ClientSide, plan: RequestPlan, now: float
+    ) -> None:
+        # HOT PATH (benchmarks/bench_http1_relay.py). What `Exchange` sets is set here: its own
+        # constructor costs half as much again.
+        self.protocol = AppProtocol.HTTP
+        self.operation = plan.operation
+        self.client = server.client.name
+        self.started_at = now
+        self.method = plan.method
+        self.path = plan.path
+        self.model = plan.model
+        self.request_id = plan.request_id
+        self.token = ""
+        self.tried = ()
+        self.backend = self.attempt = self.hedge = self.loss = self.suspicion = None
+        self.particulars = self.permit = self.reason = None
+        self.placed_at = self.ended_at = self.held_until = 0.0
+        self.attempts = self.bytes_in = self.bytes_out = self.status = 0
+        self.grpc_status = -1
+        self.finished = self.response_begun = False
+        self.relay = relay
+        self.plan = plan
+        self.server: ClientSide | None = server
+        """None once the client's side is over."""
+        self.body = RequestBody(relay, server, plan.length)
+        self.handler: RequestHandler | None = None
+        """Takes the parts of the request before us, or in our place."""
+        self.form: AnswerForm | None = None
+        """Of the answer, if the client wants another one."""
+
+    response_begun: bool
+    """Some of an answer of a backend has gone to the client."""
 
     # The request
 
     def start_whole(self, body: Payload) -> None:
-        """Relay a request that is complete, see `keep_whole`."""
+        """Relay a request that is complete, not in chunks."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
         # are set where they are needed first.
-        self.response_begun = False
         dispatcher = self.relay.dispatcher
         dispatcher.open_exchanges += 1
-        if self.keep_whole(body):
+        plan = self.plan
+        self.bytes_in = plan.length
+        if self.body.keep_whole(plan.upstream, body):
             snapshot = dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
-                if self.plan.is_compressed:
-                    self._expect_parts()
+                if plan.is_compressed:
+                    self.expect_parts()
                     self._look_and_place([body])
                     return
-                look_at_whole(self, route, bytes(body))
-            self._place()
+                look_at_whole(self, plan, route, snapshot.regions, bytes(body))
+            self.place()
 
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request whose head is complete, with what there is of its body."""
-        self.response_begun = False
-        self._expect_parts()
+        self.expect_parts()
         self.relay.dispatcher.begin(self)
-        if not self._is_too_large(pieces) and self.keep_first(head, pieces, ended=ended):
+        if self.is_too_large(pieces):
+            return
+        self.bytes_in = size = sum(map(len, pieces))
+        if self.body.keep_first(head, pieces, size, ended=ended):
             self._look_and_place(pieces)
 
-    def _expect_parts(self) -> None:
+    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+        """Relay a further part of the body."""
+        if self.is_too_large(pieces):
+            return
+        size = sum(map(len, pieces))
+        self.bytes_in += size
+        self.body.add(pieces, size, ended=ended)
+        if self._look is not None and (pieces or ended):
+            self._look_later(self._look, pieces)
+
+    def expect_parts(self) -> None:
         """Set what only a request has that may be held back."""
         self._was_continued = False
         self._look: BodyLook | None = None
@@ -87,8 +157,8 @@ class Http1Exchange(Download):
                 self._look = look
                 self._look_later(look, pieces)
                 return
-            note(self, route, None)
-        self._place()
+            note(self, self.plan, route, snapshot.regions, None)
+        self.place()
 
     def _look_later(self, look: BodyLook, pieces: list[Payload]) -> None:
         """More has come of a request that is held back. Looking at much of it takes a while: each
@@ -114,38 +184,46 @@ class Http1Exchange(Download):
             is_decided = look.feed(unseen.popleft())
             if look.rest:
                 unseen.appendleft(look.rest)
-        if is_decided or (self.request_ended and not unseen):
+        if is_decided or (self.body.ended and not unseen):
             self._look = None
             unseen.clear()
-            note(self, self.relay.dispatcher.pool.current.routes.get(self.model), look)
-            self._place()
+            snapshot = self.relay.dispatcher.pool.current
+            note(self, self.plan, snapshot.routes.get(self.model), snapshot.regions, look)
+            self.place()
         elif unseen:
             self.relay.loop.call_soon(self._look_on)
         else:
-            self._invite_body(self.server)
+            self.invite_body(self.server)
 
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
-        self.response_begun = False
-        self.request_ended = ended
+        self.body.ended = ended
         self.relay.dispatcher.begin(self)
         self.answer(answer)
 
-    def add(self, pieces: list[Payload], *, ended: bool) -> None:
-        """Relay a further part of the body."""
-        if not self._is_too_large(pieces):
-            self.add_body(pieces, ended=ended)
-            if self._look is not None and (pieces or ended):
-                self._look_later(self._look, pieces)
+    def count_request(self, size: int) -> None:
+        """Some of the body has come and went to the backend."""
+        self.bytes_in += size
+        connection = self.body.connection
+        if connection is not None:
+            connection.port.bytes_sent += size
+
+    def passes(self, server: ClientSide) -> asyncio.Transport | None:
+        """Where what is left of the body may go unseen; None where it may not, or not yet."""
+        return self.body.passes(server) if self.handler is None else None
 
     @property
     def wants_body(self) -> bool:
         """Whether the client should send more now: to a backend, to be looked at first, or to be
         held while it waits."""
-        upstream = self.upstream
-        if upstream is not None:
-            return not upstream.is_full and self._unsent is None
-        if self.request_ended:
+        handler = self.handler
+        if handler is not None and (handler.is_busy or handler.collects):
+            return not handler.is_busy
+        body = self.body
+        connection = body.connection
+        if connection is not None:
+            return not connection.is_full and body.unsent is None
+        if body.ended:
             return False
         return self._may_hold_more() if self._look is None else not self._unseen
 
@@ -162,7 +240,7 @@ class Http1Exchange(Download):
             and self.bytes_in < relay.dispatcher.queue.room(self)
         )
 
-    def _is_too_large(self, pieces: list[Payload]) -> bool:
+    def is_too_large(self, pieces: list[Payload]) -> bool:
         """Whether the body passes the limit with `pieces`; the exchange is over then."""
         options = self.relay.options if self.server is None else self.server.options
         limit = options.body_size
@@ -171,38 +249,42 @@ class Http1Exchange(Download):
             return True
         return False
 
+    def invite_body(self, server: ClientSide) -> None:
+        """There is a place for it: let the client send the rest of the body."""
+        if self.plan.expects_continue and not self._was_continued and not self.bytes_in:
+            self._was_continued = True
+            server.write([CONTINUE])
+        server.update_reading()
+
     # Attempts
 
-    def _place(self) -> None:
+    def place(self) -> None:
+        """Begin an attempt, or have it wait."""
         # HOT PATH (benchmarks/bench_http1_relay.py). Nearly always a connection is waiting; only
         # dialing takes a task.
         relay = self.relay
         try:
-            backend = relay.dispatcher.place(self)
+            attempt = relay.dispatcher.place(self, Http1Attempt)
         except RequestRefused as refused:
             self.refuse(refused)
             return
-        if backend is None:
-            self._begin_to_wait()
+        if attempt is None:
+            if self.server is not None:
+                self.server.update_reading()
             return
         # After a failure other waiting connections may be as dead as the one that failed.
-        upstream = relay.upstreams.take(backend) if self.attempts == 1 else None
-        if upstream is not None:
-            self.connected_at = self.attempt_at
-            self._send_over(upstream)
-        elif self.port is not None:
-            if self.server is not None and not self.request_ended:
-                self.server.update_reading()  # what comes could only be kept
-            relay.tasks.spawn(self._dial(backend, self.port), name=f"dial-http:{backend.name}")
-
-    def _begin_to_wait(self) -> None:
-        """It waits, for the first time or again."""
-        if self.server is not None:
-            self.server.update_reading()
+        connection = relay.upstreams.take(attempt.backend) if self.attempts == 1 else None
+        if connection is not None:
+            attempt.connected_at = attempt.began_at
+            attempt.send_over(connection)
+            return
+        if self.server is not None and not self.body.ended:
+            self.server.update_reading()  # what comes could only be kept
+        attempt.begin_dial()
 
     def go_on(self) -> None:
         """See `Exchange`."""
-        self._place()
+        self.place()
 
     def refuse(self, refusal: RequestRefused) -> None:
         """See `Exchange`."""
@@ -221,101 +303,104 @@ class Http1Exchange(Download):
         """See `Exchange`."""
         return next((value for field, value in self.plan.noted if field == name), b"")
 
-    async def _dial(self, backend: Backend, port: Port) -> None:
-        relay = self.relay
-        attempt = self.attempts
-        upstream: ClientConnection | None
-        try:
-            _, upstream = await dial(
-                relay.loop,
-                port.address,
-                lambda: ClientConnection(relay, backend, port),
-                relay.options.connect_timeout_s,
-                tls=relay.tls.find(port.tls, self.protocol),
-                handshake_s=relay.options.handshake_timeout_s,
-            )
-        except UpstreamError as failure:
-            port.connect_failures += 1
-            outcome, detail = failure.outcome, failure.detail
-            upstream = None
-        else:
-            port.connects += 1
-            outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
-        is_wanted = self.port is port and self.attempts == attempt
-        if upstream is None or upstream.transport is None:
-            if is_wanted:
-                self.attempt_failed(outcome, detail)
-        elif is_wanted:
-            self.connected_at = relay.clock()
-            self._send_over(upstream)
-        else:
-            upstream.release(reusable=True)
+    @property
+    def running(self) -> Http1Attempt | None:
+        """The attempt under way, unless it is the one beside the first."""
+        attempt = self.attempt
+        if isinstance(attempt, Http1Attempt) and attempt.outcome is None:
+            return attempt
+        return None
 
-    def _send_over(self, upstream: ClientConnection) -> None:
-        self.upstream = upstream
-        upstream.exchange = self
-        self.send_kept(upstream)
-        if not self.request_ended and self.server is not None:
-            self._invite_body(self.server)
-
-    def _invite_body(self, server: ServerConnection) -> None:
-        """There is a place for it: let the client send the rest of the body."""
-        if self.plan.expects_continue and not self._was_continued and not self.bytes_in:
-            self._was_continued = True
-            server.write([CONTINUE])
-        server.update_reading()
+    @property
+    def backlog(self) -> int:
+        """Bytes of the answer that the kernel has taken and the client has not."""
+        attempt = self.running
+        connection = None if attempt is None else attempt.connection
+        return connection.pump.held if connection is not None and connection.pump is not None else 0
 
     def attempt_failed(self, outcome: Outcome, detail: str) -> None:
-        """The attempt under way ended without a complete answer; its connection is closed."""
-        backend = self.backend
-        self.upstream = None
-        if self.server is not None:
-            self.server.end_pump()
-        dispatcher = self.relay.dispatcher
-        dispatcher.attempt_ended(self, outcome)
-        name = backend.name if backend is not None else ""
-        _log.debug(
-            "attempt failed", extra={"backend": name, "outcome": outcome.value, "detail": detail}
-        )
-        if self.server is None:
-            self.stop_abandoned()
+        """The attempt that the client waited for ended without a complete answer."""
+        if self.may_retry(outcome):
+            self.go_again(outcome)
             return
-        if self._may_retry(outcome):
-            self._go_again(outcome)
-        else:
-            reason, text = dispatcher.steps.failure(self, outcome)
-            if outcome is Outcome.PROTOCOL_ERROR:
-                text = f"{text}: {detail}"
-            self._fail(reason, text)
+        reason, text = self.relay.dispatcher.steps.failure(self, outcome)
+        if outcome is Outcome.PROTOCOL_ERROR:
+            text = f"{text}: {detail}"
+        self._fail(reason, text)
 
-    def _may_retry(self, outcome: Outcome) -> bool:
+    def may_retry(self, outcome: Outcome) -> bool:
+        """Whether there may be another attempt after one that ended, or will. To be asked once."""
         return self.relay.dispatcher.may_retry(
-            self, outcome, body_retained=self.is_retained, response_begun=self.response_begun
+            self,
+            outcome,
+            body_retained=self.body.is_retained,
+            response_begun=self.response_begun,
         )
 
-    def _go_again(self, outcome: Outcome) -> None:
-        self.relay.dispatcher.go_again(self, outcome, self._place)
+    def go_again(self, outcome: Outcome) -> None:
+        """Have it placed again, now or a little later."""
+        self.relay.dispatcher.go_again(self, outcome, self.place)
         server = self.server
-        if self.port is None and server is not None and not self.request_ended:
+        if not self.is_under_way and server is not None and not self.body.ended:
             server.update_reading()  # what comes meanwhile could only be kept
-
-    def backend_hung(self) -> None:
-        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
-        self._leave_backend(Outcome.STALLED)
 
     def attempt_late(self) -> None:
         """See `Exchange`."""
-        self._leave_backend(Outcome.LATE)
+        self.leave_backend(Outcome.LATE)
 
-    def _leave_backend(self, outcome: Outcome) -> None:
-        if self.server is not None and not self.response_begun and self._may_retry(outcome):
+    def leave_backend(self, outcome: Outcome) -> None:
+        """Go elsewhere, if that is allowed and there is somebody."""
+        if self.server is not None and not self.response_begun and self.may_retry(outcome):
             self._end_attempt(outcome)
-            self._go_again(outcome)
+            self.go_again(outcome)
 
     @property
     def is_sent(self) -> bool:
         """See `Exchange`."""
-        return self.request_ended and not self.response_begun and self.server is not None
+        return self.body.ended and not self.response_begun and self.server is not None
+
+    def begin_hedge(self) -> Http1Attempt | None:
+        """Send it to a second backend as well, see `lb.proxy.hedging`; None where that cannot
+        be."""
+        body = self.body
+        if self.server is None or not body.is_retained or body.unsent is not None:
+            return None
+        relay = self.relay
+        try:
+            hedge = relay.dispatcher.place_beside(self, Http1Attempt, relay.clock())
+        except RequestRefused:
+            return None
+        hedge.client = None
+        hedge.body = body.again()
+        connection = relay.upstreams.take(hedge.backend)
+        if connection is not None:
+            hedge.connected_at = hedge.began_at
+            hedge.send_over(connection)
+        else:
+            hedge.begin_dial()
+        return hedge
+
+    def cancel_hedge(self) -> None:
+        """The client has its answer, or does not want one. What a Triton computes it computes: the
+        second answer is read and dropped."""
+        hedge, self.hedge = self.hedge, None
+        if isinstance(hedge, Http1Attempt) and hedge.outcome is None:
+            hedge.leave(Outcome.OVERTAKEN)
+
+    # Pressure
+
+    def pause_answer(self) -> None:
+        """The client is slow: let the backend wait."""
+        self._set_reading(wanted=False)
+
+    def resume_answer(self) -> None:
+        """The client has caught up."""
+        self._set_reading(wanted=True)
+
+    def _set_reading(self, *, wanted: bool) -> None:
+        attempt = self.running
+        if attempt is not None and attempt.connection is not None:
+            attempt.connection.set_reading(wanted)
 
     # Ends before the answer is complete
 
@@ -349,45 +434,19 @@ class Http1Exchange(Download):
         is long computed, and too long to be read for nobody.
         """
         self._leave_client(reason)
-        self.leave_to_backend(Outcome.CANCELLED)
-
-    def leave_to_backend(self, outcome: Outcome) -> None:
-        """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
-        upstream = self.upstream
-        backend = self.backend
-        if (
-            upstream is not None
-            and backend is not None
-            and self.request_ended
-            and self.plan.is_inference
-            and backend.spec.kind is BackendKind.TRITON
-            and (upstream.is_reading or not self.response_begun)
-        ):
-            upstream.set_reading(True)
-            left_s = abandoned_until(self) - self.relay.clock()
-            give_up = partial(self._give_up, outcome)
-            self._abandoned = self.relay.timers.after(max(left_s, 0.0), give_up)
+        attempt = self.running
+        if attempt is not None:
+            attempt.leave(Outcome.CANCELLED)
         else:
-            self._end_attempt(outcome)
-
-    def _give_up(self, outcome: Outcome) -> None:
-        """Nobody waits for the answer, and it will probably never come."""
-        report_abandoned(self, self.relay.clock())
-        self._end_attempt(outcome)
-
-    def stop_abandoned(self) -> None:
-        """The attempt is over: no time-out is left of one that nobody waited for."""
-        timer = getattr(self, "_abandoned", None)
-        if timer is not None:
-            timer.cancel()
+            self.relay.dispatcher.stop(self, Outcome.CANCELLED)
 
     def _end_attempt(self, outcome: Outcome) -> None:
-        self.stop_abandoned()
-        upstream = self.upstream
-        self.upstream = None
-        if upstream is not None:
-            upstream.close()
-        self.relay.dispatcher.attempt_ended(self, outcome)
+        """End the attempt under way, or its waiting."""
+        attempt = self.running
+        if attempt is not None:
+            attempt.end(outcome)
+        else:
+            self.relay.dispatcher.stop(self, outcome)
 
     def _fail(self, reason: Reason, detail: str, *, status: int = 0) -> None:
         """Tell the client: by an answer of ours, or by cutting the one that has begun."""
@@ -398,11 +457,561 @@ class Http1Exchange(Download):
         if server is not None:
             server.truncate(reset=self.plan.is_http10)
 
-    def _leave_client(self, reason: Reason | None) -> ServerConnection | None:
+    def end_upload(self) -> None:
+        """Drop everything that is held of the request: nobody needs it any more."""
+        if self.handler is not None:
+            self.handler.close()
+            self.handler = None
+        self.body.end()
+
+    def _leave_client(self, reason: Reason | None) -> ClientSide | None:
         self.end_upload()
-        if self.upstream is not None:
-            self.upstream.end_pump()
+        attempt = self.running
+        if attempt is not None:
+            attempt.client = None
+            if attempt.connection is not None:
+                attempt.connection.end_pump()
         server = self.server
-        self.server = None
+        self.server = self.body.client = None
         self.relay.dispatcher.finish(self, reason)
         return server
+
+
+class HeldError:
+    """An error that a backend answers, as far as it has come; nothing of it has gone on."""
+
+    __slots__ = ("head", "pieces", "size")
+
+    def __init__(self, head: ResponseHead, pieces: list[Payload]) -> None:
+        self.head = head
+        self.pieces: list[Payload] = []
+        self.size = 0
+        self.add(pieces)
+
+    def add(self, pieces: list[Payload]) -> None:
+        """More of its body."""
+        self.pieces += pieces
+        self.size += sum(map(len, pieces))
+
+
+class Http1Attempt(Attempt):
+    """One try of a request at one backend, and what that answers: framed again, or passed on as it
+    was read.
+
+    Once a byte of it went to the client there is no other attempt. An error may send the request to
+    another backend instead. Where it has no client, since that has left or another attempt was
+    faster, the answer is read and dropped, so that the connection can be used again.
+    """
+
+    __slots__ = (
+        "_abandoned", "_backend_keeps", "_begun", "_client_keeps", "_held_error", "_mask",
+        "_sends_chunks", "body", "client", "connection", "owner", "plan", "status",
+    )  # fmt: skip
+
+    def __init__(
+        self, exchange: Http1Exchange, backend: Backend, port: Port, began_at: float
+    ) -> None:
+        # HOT PATH (benchmarks/bench_http1_relay.py). What `Attempt` sets is set here: its own
+        # constructor costs as much again.
+        self.exchange = self.owner = exchange
+        self.backend = backend
+        self.port = port
+        self.began_at = began_at
+        self.connected_at = self.first_byte_at = 0.0
+        self.erred = self._begun = False
+        self.outcome = self.queued = self.underway = None
+        self.plan = exchange.plan
+        self.body = exchange.body
+        self.client = exchange.server
+        self.connection: ClientConnection | None = None
+        self._abandoned: Timer | None = None
+        """Ends it when nobody waits for it any more."""
+
+    owner: Http1Exchange
+    """As `exchange`."""
+    plan: RequestPlan
+    body: RequestBody
+    """What it sends: a second attempt beside the first sends by itself."""
+    client: ClientSide | None
+    """Who gets its answer; None: nobody."""
+    status: int
+    """Of the answer, once it has begun."""
+    _begun: bool
+    """The answer has, and goes on as it comes."""
+    _held_error: HeldError
+    """Set with the first, since nearly none has one."""
+    _mask: NameMask | None
+
+    # The request
+
+    def begin_dial(self) -> None:
+        """Have it sent over a connection of its own, once there is one."""
+        name = f"dial-http:{self.backend.name}"
+        self.owner.relay.tasks.spawn(self._dial(self.owner.relay), name=name)
+
+    async def _dial(self, relay: Http1Shared) -> None:
+        backend, port = self.backend, self.port
+        connection: ClientConnection | None
+        try:
+            _, connection = await dial(
+                relay.loop,
+                port.address,
+                lambda: ClientConnection(relay, backend, port),
+                relay.options.connect_timeout_s,
+                tls=relay.tls.find(port.tls, AppProtocol.HTTP),
+                handshake_s=relay.options.handshake_timeout_s,
+            )
+        except UpstreamError as failure:
+            port.connect_failures += 1
+            outcome, detail = failure.outcome, failure.detail
+            connection = None
+        else:
+            port.connects += 1
+            outcome, detail = Outcome.CONNECT_FAILED, "closed as soon as it was open"
+        is_wanted = self.outcome is None
+        if connection is None or connection.transport is None:
+            if is_wanted:
+                self.failed(outcome, detail)
+        elif is_wanted:
+            self.connected_at = relay.clock()
+            self.send_over(connection)
+        else:
+            connection.release(reusable=True)
+
+    def send_over(self, connection: ClientConnection) -> None:
+        """Send what there is of the request; more goes the same way as it comes."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). `Port` counts are bumped in place.
+        self.connection = connection
+        connection.attempt = self
+        owner = self.owner
+        self.port.bytes_sent += owner.bytes_in
+        body = self.body
+        body.send(connection)
+        if not body.ended and self.client is not None:
+            owner.invite_body(self.client)
+
+    def upload_changed(self) -> None:
+        """The backend takes the request more slowly than it comes, or has caught up."""
+        self.body.upload_changed()
+
+    # Ends
+
+    def failed(self, outcome: Outcome, detail: str) -> None:
+        """It ended without a complete answer; its connection is closed."""
+        owner = self.owner
+        client = self.client
+        self.connection = self.body.connection = None
+        if client is not None:
+            client.end_pump()
+        owner.relay.dispatcher.attempt_ended(self, outcome)
+        extra = {"backend": self.backend.name, "outcome": outcome.value, "detail": detail}
+        _log.debug("attempt failed", extra=extra)
+        self._over()
+        if client is not None:
+            owner.attempt_failed(outcome, detail)
+
+    def backend_hung(self) -> None:
+        """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
+        if self.client is not None:
+            self.owner.leave_backend(Outcome.STALLED)
+
+    def leave(self, outcome: Outcome) -> None:
+        """Nobody wants the answer: let a Triton compute it, or end the attempt with `outcome`."""
+        self.client = None
+        connection = self.connection
+        if (
+            connection is not None
+            and self.body.ended
+            and self.plan.is_inference
+            and self.backend.spec.kind is BackendKind.TRITON
+            and (connection.is_reading or not self._begun)
+        ):
+            connection.set_reading(True)
+            relay = self.owner.relay
+            left_s = abandoned_until(self) - relay.clock()
+            give_up = partial(self._give_up, outcome)
+            self._abandoned = relay.timers.after(max(left_s, 0.0), give_up)
+        else:
+            self.end(outcome)
+
+    def _give_up(self, outcome: Outcome) -> None:
+        """Nobody waits for the answer, and it will probably never come."""
+        report_abandoned(self, self.owner.relay.clock())
+        self.end(outcome)
+
+    def end(self, outcome: Outcome) -> None:
+        """End it before it is answered."""
+        connection = self.connection
+        self.connection = self.body.connection = None
+        if connection is not None:
+            connection.close()
+        self.owner.relay.dispatcher.attempt_ended(self, outcome)
+        self._over()
+
+    def _over(self) -> None:
+        """It has ended, and was counted: leave nothing behind."""
+        if self._abandoned is not None:
+            self._abandoned.cancel()
+            self._abandoned = None
+        if self.owner.hedge is self:
+            self.owner.hedge = None
+
+    # The answer
+
+    def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
+        """Relay an answer that came in one read, `data`, with its body from `end` on."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Does for the common case what `on_answer`,
+        # `_end` and `_over` do for all; the bytes go out as they came where the head may stay.
+        client = self.client
+        owner = self.owner
+        plan = owner.plan
+        body = self.body
+        if (
+            client is None
+            or not plan.is_plain
+            or not body.ended
+            or client.is_leaving
+            or owner.form is not None
+            or (not head.length and plan.is_inference)
+        ):
+            has_body = head.length or not plan.is_inference
+            if client is None and has_body and self._wins(head):
+                self.on_whole_answer(head, data, end)
+            else:
+                self._on_answer_slowly(head, data, end)
+            return
+        dispatcher = owner.relay.dispatcher
+        now = dispatcher.clock()
+        self.first_byte_at = now
+        owner.status = status = head.status
+        owner.bytes_out = size = head.length
+        port = self.port
+        port.last_byte_at = now
+        port.bytes_received += size
+        if body.charged:
+            body.forget()
+        if client.transport is not None:
+            client.transport.write(data if head.is_clean else head.plain + data[end:])
+        connection = self.connection
+        owner.server = self.client = self.connection = body.client = body.connection = None
+        if connection is not None:
+            connection.release(reusable=head.keep_alive)
+        particulars = owner.particulars
+        if owner.permit is None and (
+            particulars is None or (particulars.step is None and self.queued is None)
+        ):
+            dispatcher.answered_whole(self, status, now, are_bytes_counted=True)
+        else:
+            dispatcher.attempt_ended(self, _ANSWERED, status)
+            dispatcher.finish(owner)
+        client.exchange_over(keep_alive=True)
+
+    def _on_answer_slowly(self, head: ResponseHead, data: bytes, end: int) -> None:
+        pieces: list[Payload] = []
+        decoder = LengthDecoder(head.length)
+        decoder.decode(data, end, pieces)
+        self.on_answer(head, pieces, decoder, reusable=True)
+
+    def _wins(self, head: ResponseHead) -> bool:
+        """Whether this is a second attempt beside the first, and faster: then it takes its place.
+        An error is not."""
+        owner = self.owner
+        if owner.hedge is not self:
+            return False
+        first = owner.running
+        if head.is_error or first is None or not owner.is_sent:
+            owner.hedge = None
+            return False
+        if self.body.unsent is not None:
+            return False
+        owner.relay.dispatcher.overtake(owner)
+        self.client = owner.server
+        self.body = owner.body
+        first.leave(Outcome.OVERTAKEN)
+        return True
+
+    def on_interim(self, head: ResponseHead) -> None:
+        """Pass a 1xx answer on. 100 (Continue) is ours to give, HTTP/1.0 knows none of them."""
+        if self.client is not None and head.status != 100 and not self.plan.is_http10:
+            self.client.write([head.plain])
+
+    def on_answer(
+        self,
+        head: ResponseHead | None,
+        pieces: list[Payload],
+        decoder: BodyDecoder,
+        *,
+        reusable: bool,
+    ) -> None:
+        """Relay a part of the answer as it was read.
+
+        Args:
+            head: the final head, with the first part.
+            pieces: payload.
+            decoder: says whether this was the end, and holds the trailers.
+            reusable: nothing came behind the end.
+        """
+        if (
+            head is not None
+            and self.client is None
+            and not self._says_nothing(head, pieces, decoder)
+        ):
+            self._wins(head)
+        form = self.owner.form
+        if form is not None and self.client is not None:
+            taken = form.take(head, pieces, ended=decoder.ended)
+            if taken is None:
+                self._bar_short_ways()
+                return
+            head, pieces = taken
+        if not self._begun and (head is None or head.is_error):
+            held = self._hold(head, pieces)
+            if self._waits(held, decoder) or self._errs(held, decoder, reusable=reusable):
+                return
+            head, pieces = held.head, held.pieces
+        if head is not None and self._says_nothing(head, pieces, decoder):
+            if self.connection is not None:
+                self.connection.close()
+            self.failed(Outcome.PROTOCOL_ERROR, _UNUSABLE)
+            return
+        now = self.owner.relay.clock()
+        size = sum(map(len, pieces))
+        port = self.port
+        port.last_byte_at = now
+        port.bytes_received += size
+        message: list[Payload] = []
+        if head is not None:
+            self._begin_answer(head, now, message)
+        client = self.client
+        if client is not None:
+            self.owner.bytes_out += size
+            mask = self._mask
+            if mask is not None:
+                pieces = [mask.feed(bytes(piece)) for piece in pieces]
+            self._frame(message, pieces, size, decoder)
+            if message:
+                client.write(message)
+        if decoder.ended:
+            self._tell_of_last(pieces)
+            self._end(reusable=reusable)
+
+    def _says_nothing(
+        self, head: ResponseHead, pieces: list[Payload], decoder: BodyDecoder
+    ) -> bool:
+        """Whether an answer to an inference says that all is well and is empty: then nothing of it
+        goes to the client, and another backend may be asked."""
+        return decoder.ended and head.status == _OK and self.plan.is_inference and not any(pieces)
+
+    def on_middle(self, data: bytes) -> bool:
+        """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). The most of a large answer, without a list.
+        client = self.client
+        if client is None or client.transport is None or self._mask is not None:
+            return False
+        size = len(data)
+        owner = self.owner
+        port = self.port
+        port.last_byte_at = owner.relay.clock()
+        port.bytes_received += size
+        owner.bytes_out += size
+        client.transport.write(data)
+        return True
+
+    @property
+    def answer_passes(self) -> bool:
+        """Whether what is left of the answer may pass unseen."""
+        return self._mask is None
+
+    def count_answer(self, size: int) -> None:
+        """Some of the body of an answer has passed unseen."""
+        owner = self.owner
+        port = self.port
+        port.last_byte_at = owner.relay.clock()
+        port.bytes_received += size
+        owner.bytes_out += size
+
+    def on_whole_chunk(self, data: bytes, start: int) -> bool:
+        """Relay a part of the answer that was read as one chunk, `data`, with its payload from
+        `start` on. False when it cannot go on as it is, and `on_answer` is to relay it."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). One event of a stream: does what `on_answer`
+        # does for it, without taking it apart and putting it together again.
+        client = self.client
+        if client is None or client.transport is None or not self._sends_chunks:
+            return False
+        size = len(data) - start - 2
+        owner = self.owner
+        port = self.port
+        port.last_byte_at = owner.relay.clock()
+        port.bytes_received += size
+        owner.bytes_out += size
+        mask = self._mask
+        if mask is not None and not mask.passes(data, len(data) - 2):
+            text = data[start:-2]
+            shown = mask.feed(text)
+            if shown is not text:
+                data = data[:start] + shown + CRLF
+        client.transport.write(data)
+        return True
+
+    def on_lines(self, data: bytes, size: int) -> bool:
+        """Relay a part of the answer that was read as whole chunks of whole lines, with so much
+        payload. False as `on_whole_chunk`."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Several events in one read go on as they
+        # came. No name of a region goes on from one line to the next.
+        client = self.client
+        if client is None or client.transport is None or not self._sends_chunks:
+            return False
+        mask = self._mask
+        if mask is not None and not mask.passes(data, len(data) - 2):
+            return False
+        owner = self.owner
+        port = self.port
+        port.last_byte_at = owner.relay.clock()
+        port.bytes_received += size
+        owner.bytes_out += size
+        client.transport.write(data)
+        return True
+
+    def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
+        """An error, or more of it, has come."""
+        if head is not None:
+            return HeldError(head, pieces)
+        self._held_error.add(pieces)
+        return self._held_error
+
+    def _waits(self, held: HeldError, decoder: BodyDecoder) -> bool:
+        """Whether the rest of an error is awaited: it may send the request elsewhere."""
+        body = self.body
+        if (
+            decoder.ended
+            or held.size > ERROR_BYTES
+            or self.client is None
+            or not (body.ended and body.is_retained)
+        ):
+            return False
+        self._held_error = held
+        self._bar_short_ways()
+        return True
+
+    def _bar_short_ways(self) -> None:
+        """Some of the answer has come, and nothing of it may go on yet."""
+        self._mask = NameMask()
+        self._sends_chunks = False
+
+    def _errs(self, held: HeldError, decoder: BodyDecoder, *, reusable: bool) -> bool:
+        """A backend answers with an error. Whether the request goes elsewhere because of it."""
+        head = held.head
+        text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
+        is_broken = self.owner.relay.dispatcher.answered_with_error(self, head.status, text)
+        return bool(text) and self._goes_elsewhere(
+            head, text, is_broken=is_broken, reusable=reusable
+        )
+
+    def _tell_of_last(self, pieces: list[Payload]) -> None:
+        """A stream of events may end with one that is an error."""
+        if pieces and self.plan.operation is MODEL_GENERATE_STREAM and self.status == _OK:
+            text = http_error_text(bytes(pieces[-1][: ERROR_BYTES + 1]))
+            if text:
+                self.owner.relay.dispatcher.answered_with_error(self, _INTERNAL, text)
+
+    def _goes_elsewhere(
+        self, head: ResponseHead, text: str, *, is_broken: bool, reusable: bool
+    ) -> bool:
+        """Whether the request goes to another backend, since this one says it cannot serve it."""
+        body = self.body
+        if self.client is None or not body.ended:
+            return False
+        owner = self.owner
+        dispatcher = owner.relay.dispatcher
+        known = meaning(text) if head.status in HTTP_STATUSES else None
+        if known is None:
+            outcome = Outcome.BROKEN
+            if not is_broken or not owner.may_retry(outcome):
+                return False
+        else:
+            outcome = Outcome.NOT_HERE
+            if not dispatcher.goes_elsewhere(owner, known, body_retained=body.is_retained):
+                return False
+        connection = self.connection
+        self.connection = body.connection = None
+        if connection is not None:
+            connection.release(reusable=reusable and head.keep_alive)
+        if known is not None:
+            self.failed(outcome, known.value)
+            return True
+        dispatcher.attempt_ended(self, outcome)
+        self._over()
+        owner.go_again(outcome)
+        return True
+
+    def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
+        body = self.body
+        body.forget()
+        self.first_byte_at = now
+        self.status = status = head.status
+        self._begun = True
+        self._backend_keeps = head.keep_alive
+        plan = self.plan
+        may_tell = head.is_error or plan.operation is MODEL_GENERATE_STREAM
+        self._mask = NameMask() if may_tell else None
+        self._sends_chunks = head.length < 0 and not plan.is_http10
+        client = self.client
+        if client is None:
+            return
+        # A client that is still sending may never end; one of HTTP/1.0 takes the end of the
+        # connection for the end of a body without a length.
+        self._client_keeps = (
+            plan.keep_alive
+            and body.ended
+            and not client.is_leaving
+            and (head.length >= 0 or not plan.is_http10)
+        )
+        shown = head.downstream(to_http10=plan.is_http10, keep_alive=self._client_keeps)
+        owner = self.owner
+        if owner.form is not None:
+            status, shown = owner.form.rewrite(head, shown)
+        self.status = owner.status = status
+        owner.response_begun = True
+        message.append(shown)
+
+    def _frame(
+        self, message: list[Payload], pieces: list[Payload], size: int, decoder: BodyDecoder
+    ) -> None:
+        """Add a part of the body as the client gets it: all of one read is one chunk."""
+        if not self._sends_chunks:
+            message += few(pieces)
+            return
+        if size:
+            message.append(b"%x\r\n" % size)
+            message += few(pieces)
+            message.append(CRLF)
+        if decoder.ended:
+            trailers = b""
+            if isinstance(decoder, ChunkedDecoder) and decoder.trailers:
+                trailers = forwardable_trailers(decoder.trailers)
+            message.append(b"0\r\n%b\r\n" % trailers if trailers else LAST_CHUNK)
+
+    def _end(self, *, reusable: bool) -> None:
+        """The answer is complete."""
+        owner = self.owner
+        body = self.body
+        client = self.client
+        if body.charged or not body.ended or owner.handler is not None:
+            if client is not None:
+                owner.end_upload()
+            else:
+                body.end()
+        connection = self.connection
+        self.connection = None
+        if connection is not None:
+            connection.release(reusable=reusable and self._backend_keeps and body.ended)
+        dispatcher = owner.relay.dispatcher
+        if client is None:
+            dispatcher.attempt_ended(self, _ANSWERED, self.status)
+            self._over()
+            return
+        owner.server = self.client = body.client = body.connection = None
+        dispatcher.attempt_ended(self, _ANSWERED, self.status)
+        dispatcher.finish(owner)
+        self._over()
+        client.exchange_over(keep_alive=self._client_keeps)

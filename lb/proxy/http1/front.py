@@ -10,26 +10,22 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lb.kserve.fronts import Forward, FrontFault, FrontRequest, v2_head
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
+from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.shared import Http1Shared
 from lb.wire.cache import HeadCache
 from lb.wire.http1.grammar import trimmed
 from lb.wire.native import mypyc_attr
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.heads import RequestPlan
-    from lb.proxy.http1.relay import Http1Relay
 
 _NOWHERE: Final = b"/"
 """Stands for a request that we answer: no operation, so that the access rules still count."""
 _TEXT: Final = b"text/plain"
 """What a Triton's front says that its own answers are, errors included."""
-
-MakeExchange = Callable[["Http1Relay", ServerConnection, "RequestPlan", float], Http1Exchange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +39,15 @@ class Turn:
     """As the client wrote them."""
     answer: Callable[[], Answer | None] | None = None
     """Answers it here, or not."""
-    make: MakeExchange | None = None
-    """Its exchange where it is of a kind of its own."""
+    arrange: Callable[[Http1Exchange], None] | None = None
+    """Gives its exchange what it needs beyond others."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Front(ABC):
     """One such port: what its requests mean."""
 
-    def __init__(self, relay: Http1Relay) -> None:
+    def __init__(self, relay: Http1Shared) -> None:
         self.relay = relay
         self._turns: HeadCache[Turn] = HeadCache()
         self._heads = relay.heads
@@ -109,11 +105,13 @@ class Front(ABC):
         forward: Forward,
         *,
         answer: Callable[[], Answer | None] | None = None,
-        make: MakeExchange | None = None,
+        arrange: Callable[[Http1Exchange], None] | None = None,
     ) -> Turn:
         """It is a v2 request."""
         plan = self.relay.heads.request(v2_head(head, forward))
-        return Turn(plan=plan, method=request.method, path=request.path, answer=answer, make=make)
+        return Turn(
+            plan=plan, method=request.method, path=request.path, answer=answer, arrange=arrange
+        )
 
     def answered(self, head: bytes, request: FrontRequest, status: int, body: bytes = b"") -> Turn:
         """It gets an answer on the spot."""
@@ -145,10 +143,11 @@ class FrontConnection(ServerConnection):
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         turn = self._turn
-        if turn is None or turn.make is None:
+        if turn is None or turn.arrange is None:
             exchange = super()._new_exchange(plan, now)
         else:
-            exchange = turn.make(self.relay, self, plan, now)
+            exchange = Http1Exchange(self.relay, self, plan, now)
+            turn.arrange(exchange)
         if turn is not None:
             exchange.method, exchange.path = turn.method, turn.path
         return exchange

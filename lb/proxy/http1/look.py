@@ -11,23 +11,20 @@ at, a little at a time however short it is, and goes on as it came.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from lb.domain.operation import OperationKind
-from lb.domain.pool import ModelRoute
+from lb.domain.pool import ModelRoute, Placements
 from lb.domain.sequence import SequenceStep
 from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
 from lb.kserve.work import NOTHING_KNOWN, UNSAID, Work, json_priority, json_rows, json_work
-from lb.proxy.exchange import Particulars, Queued
+from lb.proxy.exchange import Exchange, Particulars, Queued
 from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.http1.body import Payload
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.exchange import Http1Exchange
 
 SMALL_BODY: Final = 64 * 1024
 """Bytes of JSON that are looked at whatever the model."""
@@ -144,13 +141,17 @@ def begin_look(
     )
 
 
-def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes) -> None:
+def look_at_whole(
+    exchange: Exchange,
+    plan: RequestPlan,
+    route: ModelRoute | None,
+    regions: Mapping[bytes, Placements],
+    body: bytes,
+) -> None:
     """Note what decides where a request goes that came in one read, not compressed."""
     # HOT PATH (benchmarks/bench_schedule.py). Of a scheduled model that has no sequences only the
     # work is noted, in one go, and the rows are known by how its JSON begins; what follows is the
     # reference.
-    plan = exchange.plan
-    regions = exchange.relay.dispatcher.pool.current.regions
     if (
         route is not None
         and route.plan is not None
@@ -173,7 +174,7 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
         look = begin_look(plan, route, has_regions=bool(regions))
         if look is not None:
             any(map(look.feed, look.slices(body)))
-        note(exchange, route, look)
+        note(exchange, plan, route, regions, look)
         return
     step = None
     named: tuple[bytes, ...] = ()
@@ -184,9 +185,9 @@ def look_at_whole(exchange: Http1Exchange, route: ModelRoute | None, body: bytes
             step = http_step(head, exchange.model)
         if regions:
             named = tuple(name for name in http_regions(head) if name in regions)
-    _note(exchange, route, step, named)
+    _note(exchange, plan, route, step, named)
     if route is not None and route.plan is not None:
-        _note_work(exchange, json_work(head))
+        _note_work(exchange, plan, json_work(head))
 
 
 def _look_for_rows(plan: RequestPlan, head: bytes) -> int:
@@ -201,35 +202,41 @@ def _look_for_rows(plan: RequestPlan, head: bytes) -> int:
     return rows
 
 
-def note(exchange: Http1Exchange, route: ModelRoute | None, look: BodyLook | None) -> None:
+def note(
+    exchange: Exchange,
+    plan: RequestPlan,
+    route: ModelRoute | None,
+    regions: Mapping[bytes, Placements],
+    look: BodyLook | None,
+) -> None:
     """Note what a look at its body has found."""
     step = None
     named: tuple[bytes, ...] = ()
     if look is not None:
-        regions = exchange.relay.dispatcher.pool.current.regions
         if regions:
             named = tuple(name for name in look.regions if name in regions)
         if route is None or route.facts.is_stateful is not False:
             step = look.step(exchange.model)
-    _note(exchange, route, step, named)
+    _note(exchange, plan, route, step, named)
     if route is not None and route.plan is not None:
-        _note_work(exchange, NOTHING_KNOWN if look is None else look.work)
+        _note_work(exchange, plan, NOTHING_KNOWN if look is None else look.work)
 
 
 def _note(
-    exchange: Http1Exchange,
+    exchange: Exchange,
+    plan: RequestPlan,
     route: ModelRoute | None,
     step: SequenceStep | None,
     regions: tuple[bytes, ...],
 ) -> None:
     if step is None and not regions and (route is None or route.is_plain):
         return
-    exchange.particulars = particulars = Particulars(exchange.plan.route.version)
+    exchange.particulars = particulars = Particulars(plan.route.version)
     particulars.step = step
     particulars.regions = regions
 
 
-def _note_work(exchange: Http1Exchange, work: Work) -> None:
+def _note_work(exchange: Exchange, plan: RequestPlan, work: Work) -> None:
     """Note what the queue goes by, unless the request does not go through it."""
     particulars = exchange.particulars
     if (
@@ -237,5 +244,5 @@ def _note_work(exchange: Http1Exchange, work: Work) -> None:
         and particulars.step is None
         and exchange.operation.kind is OperationKind.INFERENCE
     ):
-        size = max(exchange.plan.length, exchange.bytes_in)
+        size = max(plan.length, exchange.bytes_in)
         particulars.queued = Queued(work.rows, work.priority, size)

@@ -7,21 +7,41 @@ backend meanwhile, and the ones that are not needed grow old at the other end an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from lb.domain.backend import AppProtocol, Backend, BackendSpec
+from lb.domain.backend import AppProtocol, Backend, BackendSpec, Port
 from lb.domain.pool import PoolSnapshot
 from lb.net.timers import Timer, TimerWheel
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.client import ClientConnection
 
 _NOBODY: Final = Backend(BackendSpec(name=""))
 _SWEEPS: Final = 4
 """Looks for old connections per idle time, so that none stays more than a quarter longer."""
 
 
-class UpstreamPool:
+class Pooled(Protocol):
+    """A connection as the pool sees it."""
+
+    backend: Backend
+    port: Port
+    idle_since: float
+
+    def hung(self) -> None:
+        """The backend is silent: the request that is under way, if there is one, may leave it."""
+        ...
+
+    def close(self) -> None:
+        """Close it; no request is under way."""
+        ...
+
+    def abort(self) -> None:
+        """Close it; a request that is under way fails."""
+        ...
+
+
+AnyConnection = TypeVar("AnyConnection", bound=Pooled)
+
+
+class UpstreamPool(Generic[AnyConnection]):
     """Idle connections by backend. There is no limit: what is in flight is limited elsewhere."""
 
     def __init__(
@@ -34,11 +54,11 @@ class UpstreamPool:
         self._timers = timers
         self._clock = clock
         self.idle_timeout_s = idle_timeout_s
-        self._idle: dict[Backend, list[ClientConnection]] = {}
+        self._idle: dict[Backend, list[AnyConnection]] = {}
         """Of each backend that may get requests; oldest first."""
         self._sweep_timer: Timer | None = None
         self._closed = False
-        self.open: set[ClientConnection] = set()
+        self.open: set[AnyConnection] = set()
         """All connections, those that serve a request included."""
         self.on_snapshot(first)
 
@@ -46,14 +66,14 @@ class UpstreamPool:
         """Idle connections."""
         return sum(len(idle) for idle in self._idle.values())
 
-    def take(self, backend: Backend) -> ClientConnection | None:
+    def take(self, backend: Backend) -> AnyConnection | None:
         """The idle connection that was used last; None when there is none."""
         # HOT PATH (benchmarks/bench_http1_relay.py). Closed connections leave the list as they
         # close, so nothing is checked here.
         idle = self._idle.get(backend)
         return idle.pop() if idle else None
 
-    def put(self, connection: ClientConnection) -> None:
+    def put(self, connection: AnyConnection) -> None:
         """Keep a connection for its next request, unless its backend gets none any more."""
         # HOT PATH (benchmarks/bench_http1_relay.py). One timer for all, not one per connection.
         idle = self._idle.get(connection.backend)
@@ -65,7 +85,7 @@ class UpstreamPool:
         if self._sweep_timer is None:
             self._plan_sweep()
 
-    def discard(self, connection: ClientConnection) -> bool:
+    def discard(self, connection: AnyConnection) -> bool:
         """A connection is closing. Whether it was waiting for a request."""
         idle = self._idle.get(connection.backend)
         if idle is None or connection not in idle:
@@ -84,9 +104,8 @@ class UpstreamPool:
             for connection in idle:
                 connection.close()
         for connection in tuple(self.open):
-            exchange = connection.exchange
-            if connection.port.is_hung and exchange is not None:
-                exchange.backend_hung()
+            if connection.port.is_hung:
+                connection.hung()
 
     def renew(self, backend: Backend) -> None:
         """Close connections to a backend; those that serve a request, after it."""

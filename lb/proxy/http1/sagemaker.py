@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from lb.kserve.errors import ERROR_BYTES
@@ -25,14 +26,12 @@ from lb.kserve.sagemaker import (
 from lb.proxy.failure import http_body
 from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.http1.answers import PHRASES, Answer
-from lb.proxy.http1.asked import AskedExchange, end_to_end
+from lb.proxy.http1.asked import AskedRequest, end_to_end
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.front import Front, MakeExchange, Turn
-from lb.proxy.http1.heads import RequestPlan
-from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http1.server import ServerConnection
-from lb.proxy.http1.watched import WatchedExchange
-from lb.wire.http1.body import BodyDecoder, Payload
+from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.watched import guard
+from lb.wire.http1.body import Payload
 from lb.wire.http1.response import ResponseHead
 
 _TEXT: Final = b"text/plain"
@@ -49,11 +48,11 @@ _UNLOAD_BODY: Final = b'{"parameters":{"unload_dependents":true}}'
 class SageMakerFront(Front):
     """Translates requests of SageMaker, and remembers which models it had loaded."""
 
-    def __init__(self, relay: Http1Relay, routes: SageMakerRoutes) -> None:
+    def __init__(self, relay: Http1Shared, routes: SageMakerRoutes) -> None:
         super().__init__(relay)
         self.shelf = Shelf()
         self._routes = routes
-        self._make_inference = InvocationExchange if routes.inference == b"infer" else None
+        self._arrange_inference = invoke if routes.inference == b"infer" else None
 
     def read(self, head: bytes, request: FrontRequest) -> Turn:
         """See `Front`."""
@@ -69,11 +68,11 @@ class SageMakerFront(Front):
                 request,
                 meaning.forward,
                 answer=lambda: self.unless_loaded(name),
-                make=ModelInvocationExchange,
+                arrange=invoke_model,
             )
         is_ping = request.path == b"/ping"
-        make = None if is_ping else self._make_inference
-        return self.forwarded(head, request, meaning, make=make)
+        arrange = None if is_ping else self._arrange_inference
+        return self.forwarded(head, request, meaning, arrange=arrange)
 
     def _managed(self, head: bytes, request: FrontRequest, asked: Manage) -> Turn:
         name = asked.name
@@ -83,27 +82,24 @@ class SageMakerFront(Front):
             return self.forwarded(head, request, _INDEX, answer=lambda: self._describe(name))
         if asked.action is Action.LOAD:
             return self.forwarded(
-                head, request, _LOAD, answer=self._unable, make=self._managing(request.model)
+                head, request, _LOAD, answer=self._unable, arrange=self._managing(request.model)
             )
         return self.forwarded(
             head,
             request,
             Forward(b"POST", b"/v2/repository/models/%b/unload" % name),
             answer=lambda: self.unless_loaded(name) or self._unable(),
-            make=self._managing(name),
+            arrange=self._managing(name),
         )
 
-    def _managing(self, subject: bytes) -> MakeExchange:
-        def make(
-            relay: Http1Relay, server: ServerConnection, plan: RequestPlan, now: float
-        ) -> Http1Exchange:
-            if relay.fan_out is None:
-                return Http1Exchange(relay, server, plan, now)
-            exchange = ManagingExchange(relay, server, plan, now, relay.fan_out)
-            exchange.front, exchange.subject = self, subject
-            return exchange
+    def _managing(self, subject: bytes) -> Callable[[Http1Exchange], None]:
+        def arrange(exchange: Http1Exchange) -> None:
+            fan_out = exchange.relay.fan_out
+            if fan_out is not None:
+                ask = Management(self.shelf, subject).ask
+                exchange.handler = AskedRequest(exchange, fan_out, ask)
 
-        return make
+        return arrange
 
     def _unable(self) -> Answer | None:
         return Answer(501) if self.relay.fan_out is None else None
@@ -122,157 +118,170 @@ class SageMakerFront(Front):
         return Answer(404) if found is None else Answer(200, found, content_type=_TEXT)
 
 
-class InvocationExchange(WatchedExchange):
-    """An inference whose answer has SageMaker's content type."""
+def invoke(exchange: Http1Exchange) -> None:
+    """It is an inference whose answer has SageMaker's content type."""
+    guard(exchange)
+    exchange.form = InvocationForm()
+
+
+def invoke_model(exchange: Http1Exchange) -> None:
+    """It is an inference of one of many models, whose errors have SageMaker's status, too."""
+    guard(exchange)
+    exchange.form = ModelInvocationForm()
+
+
+class InvocationForm:
+    """Answers with SageMaker's content type."""
 
     __slots__ = ()
 
-    def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
-        """Relay an answer that came in one read; its head is never right as it came."""
-        self._on_answer_slowly(head, data, end)
+    def take(
+        self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
+    ) -> tuple[ResponseHead | None, list[Payload]] | None:
+        """See `AnswerForm`."""
+        return head, pieces
 
-    def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
-        super()._begin_answer(head, now, message)
-        message[-1] = front_answer_head(bytes(message[-1]))
+    def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
+        """See `AnswerForm`."""
+        return head.status, front_answer_head(message)
 
 
-class ModelInvocationExchange(InvocationExchange):
-    """An inference of one of many models, whose errors have SageMaker's status, too."""
+class ModelInvocationForm:
+    """Answers with SageMaker's content type, and errors with its status, which is in their text."""
 
     __slots__ = ("_error", "_held_head")
 
-    _held_head: ResponseHead | None
-    """Of an error whose text has not come yet."""
+    def __init__(self) -> None:
+        self._error = b""
+        self._held_head: ResponseHead | None = None
+        """Of an error whose text has not come yet."""
 
-    def on_answer(
-        self,
-        head: ResponseHead | None,
-        pieces: list[Payload],
-        decoder: BodyDecoder,
-        *,
-        reusable: bool,
-    ) -> None:
-        """Relay a part of the answer. Of an error the text comes first: the status is in it."""
+    def take(
+        self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
+    ) -> tuple[ResponseHead | None, list[Payload]] | None:
+        """See `AnswerForm`."""
         if head is not None:
             self._error = b""
             self._held_head = head if head.is_error else None
         held_head = self._held_head
-        if held_head is not None:
-            self._error += b"".join(pieces)
-            if not decoder.ended and len(self._error) < ERROR_BYTES:
-                return
-            self._held_head = None
-            head, pieces = held_head, [self._error]
-        super().on_answer(head, pieces, decoder, reusable=reusable)
+        if held_head is None:
+            return head, pieces
+        self._error += b"".join(pieces)
+        if not ended and len(self._error) < ERROR_BYTES:
+            return None
+        self._held_head = None
+        return held_head, [self._error]
 
-    def on_middle(self, data: bytes) -> bool:
-        """See `Http1Exchange`."""
-        return self._held_head is None and super().on_middle(data)
-
-    @property
-    def answer_passes(self) -> bool:
-        """See `Http1Exchange`."""
-        return self._held_head is None and super().answer_passes
-
-    def on_whole_chunk(self, data: bytes, start: int) -> bool:
-        """See `Http1Exchange`."""
-        return self._held_head is None and super().on_whole_chunk(data, start)
-
-    def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
-        super()._begin_answer(head, now, message)
-        if head.is_error:
-            self.status = status = error_status(self._error)
-            rest = bytes(message[-1]).partition(b"\r\n")[2]
-            message[-1] = b"HTTP/1.1 %d %b\r\n%b" % (status, PHRASES.get(status, b""), rest)
+    def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
+        """See `AnswerForm`."""
+        message = front_answer_head(message)
+        if not head.is_error:
+            return head.status, message
+        status = error_status(self._error)
+        rest = message.partition(b"\r\n")[2]
+        return status, b"HTTP/1.1 %d %b\r\n%b" % (status, PHRASES.get(status, b""), rest)
 
 
-class ManagingExchange(AskedExchange):
+class Management:
     """A load or unload, put to the fan-out as the v2 call that it stands for."""
 
-    __slots__ = ("front", "subject")
+    __slots__ = ("_shelf", "_subject")
 
-    front: SageMakerFront
-    subject: bytes
-    """What SageMaker calls the model to unload; the name on the backends of one to load, or
-    nothing."""
+    def __init__(self, shelf: Shelf, subject: bytes) -> None:
+        """
+        Args:
+            shelf: which models SageMaker had loaded.
+            subject: what SageMaker calls the model to unload; the name on the backends of one to
+                load, or nothing.
+        """
+        self._shelf = shelf
+        self._subject = subject
 
-    async def _ask(self, body: bytes) -> None:
-        if self.plan.operation.name == _LOADING:
-            await self._load(body)
+    async def ask(self, request: AskedRequest, body: bytes) -> None:
+        """Do what the request asks for, and answer it."""
+        if request.exchange.plan.operation.name == _LOADING:
+            await self._load(request, body)
         else:
-            await self._unload()
+            await self._unload(request)
 
-    async def _load(self, body: bytes) -> None:
-        shelf = self.front.shelf
+    async def _load(self, request: AskedRequest, body: bytes) -> None:
+        shelf = self._shelf
         try:
-            name, loaded = read_load(body, self.subject)
+            name, loaded = read_load(body, self._subject)
         except ValueError as fault:
-            self._refuse(400, str(fault))
+            _refuse(request.exchange, 400, str(fault))
             return
         if shelf.find(name) is not None:
-            self._refuse(409, f"failed to register '{loaded.url}', it is already loaded")
+            _refuse(
+                request.exchange, 409, f"failed to register '{loaded.url}', it is already loaded"
+            )
         elif shelf.is_full:
-            self._refuse(507, "out of memory: too many models are loaded")
+            _refuse(request.exchange, 507, "out of memory: too many models are loaded")
         else:
-            reply = await self._put(loaded.model, b"load", b"{}")
+            reply = await _put(request, loaded.model, b"load", b"{}")
             if reply.status < 300:
                 shelf.add(name, loaded)
-            self._give(reply)
+            _give(request.exchange, reply)
 
-    async def _unload(self) -> None:
-        shelf = self.front.shelf
-        loaded = shelf.find(self.subject)
+    async def _unload(self, request: AskedRequest) -> None:
+        shelf = self._shelf
+        loaded = shelf.find(self._subject)
         if loaded is None:
-            self._say(Answer(404))
+            _say(request.exchange, Answer(404))
         else:
-            reply = await self._put(loaded.model, b"unload", _UNLOAD_BODY)
+            reply = await _put(request, loaded.model, b"unload", _UNLOAD_BODY)
             if reply.status < 300:
-                await self._wait_until_unloaded(loaded.model)
-                shelf.remove(self.subject)
-            self._give(reply)
+                await _wait_until_unloaded(request, loaded.model)
+                shelf.remove(self._subject)
+            _give(request.exchange, reply)
 
-    async def _wait_until_unloaded(self, model: bytes) -> None:
-        """A Triton unloads after it has answered; SageMaker takes the answer for the end."""
-        for _ in range(_UNLOAD_LOOKS):
-            index = Question(
-                protocol=self.protocol,
-                operation=REPOSITORY_INDEX,
-                model=b"",
-                method=b"POST",
-                target=_INDEX.target,
-                fields=end_to_end(self._head),
-                body=b"",
-            )
-            reply = await self._fan_out.ask(index)
-            if self.server is None or is_unloaded(reply.body, model):
-                return
-            await asyncio.sleep(_UNLOAD_PAUSE_S)
 
-    async def _put(self, model: bytes, verb: bytes, body: bytes) -> Reply:
-        """Ask all backends."""
-        self.model = model
-        return await self._fan_out.ask(
-            Question(
-                protocol=self.protocol,
-                operation=self.plan.operation,
-                model=model,
-                method=b"POST",
-                target=b"/v2/repository/models/%b/%b" % (model, verb),
-                fields=end_to_end(self._head),
-                body=body,
-            )
+async def _wait_until_unloaded(request: AskedRequest, model: bytes) -> None:
+    """A Triton unloads after it has answered; SageMaker takes the answer for the end."""
+    for _ in range(_UNLOAD_LOOKS):
+        index = Question(
+            protocol=request.exchange.protocol,
+            operation=REPOSITORY_INDEX,
+            model=b"",
+            method=b"POST",
+            target=_INDEX.target,
+            fields=end_to_end(request.head),
+            body=b"",
         )
+        reply = await request.fan_out.ask(index)
+        if request.exchange.server is None or is_unloaded(reply.body, model):
+            return
+        await asyncio.sleep(_UNLOAD_PAUSE_S)
 
-    def _give(self, reply: Reply) -> None:
-        """Tell SageMaker how it ended."""
-        self.attempts = len(reply.backends)
-        status = load_status(reply.status, reply.body)
-        answer = b"" if status == 200 else masked(reply.body)
-        self._say(Answer(status, answer, reply.reason, content_type=_TEXT))
 
-    def _refuse(self, status: int, detail: str) -> None:
-        self._say(Answer(status, http_body(detail), content_type=_TEXT))
+async def _put(request: AskedRequest, model: bytes, verb: bytes, body: bytes) -> Reply:
+    """Ask all backends."""
+    request.exchange.model = model
+    return await request.fan_out.ask(
+        Question(
+            protocol=request.exchange.protocol,
+            operation=request.exchange.plan.operation,
+            model=model,
+            method=b"POST",
+            target=b"/v2/repository/models/%b/%b" % (model, verb),
+            fields=end_to_end(request.head),
+            body=body,
+        )
+    )
 
-    def _say(self, answer: Answer) -> None:
-        if self.server is not None:  # else nobody waits any more
-            self.answer(answer)
+
+def _give(exchange: Http1Exchange, reply: Reply) -> None:
+    """Tell SageMaker how it ended."""
+    exchange.attempts = len(reply.backends)
+    status = load_status(reply.status, reply.body)
+    answer = b"" if status == 200 else masked(reply.body)
+    _say(exchange, Answer(status, answer, reply.reason, content_type=_TEXT))
+
+
+def _refuse(exchange: Http1Exchange, status: int, detail: str) -> None:
+    _say(exchange, Answer(status, http_body(detail), content_type=_TEXT))
+
+
+def _say(exchange: Http1Exchange, answer: Answer) -> None:
+    if exchange.server is not None:  # else nobody waits any more
+        exchange.answer(answer)

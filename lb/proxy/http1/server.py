@@ -7,22 +7,29 @@ requests by `buffer_size`, answers by the water mark of the transport; and each 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
+from lb.domain.client import NOBODY, Client
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.kserve.operations import HTTP_MODEL_READY
-from lb.net.splice import LEAST, Pump
+from lb.net.client import client_of
+from lb.net.sockets import acknowledged_bytes, reset_on_close, unsent_bytes
+from lb.net.splice import LEAST, Pump, is_plain
+from lb.net.timers import Timer
 from lb.proxy.failure import http_status
+from lb.proxy.http1.alarm import Alarm
 from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_ready, own, refusal
-from lb.proxy.http1.asked import AskedExchange
-from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST
-from lb.proxy.http1.downstream import Downstream, State
+from lb.proxy.http1.asked import AskedRequest
+from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
-from lb.proxy.http1.upload import UNCOUNTED
-from lb.proxy.http1.watched import WatchedExchange
+from lb.proxy.http1.request_body import UNCOUNTED
+from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
     PIECES_AT_ONCE,
@@ -42,8 +49,22 @@ from lb.wire.http1.forwarded import (
     drop_fields,
 )
 
-if TYPE_CHECKING:
-    from lb.proxy.http1.relay import Http1Relay
+
+class State(Enum):
+    """What a client's connection does."""
+
+    READY = "ready"
+    """No request is under way and none has begun to arrive."""
+    HEAD = "head"
+    """A part of a head has arrived."""
+    BODY = "body"
+    """A request is under way and its body is still arriving."""
+    BUSY = "busy"
+    """A request has arrived as a whole and is under way."""
+    LINGER = "linger"
+    """All is said; what the client still sends is thrown away so that it can hear it."""
+    CLOSED = "closed"
+
 
 _READY: Final = State.READY
 _HEAD: Final = State.HEAD
@@ -57,16 +78,54 @@ _STEP_COST: Final = 60
 """Units of `IterationBudget` for one of them."""
 
 
-class ServerConnection(Downstream):
-    """A client's connection with its requests."""
+class ServerConnection:
+    """A client's connection with its requests.
+
+    Whatever a client can hold up is bounded by time: a head, a body, taking its answer, closing.
+    """
 
     __slots__ = (
-        "_at", "_backlog", "_charged", "_collector", "_decoder", "_goes_on", "_is_processing",
-        "_known_plan", "_pending", "_plan", "held", "pump",
+        "_age_timer", "_alarm", "_at", "_backlog", "_charged", "_collector", "_decoder",
+        "_goes_on", "_identity", "_is_processing", "_known_plan", "_lingered", "_pending", "_plan",
+        "_taken", "_unsent", "_unsent_since", "client", "closes", "eof", "exchange",
+        "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "pump", "relay",
+        "served", "since", "state", "transport",
     )  # fmt: skip
 
-    def __init__(self, relay: Http1Relay) -> None:
-        super().__init__(relay)
+    def __init__(self, relay: Http1Shared) -> None:
+        self.relay = relay
+        self.options = relay.options
+        """Those in force when its request began, or else now."""
+        self.is_leaving = relay.draining
+        """It closes after the next answer, which says so."""
+        self.closes = relay.draining
+        """It closes after the answer under way, even if that could not say so."""
+        self.transport: asyncio.Transport | None = None
+        """None before it is connected and once it is lost."""
+        self.client: Client = NOBODY
+        self._identity: tuple[bytes, bytes] | None = None
+        """Name and value of the field that tells whose certificate the client has shown."""
+        self.exchange: Http1Exchange | None = None
+        """The request under way."""
+        self.state = State.READY
+        self.since = 0.0
+        """When the client last did what the state waits for."""
+        self.served = False
+        """At least one request was read."""
+        self.eof = False
+        """The client sends nothing more."""
+        self.is_plain = False
+        """What passes the transport is what passes its socket."""
+        self.is_reading = True
+        self.is_full = False
+        """The client takes its answers more slowly than they come."""
+        self._lingered = 0
+        # How much of an answer the client left waiting, and since when.
+        self._unsent = 0
+        self._unsent_since = 0.0
+        self._taken = 0
+        self._age_timer: Timer | None = None
+        self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
         self.held = 0
         """For the ledger, which writes it."""
         self._known_plan = relay.known_plan
@@ -91,15 +150,39 @@ class ServerConnection(Downstream):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: a client connected."""
-        self.relay.servers.add(self)
-        super().connection_made(transport)
+        relay = self.relay
+        relay.servers.add(self)
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=self.options.buffer_size)
+        self.is_plain = is_plain(self.transport)
+        self.client = client_of(transport, self.options.trusted_proxies)
+        self._identity = transport.get_extra_info("identity_field")
+        relay.traffic.accepted += 1
+        relay.traffic.connections += 1
+        self.since = relay.clock()
+        self._alarm.ring_by(self.since + self.options.head_timeout_s)
+        if not relay.crowd.enter(self.client.address):
+            relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+            self.state = State.CLOSED
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the client is gone."""
-        self.relay.servers.discard(self)
-        self.relay.unread.discard(self)
+        relay = self.relay
+        relay.servers.discard(self)
+        relay.unread.discard(self)
         self._drop_backlog()
-        super().connection_lost(exc)
+        self.transport = None
+        self.state = State.CLOSED
+        self._alarm.cancel()
+        self.limit_age(0.0)
+        relay.traffic.connections -= 1
+        relay.crowd.leave(self.client.address)
+        exchange = self.exchange
+        self.exchange = None
+        if exchange is not None:
+            exchange.client_gone(Reason.CLIENT_GONE)
+        self.drop_pending()
 
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
@@ -137,7 +220,10 @@ class ServerConnection(Downstream):
 
     def pause_writing(self) -> None:
         """asyncio: more waits to be written than should."""
-        super().pause_writing()
+        self.is_full = True
+        self.watch_unsent()
+        if self.exchange is not None:
+            self.exchange.pause_answer()
         if not self._backlog:
             # Not at once: whoever is writing must not find itself evicted.
             self.relay.loop.call_soon(self._charge_backlog)
@@ -145,9 +231,16 @@ class ServerConnection(Downstream):
     def resume_writing(self) -> None:
         """asyncio: the client has caught up."""
         self._drop_backlog()
-        super().resume_writing()
+        self.is_full = False
+        if self.exchange is not None:
+            self.exchange.resume_answer()
         if self.exchange is None and self._pending:
             self._process()
+
+    def write(self, pieces: list[Payload]) -> None:
+        """Send a part of an answer."""
+        if self.transport is not None:
+            write_pieces(self.transport, pieces)
 
     # Reading
 
@@ -276,17 +369,19 @@ class ServerConnection(Downstream):
         if answer is not None:
             exchange.answer_only(answer, ended=decoder.ended)
         else:
-            exchange.start(self._upstream_head(plan), pieces, ended=decoder.ended)
+            taker = exchange.handler or exchange
+            taker.start(self._upstream_head(plan), pieces, ended=decoder.ended)
             if self.is_plain:
                 self._start_pump()
 
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
+        exchange = Http1Exchange(relay, self, plan, now)
         if plan.route.is_asked and relay.fan_out is not None and plan.operation.asks in relay.kinds:
-            return AskedExchange(relay, self, plan, now, relay.fan_out)
-        if plan.is_inference and relay.dispatcher.gate.guards_regions:
-            return WatchedExchange(relay, self, plan, now)
-        return Http1Exchange(relay, self, plan, now)
+            exchange.handler = AskedRequest(exchange, relay.fan_out)
+        elif plan.is_inference and relay.dispatcher.gate.guards_regions:
+            guard(exchange)
+        return exchange
 
     def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
         """What we say to a request ourselves; None where it is for a backend."""
@@ -342,7 +437,7 @@ class ServerConnection(Downstream):
         if decoder.ended:
             self.state = _BUSY
             self._decoder = None
-        exchange.add(pieces, ended=decoder.ended)
+        (exchange.handler or exchange).add(pieces, ended=decoder.ended)
         if self.is_plain:
             self._start_pump()
         return True
@@ -443,7 +538,7 @@ class ServerConnection(Downstream):
         self.exchange = exchange = Http1Exchange(relay, self, plan, relay.clock())
         exchange.answer_only(error(fault.status, reason, fault.text), ended=False)
 
-    def refuse_late_head(self) -> None:
+    def _refuse_late_head(self) -> None:
         """The client took too long to send a head."""
         self._refuse(MessageError(408, "request head took too long"))
 
@@ -495,6 +590,143 @@ class ServerConnection(Downstream):
             if self.state is _READY and not self._pending:
                 self.close()
 
+    # Ends
+
+    def limit_age(self, limit_s: float) -> None:
+        """Have the client connect anew in `limit_s` seconds; 0: when it likes."""
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = self.relay.timers.after(limit_s, self.leave) if limit_s else None
+
+    def leave(self) -> None:
+        """Have the client connect anew after its next answer, which says so: it may be about to
+        use a connection that it thinks is open."""
+        self._age_timer = None
+        self.is_leaving = True
+
+    def abort(self) -> None:
+        """Close now; a request that is under way ends."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def discard(self) -> None:
+        """Close now, and drop what the client has not taken: otherwise the kernel keeps it for
+        minutes, for a reader that does not come."""
+        if self.transport is not None:
+            reset_on_close(self.transport)
+            self.transport.abort()
+
+    def truncate(self, *, reset: bool) -> None:
+        """End an answer that cannot be completed, so that the client notices.
+
+        Args:
+            reset: the end of the connection would look like the end of the answer.
+        """
+        self.exchange = None
+        if reset:
+            self.discard()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Close once everything is written, which the client must let happen in time."""
+        self.state = State.CLOSED
+        self.drop_pending()
+        if self.transport is not None:
+            self.watch_unsent()
+            self.transport.close()
+
+    def linger(self) -> None:
+        """Say that nothing more comes, and let the client finish what it is sending: closing with
+        unread bytes would reset the connection and take the answer from it (RFC 9112 9.6)."""
+        self.drop_pending()
+        if self.eof or self.transport is None:
+            self.close()
+            return
+        self.state = State.LINGER
+        self.since = self.relay.clock()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        if not self.is_reading:
+            self.is_reading = True
+            self.transport.resume_reading()
+        self._alarm.ring_by(self.since + self.options.linger_s)
+
+    def throw_away(self, data: bytes) -> None:
+        """Something came while lingering."""
+        self._lingered += len(data)
+        if self._lingered > self.options.linger_size:
+            self.close()
+
+    # Time
+
+    def watch_unsent(self) -> None:
+        """Some of an answer waits to be taken: it must go on in time."""
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self._unsent = unsent_bytes(self.transport)
+            self._taken = acknowledged_bytes(self.transport)
+            self._unsent_since = self.relay.clock()
+            self._alarm.ring_by(self._unsent_since + self.options.body_timeout_s)
+
+    def _look_at_time(self) -> None:
+        """Do what is due, and have the alarm ring for what is due next."""
+        now = self.relay.clock()
+        for due, act in self._deadlines():
+            if due <= now:
+                act()
+                break
+        for due, _ in self._deadlines():
+            self._alarm.ring_by(due)
+
+    def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What is due when, as things are now."""
+        options = self.options
+        if self.transport is None:
+            return
+        if self._unsent:
+            self._note_progress(self.transport)
+        if self._unsent:
+            yield self._unsent_since + options.body_timeout_s, self._give_client_up
+        if self.exchange is not None and self.exchange.due < inf:
+            yield self.exchange.due, self._end_late_exchange
+        match self.state:
+            case State.READY:
+                idle_s = options.client_idle_s if self.served else options.head_timeout_s
+                yield self.since + idle_s, self.close
+            case State.HEAD:
+                yield self.since + options.head_timeout_s, self._refuse_late_head
+            case State.BODY if self.is_reading:
+                yield self.since + options.body_timeout_s, self._end_late_body
+            case State.LINGER:
+                yield self.since + options.linger_s, self.close
+
+    def _note_progress(self, transport: asyncio.Transport) -> None:
+        if not transport.get_write_buffer_size():
+            self._unsent = 0
+            return
+        unsent, taken = unsent_bytes(transport), acknowledged_bytes(transport)
+        # More may wait than before although much was taken: a backend may be faster.
+        if unsent < self._unsent or taken > self._taken:
+            self._unsent_since = self.relay.clock()
+        self._unsent, self._taken = unsent, taken
+
+    def _give_client_up(self) -> None:
+        exchange = self.exchange
+        self.exchange = None
+        if exchange is not None:
+            exchange.client_gone(Reason.CLIENT_STALLED)
+        self.discard()
+
+    def _end_late_exchange(self) -> None:
+        if self.exchange is not None:
+            self.exchange.cut(Outcome.DEADLINE, Reason.DEADLINE, "request took too long")
+
+    def _end_late_body(self) -> None:
+        if self.exchange is not None:
+            self.exchange.cut(
+                Outcome.CANCELLED, Reason.BODY_TIMEOUT, "request body stopped arriving"
+            )
+
     # Settings
 
     def configured(self) -> None:
@@ -543,9 +775,8 @@ class ServerConnection(Downstream):
         if self.transport is None or not self.is_full or self._backlog:
             return
         size = self.transport.get_write_buffer_size()
-        upstream = self.exchange.upstream if self.exchange is not None else None
-        if upstream is not None and upstream.pump is not None:
-            size += upstream.pump.held
+        if self.exchange is not None:
+            size += self.exchange.backlog
         if size and self.charge(size):
             self._backlog = size
 

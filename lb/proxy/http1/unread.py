@@ -9,18 +9,38 @@ before ours has room for all of it; a reset is seen at once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import Final, Protocol
 
 from lb.net.sockets import PeerEnd, peer_end
 from lb.net.timers import Timer, TimerWheel
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.options import Http1Options
 
 _LOOK_S: Final = 1.0
 """Between two looks."""
 _SOME: Final = 200
 """Connections that are looked at in one turn of the loop: each takes some microseconds."""
+
+
+class PausedClient(Protocol):
+    """A client's connection that is not read from."""
+
+    options: Http1Options
+    transport: asyncio.Transport | None
+    is_reading: bool
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its request waits for its turn, or for a backend."""
+        ...
+
+    def update_reading(self) -> None:
+        """Read exactly when what comes can go somewhere."""
+        ...
+
+    def give_up(self) -> None:
+        """The client is gone."""
+        ...
 
 
 class Unread:
@@ -32,9 +52,9 @@ class Unread:
             timers: to look now and then.
         """
         self._timers = timers
-        self._servers: dict[ServerConnection, None] = {}
+        self._servers: dict[PausedClient, None] = {}
         """Connections that are not read from, in the order in which that began."""
-        self._left: list[ServerConnection] = []
+        self._left: list[PausedClient] = []
         """Those that are still to be looked at this time."""
         self._timer: Timer | None = None
 
@@ -42,13 +62,13 @@ class Unread:
         """Connections that are looked after."""
         return len(self._servers)
 
-    def add(self, server: ServerConnection) -> None:
+    def add(self, server: PausedClient) -> None:
         """Nothing is read from a client from now on."""
         self._servers.setdefault(server)
         if self._timer is None:
             self._timer = self._timers.after(_LOOK_S, self._look)
 
-    def discard(self, server: ServerConnection) -> None:
+    def discard(self, server: PausedClient) -> None:
         """A connection is gone, or is read from."""
         self._servers.pop(server, None)
         if not self._servers and self._timer is not None:
@@ -65,7 +85,7 @@ class Unread:
             if server in self._servers:
                 self._look_at(server)
 
-    def _look_at(self, server: ServerConnection) -> None:
+    def _look_at(self, server: PausedClient) -> None:
         if server.is_waiting:
             server.update_reading()  # there may be room for more of it
         transport = server.transport

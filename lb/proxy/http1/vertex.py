@@ -5,13 +5,13 @@ from __future__ import annotations
 from lb.kserve.fronts import FrontFault, FrontRequest, Own
 from lb.kserve.vertex import VertexRoutes, translate
 from lb.proxy.http1.front import Front, Turn
-from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http1.shared import Http1Shared
 
 
 class VertexFront(Front):
     """Translates requests of Vertex AI."""
 
-    def __init__(self, relay: Http1Relay, routes: VertexRoutes, model: bytes) -> None:
+    def __init__(self, relay: Http1Shared, routes: VertexRoutes, model: bytes) -> None:
         """
         Args:
             relay: does the rest.

@@ -10,9 +10,11 @@ import pytest
 from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.schedule import LaneLimit, Plan
-from lb.proxy.http1.downstream import State
+from lb.proxy.exchange import Attempt, Exchange
+from lb.proxy.http1.exchange import Http1Attempt, Http1Exchange
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import ServerConnection, State
+from lb.telemetry.record import RequestRecord
 from tests.fakes.gated import FACTS
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import snapshot_of
@@ -21,6 +23,27 @@ _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def values(record: object, *classes: type) -> dict[str, object]:
+    """What these classes keep of an object, as far as it is set."""
+    names = [name for each in classes for name in each.__slots__]  # type: ignore[attr-defined]
+    return {name: getattr(record, name) for name in names if hasattr(record, name)}
+
+
+@pytest.mark.skipif(not hasattr(Exchange, "__slots__"), reason="compiled classes do not tell")
+async def test_both_halves_begin_as_their_bases_do() -> None:
+    sides = Sides()
+    server, _ = sides.client()
+    plan = sides.relay.heads.request(_POST[: _POST.index(b"hello")])
+    exchange = Http1Exchange(sides.relay, server, plan, 7.0)
+    plain = Exchange(exchange.protocol, plan.operation, exchange.client, 7.0)
+    plain.method, plain.path = plan.method, plan.path
+    plain.model, plain.request_id = plan.model, plan.request_id
+    assert values(exchange, RequestRecord, Exchange) == values(plain, RequestRecord, Exchange)
+    where = (sides.backends[0], sides.backends[0].port(exchange.protocol), 8.0)
+    one = Http1Attempt(exchange, *where)
+    assert values(one, Attempt) == values(Attempt(exchange, *where), Attempt)
 
 
 async def test_times_are_in_order() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
+from lb.proxy.http1.exchange import Http1Attempt
 from lb.proxy.http1.look import LOOKED_AT_ONCE
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.upload import PORTION
+from lb.proxy.http1.request_body import PORTION
 from tests.fakes.http1_sides import Sides
 from tests.fakes.relay import snapshot_of
 
@@ -119,11 +120,12 @@ async def test_what_is_kept_is_sent_in_portions_again(turns: int) -> None:
     bench.sides.waits.advance(0.1)
     exchange = bench.server.exchange
     assert exchange is not None
-    assert exchange.is_retained
+    assert exchange.body.is_retained
     assert exchange.attempts == 2
     await bench.sides.tasks.aclose()  # there is nobody to dial
     upstream, other = bench.sides.upstream(1)
-    exchange._send_over(upstream)
+    assert isinstance(exchange.attempt, Http1Attempt)
+    exchange.attempt.send_over(upstream)
     writes: list[bytes] = []
     while sum(map(len, writes)) < len(body):
         writes.append(other.take())

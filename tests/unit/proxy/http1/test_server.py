@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http1.downstream import State
 from lb.proxy.http1.options import Http1Options
+from lb.proxy.http1.server import State
 from tests.fakes.http1_sides import Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -185,7 +185,7 @@ async def test_eviction_ends_the_request_and_what_is_pipelined_behind_it() -> No
     assert backend.ended == "abort"
     assert server.state is State.LINGER
     assert sides.finished.records[0].reason is Reason.MEMORY
-    assert connection.exchange is None
+    assert connection.attempt is None
     idle, transport = sides.client()
     idle.evict()
     assert transport.ended == "close"

@@ -6,7 +6,7 @@ import pytest
 
 from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.upload import EAGER_CHUNKS, GATHERED_CHUNK
+from lb.proxy.http1.request_body import EAGER_CHUNKS, GATHERED_CHUNK
 from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_sides import Sides
 
@@ -71,7 +71,7 @@ async def test_small_requests_are_kept_uncounted_until_the_answer() -> None:
     server.data_received(_post(1000) + b"x" * 1000)
     exchange = server.exchange
     assert exchange is not None
-    assert exchange.is_retained
+    assert exchange.body.is_retained
     assert sides.ledger.held == 0
     connection.data_received(_OK)
 
@@ -87,11 +87,11 @@ async def test_kept_bytes_are_counted_and_given_back_at_the_first_byte(pieces: i
         server.data_received(wire[at : at + step])
     exchange = server.exchange
     assert exchange is not None
-    assert exchange.is_retained
+    assert exchange.body.is_retained
     assert sides.ledger.held == len(wire)
     connection.data_received(_OK[:-1])
     assert sides.ledger.held == 0
-    assert not exchange.is_retained
+    assert not exchange.body.is_retained
     connection.data_received(_OK[-1:])
     assert sides.in_flight == 0
 
@@ -106,7 +106,7 @@ async def test_more_than_may_be_kept_is_not(known: bool) -> None:
     server.data_received(b"x" * 6_000)
     exchange = server.exchange
     assert exchange is not None
-    assert not exchange.is_retained
+    assert not exchange.body.is_retained
     assert sides.ledger.held == 0
     server.data_received(b"x" * 8_000)
     assert backend.take().count(b"x") == 20_000
@@ -121,7 +121,7 @@ async def test_everything_is_kept_while_there_is_no_connection() -> None:
     assert not client.reading
     exchange = server.exchange
     assert exchange is not None
-    assert exchange.is_retained
+    assert exchange.body.is_retained
     client.lose()
     assert sides.ledger.held == 0
     await sides.tasks.aclose()
@@ -154,7 +154,7 @@ async def test_nothing_is_kept_where_much_is_held(length: int) -> None:
     server.data_received(b"x" * 90_000)
     exchange = server.exchange
     assert exchange is not None
-    assert not exchange.is_retained
+    assert not exchange.body.is_retained
     assert sides.ledger.unkept == 1
     client.lose()
     sides.timers.close()

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lb.domain.backend import AppProtocol
 from lb.net.timers import Timer
-from lb.proxy.exchange import Exchange
 from lb.proxy.http1.client import JOIN_BYTES, ClientConnection
-from lb.proxy.http1.heads import RequestPlan
+from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.sides import ClientSide
 from lb.wire.http1.body import CHUNKED, LAST_CHUNK, Payload, few
 from lb.wire.http1.grammar import CRLF
 from lb.wire.pieces import join_short
-
-if TYPE_CHECKING:
-    from lb.proxy.http1.relay import Http1Relay
-    from lb.proxy.http1.server import ServerConnection
 
 EAGER_CHUNKS: Final = 32
 """Chunks that are passed on as they come, so that a small live upload is not held up."""
@@ -34,53 +29,57 @@ UNCOUNTED: Final = 4096
 """Bytes that a connection may keep without asking the ledger: as much as its objects take."""
 
 
-class Upload(Exchange):
-    """The request side of an exchange."""
+class RequestBody:
+    """A request on its way: what of it is kept, what is sent, and to whom."""
 
     __slots__ = (
-        "_charged", "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "_unsent",
-        "_unsent_size", "plan", "relay", "request_ended", "server", "upstream",
+        "_chunks", "_gather_timer", "_gathered", "_kept", "_kept_size", "_length", "_relay",
+        "_unsent_size", "charged", "client", "connection", "ended",
+        "unsent",
     )  # fmt: skip
 
-    def __init__(
-        self, relay: Http1Relay, server: ServerConnection, plan: RequestPlan, now: float
-    ) -> None:
-        super().__init__(AppProtocol.HTTP, plan.operation, server.client.name, now)
-        self.method = plan.method
-        self.path = plan.path
-        self.model = plan.model
-        self.request_id = plan.request_id
-        self.relay = relay
-        self.plan = plan
-        self.server: ServerConnection | None = server
-        """None once the client's side is over."""
-        self.upstream: ClientConnection | None = None
-        """The connection of the attempt under way, once there is one."""
-        self.request_ended = False
+    def __init__(self, relay: Http1Shared, client: ClientSide | None, length: int) -> None:
+        """
+        Args:
+            relay: its options, ledger and timers hold.
+            client: whose connection the body comes from, and what is held of it is charged to.
+            length: of the body, as announced.
+        """
+        self._relay = relay
+        self.client = client
+        """None once the client's side is over; then nothing more is held."""
+        self._length = length
+        self.connection: ClientConnection | None = None
+        """To which backend it goes, once there is one."""
+        self.ended = False
         """All of the request has come from the client."""
         self._kept: list[Payload] | None = None
         """Everything that goes to a backend so far; None once it is too much to keep."""
-        self._unsent: deque[Payload] | None = None
+        self.unsent: deque[Payload] | None = None
         """What was kept and goes to the backend bit by bit, if it is much; never little."""
-        self._unsent_size = 0
         self._kept_size = 0
         """Bytes of what is kept, or if nothing is, of what is not sent yet."""
-        self._charged = 0
+        self.charged = 0
         """Bytes on the ledger for what is kept and gathered."""
-        self._chunks = 0
         self._gathered: bytearray | None = None
         """Payload that waits to become a chunk."""
-        self._gather_timer: Timer | None = None
+
+    _unsent_size: int
+    """Bytes of `unsent`; set with it."""
+    _chunks: int
+    """Those that were sent of a body in chunks, which alone has this and the next one."""
+    _gather_timer: Timer | None
 
     @property
     def is_retained(self) -> bool:
         """Whether everything that was sent could be sent again."""
         return self._kept is not None
 
-    def keep_whole(self, body: Payload) -> bool:
+    def keep_whole(self, head: bytes, body: Payload) -> bool:
         """Take a request that is complete, to be sent once there is a backend.
 
         Args:
+            head: for the backend.
             body: all of it, not in chunks.
 
         Returns:
@@ -88,82 +87,95 @@ class Upload(Exchange):
         """
         # HOT PATH (benchmarks/bench_http1_relay.py). What is short is joined here, which is what
         # the transport would do.
-        self.request_ended = True
-        plan = self.plan
-        self.bytes_in = size = plan.length
+        self.ended = True
+        size = self._length
         if size <= JOIN_BYTES:
-            message = plan.upstream + body
+            message = head + body
             self._kept = [message]
             self._kept_size = size = len(message)
         else:
-            self._kept = [plan.upstream, body]
-            self._kept_size = size = len(plan.upstream) + size
+            self._kept = [head, body]
+            self._kept_size = size = len(head) + size
         return size <= UNCOUNTED or self._settle()
 
-    def share_kept(self, other: Upload) -> None:
-        """Take what another exchange has kept, whose request is complete, to be sent as well. That
-        one has it on the ledger."""
-        self.request_ended = True
-        self.bytes_in = other.bytes_in
-        self._kept = other._kept
-        self._kept_size = other._kept_size
+    def again(self) -> RequestBody:
+        """The same request, complete as it is, to be sent to a second backend as well. What is kept
+        of it is on the ledger once."""
+        other = RequestBody(self._relay, None, self._length)
+        other.ended = True
+        other._kept = self._kept
+        other._kept_size = self._kept_size
+        return other
 
-    @property
-    def is_uploading(self) -> bool:
-        """Whether some of what was kept is still to be sent."""
-        return self._unsent is not None
-
-    def keep_first(self, head: bytes, pieces: list[Payload], *, ended: bool) -> bool:
-        """Take the head and what there is of the body; as `keep_whole` otherwise."""
-        self.request_ended = ended
-        self.bytes_in = sum(map(len, pieces))
+    def keep_first(self, head: bytes, pieces: list[Payload], size: int, *, ended: bool) -> bool:
+        """Take the head and what there is of the body, so many bytes; as `keep_whole` otherwise."""
+        self.ended = ended
         message: list[Payload] = [head]
-        if self.plan.length == CHUNKED:
-            self._add_chunk(message, pieces, self.bytes_in)
+        if self._length == CHUNKED:
+            self._chunks = 0
+            self._gather_timer = None
+            self._add_chunk(message, pieces, size)
         else:
             message += pieces
         self._kept = message
         self._kept_size = sum(map(len, message))
         return self._settle()
 
-    def send_kept(self, upstream: ClientConnection) -> None:
-        """Send what was kept over a new attempt's connection."""
-        # HOT PATH (benchmarks/bench_http1_relay.py). `Port` counts are bumped in place.
+    def collect(self, pieces: list[Payload], size: int, *, ended: bool) -> list[Payload] | None:
+        """Take a part of a request that goes to no backend as it is.
+
+        Returns:
+            All of it so far; None when memory is so short that the exchange was ended instead.
+        """
+        self.ended = ended
         kept = self._kept
-        upstream.port.bytes_sent += self.bytes_in
+        if kept is None:
+            kept = self._kept = []
+        self._kept_size += size
+        kept += map(bytes, pieces)
+        join_short(kept)
+        return kept if self._settle() else None
+
+    def send(self, connection: ClientConnection) -> None:
+        """Send what was kept over a new attempt's connection."""
+        # HOT PATH (benchmarks/bench_http1_relay.py). Nearly all is one short piece.
+        self.connection = connection
+        kept = self._kept
         if kept is None:
             raise RuntimeError("an attempt was made without the request")
-        if self._kept_size > UNCOUNTED or self.plan.length > UNCOUNTED:
-            self._send_much(upstream, kept)
+        if self._kept_size > UNCOUNTED or self._length > UNCOUNTED:
+            self._send_much(connection, kept)
+        elif len(kept) == 1 and connection.transport is not None:
+            connection.transport.write(kept[0])
         else:
-            upstream.write(kept)
+            connection.write(kept)
 
-    def _send_much(self, upstream: ClientConnection, kept: list[Payload]) -> None:
+    def _send_much(self, connection: ClientConnection, kept: list[Payload]) -> None:
         size = self._kept_size
-        is_kept = self._may_keep(max(size, self.plan.length))
+        is_kept = self._may_keep(max(size, self._length))
         if size > PORTION:
-            self._unsent = deque(kept)
+            self.unsent = deque(kept)
             self._unsent_size = size
             if not is_kept:
                 self._kept = None
             self._send_on()
             return
-        self._unsent = None
-        upstream.write(kept)
+        self.unsent = None
+        connection.write(kept)
         if not is_kept:
             self.forget()
 
     def _may_keep(self, size: int) -> bool:
         """Whether so much in all is kept for another attempt."""
-        relay = self.relay
+        relay = self._relay
         return size <= relay.options.retained_size and (
-            relay.ledger.may_keep(max(0, size - self._charged))
+            relay.ledger.may_keep(max(0, size - self.charged))
         )
 
     def _send_on(self) -> None:
         """Send the next part of what was kept, and the rest in later turns of the loop."""
-        unsent, upstream = self._unsent, self.upstream
-        if unsent is None or upstream is None or upstream.is_full:
+        unsent, connection = self.unsent, self.connection
+        if unsent is None or connection is None or connection.is_full:
             return
         portion: list[Payload] = []
         size = 0
@@ -176,28 +188,26 @@ class Upload(Exchange):
         if self._kept is None:
             self._kept_size = self._unsent_size
         if not unsent:
-            self._unsent = None
+            self.unsent = None
         self._settle()
-        upstream.write(portion)
+        connection.write(portion)
         if not unsent:
             self.upload_changed()
-        elif not upstream.is_full:
-            self.relay.loop.call_soon(self._send_on)
+        elif not connection.is_full:
+            self._relay.loop.call_soon(self._send_on)
 
     def upload_changed(self) -> None:
         """The backend takes the request more slowly than it comes, or has caught up."""
-        if self._unsent is not None:
+        if self.unsent is not None:
             self._send_on()
-        elif self.server is not None:
-            self.server.update_reading()
+        elif self.client is not None:
+            self.client.update_reading()
 
-    def add_body(self, pieces: list[Payload], *, ended: bool) -> None:
-        """Pass on a part of the body as it was read."""
-        size = sum(map(len, pieces))
-        self.bytes_in += size
-        self.request_ended = ended
+    def add(self, pieces: list[Payload], size: int, *, ended: bool) -> None:
+        """Pass on a part of the body as it was read, so many bytes."""
+        self.ended = ended
         message = pieces
-        if self.plan.length == CHUNKED:
+        if self._length == CHUNKED:
             if not ended and self._gathers(pieces, size):
                 return
             message = []
@@ -206,48 +216,42 @@ class Upload(Exchange):
 
     def _keep_no_more(self) -> None:
         """Give back what was sent; what is to be sent yet stays."""
-        if self._unsent is None:
+        if self.unsent is None:
             self.forget()
         else:
             self._kept = None
             self._kept_size = self._unsent_size
             self._settle()
 
-    def passes(self, server: ServerConnection) -> asyncio.Transport | None:
+    def passes(self, client: ClientSide) -> asyncio.Transport | None:
         """Where what is left of the body may go unseen; None where it may not, or not yet."""
-        upstream = self.upstream
+        connection = self.connection
         if (
-            upstream is None
-            or upstream.is_full
-            or not upstream.is_plain
+            connection is None
+            or connection.is_full
+            or not connection.is_plain
             or self._kept is not None
-            or self._unsent is not None
-            or self.plan.length == CHUNKED
-            or self.server is not server
+            or self.unsent is not None
+            or self._length == CHUNKED
+            or self.client is not client
         ):
             return None
-        return upstream.transport
-
-    def count_request(self, size: int) -> None:
-        """Some of the body has come and went to the backend."""
-        self.bytes_in += size
-        if self.upstream is not None:
-            self.upstream.port.bytes_sent += size
+        return connection.transport
 
     def forget(self) -> None:
         """Give back what was kept: there will be no other attempt."""
-        if self._unsent is not None:
-            self._unsent = None
-            self.request_ended = False  # nor will this one see the end of the request
+        if self.unsent is not None:
+            self.unsent = None
+            self.ended = False  # nor will this one see the end of the request
         self._kept = None
         self._kept_size = 0
-        if self._charged:
+        if self.charged:
             self._settle()
 
-    def end_upload(self) -> None:
+    def end(self) -> None:
         """Drop everything that is held: the exchange is over, or its client is gone."""
-        if self.server is not None:
-            self.server.end_pump()
+        if self.client is not None:
+            self.client.end_pump()
         self._take_gathered()
         self._gathered = None
         self.forget()
@@ -265,7 +269,7 @@ class Upload(Exchange):
                 message.append(gathered)
             message += few(pieces)
             message.append(CRLF)
-        if self.request_ended:
+        if self.ended:
             message.append(LAST_CHUNK)
 
     def _gathers(self, pieces: list[Payload], size: int) -> bool:
@@ -283,15 +287,15 @@ class Upload(Exchange):
         for piece in pieces:
             self._gathered += piece
         if self._gather_timer is None:
-            self._gather_timer = self.relay.timers.after(GATHER_S, self._send_gathered)
+            self._gather_timer = self._relay.timers.after(GATHER_S, self._send_gathered)
         return True
 
     def _take_gathered(self) -> bytes:
+        if self._gathered is None:
+            return b""
         if self._gather_timer is not None:
             self._gather_timer.cancel()
             self._gather_timer = None
-        if not self._gathered:
-            return b""
         gathered = bytes(self._gathered)
         self._gathered.clear()
         return gathered
@@ -306,20 +310,20 @@ class Upload(Exchange):
     # Keeping
 
     def _send(self, message: list[Payload], size: int) -> None:
-        upstream = self.upstream
-        if upstream is not None:
-            upstream.port.bytes_sent += size
-            if self._unsent is not None:
-                self._unsent += message
+        connection = self.connection
+        if connection is not None:
+            connection.port.bytes_sent += size
+            if self.unsent is not None:
+                self.unsent += message
                 self._unsent_size += sum(map(len, message))
                 if self._kept is None:
                     self._kept_size = self._unsent_size
                     self._settle()
                     return
             else:
-                upstream.write(message)
+                connection.write(message)
         if self._kept is not None:
-            self._keep(self._kept, message, may_drop=upstream is not None)
+            self._keep(self._kept, message, may_drop=connection is not None)
 
     def _keep(self, kept: list[Payload], message: list[Payload], *, may_drop: bool) -> None:
         size = sum(map(len, message))
@@ -337,9 +341,9 @@ class Upload(Exchange):
         owed = self._kept_size if self._kept_size > UNCOUNTED else 0
         if self._gathered is not None:
             owed += GATHERED_CHUNK
-        change = owed - self._charged
-        if change and self.server is not None:
-            if not self.server.charge(change):
+        change = owed - self.charged
+        if change and self.client is not None:
+            if not self.client.charge(change):
                 return False
-            self._charged = owed
+            self.charged = owed
         return True

@@ -6,9 +6,8 @@ import socket
 
 from lb.domain.outcome import Outcome, Reason
 from lb.net.crowd import Crowd
-from lb.proxy.http1.downstream import State
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.server import ServerConnection, State
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -1,0 +1,160 @@
+"""What the parts of an HTTP/1.1 request ask of each other, where one cannot know the other's class.
+
+A client's connection (`server`) makes exchanges, an exchange makes attempts, an attempt has a
+connection to a backend (`client`). What goes the other way goes through these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from lb.domain.client import Client
+from lb.domain.outcome import Outcome
+from lb.proxy.http1.answers import Answer
+from lb.proxy.http1.heads import RequestPlan
+from lb.proxy.http1.options import Http1Options
+from lb.wire.http1.body import BodyDecoder, Payload
+from lb.wire.http1.response import ResponseHead
+
+
+class ClientSide(Protocol):
+    """A client's connection, as its request sees it."""
+
+    client: Client
+    options: Http1Options
+    transport: asyncio.Transport | None
+    is_full: bool
+    is_leaving: bool
+    is_plain: bool
+
+    def write(self, pieces: list[Payload]) -> None:
+        """Send a part of an answer."""
+        ...
+
+    def send_answer(self, answer: Answer, plan: RequestPlan) -> None:
+        """Send an answer of ours, which ends the exchange."""
+        ...
+
+    def exchange_over(self, *, keep_alive: bool) -> None:
+        """The answer is complete."""
+        ...
+
+    def truncate(self, *, reset: bool) -> None:
+        """End an answer that cannot be completed."""
+        ...
+
+    def update_reading(self) -> None:
+        """Read exactly when what comes can go somewhere."""
+        ...
+
+    def end_pump(self) -> None:
+        """The body has nowhere to go any more."""
+        ...
+
+    def charge(self, size: int) -> bool:
+        """Put bytes on the ledger; False when the connection was evicted instead."""
+        ...
+
+
+class AnswerSink(Protocol):
+    """Whose request a connection to a backend carries: an attempt."""
+
+    connected_at: float
+    client: ClientSide | None
+    plan: RequestPlan
+
+    def on_whole_answer(self, head: ResponseHead, data: bytes, end: int) -> None:
+        """An answer came in one read, `data`, with its body from `end` on."""
+        ...
+
+    def on_interim(self, head: ResponseHead) -> None:
+        """A 1xx answer came."""
+        ...
+
+    def on_answer(
+        self,
+        head: ResponseHead | None,
+        pieces: list[Payload],
+        decoder: BodyDecoder,
+        *,
+        reusable: bool,
+    ) -> None:
+        """A part of the answer came."""
+        ...
+
+    def on_middle(self, data: bytes) -> bool:
+        """A read in the middle of a body of known length came. False: it is for `on_answer`."""
+        ...
+
+    def on_whole_chunk(self, data: bytes, start: int) -> bool:
+        """One chunk came, with its payload from `start` on. False: it is for `on_answer`."""
+        ...
+
+    def on_lines(self, data: bytes, size: int) -> bool:
+        """Whole chunks of whole lines came. False: they are for `on_answer`."""
+        ...
+
+    @property
+    def answer_passes(self) -> bool:
+        """Whether what is left of the answer may pass unseen."""
+        ...
+
+    def count_answer(self, size: int) -> None:
+        """Some of the answer has passed unseen."""
+        ...
+
+    def upload_changed(self) -> None:
+        """The backend takes the request more slowly than it comes, or has caught up."""
+        ...
+
+    def backend_hung(self) -> None:
+        """The backend is silent."""
+        ...
+
+    def failed(self, outcome: Outcome, detail: str) -> None:
+        """The connection is closed, and the answer was not complete."""
+        ...
+
+
+class RequestHandler(Protocol):
+    """Takes the parts of a request as they come: to look into them before they go on to the
+    exchange, or in its place."""
+
+    collects: bool
+    """The exchange gets nothing of it: no backend is waited for."""
+
+    def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
+        """The head is complete; this is what there is of the body."""
+        ...
+
+    def add(self, pieces: list[Payload], *, ended: bool) -> None:
+        """A further part of the body."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether what came is to be dealt with before more is read."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is held: the exchange is over, or its client is gone."""
+        ...
+
+
+class AnswerForm(Protocol):
+    """The form that a hosting platform wants answers in."""
+
+    def take(
+        self, head: ResponseHead | None, pieces: list[Payload], *, ended: bool
+    ) -> tuple[ResponseHead | None, list[Payload]] | None:
+        """Take a part of an answer, which may be the first one with its head.
+
+        Returns:
+            What is to be relayed now; None: nothing before more has come.
+        """
+        ...
+
+    def rewrite(self, head: ResponseHead, message: bytes) -> tuple[int, bytes]:
+        """The status that the client gets, and the head, which would be `message`."""
+        ...
