@@ -109,12 +109,12 @@ class KeptRecord:
     """A finished request, with what it knows of its attempt only while it is told of."""
 
     def __init__(self, record: RequestRecord) -> None:
-        self._record = record
+        self.record = record
         self.connected_at = record.connected_at
         self.first_byte_at = record.first_byte_at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._record, name)
+        return getattr(self.record, name)
 
 
 class Finished:

@@ -106,7 +106,7 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
             port.bytes_received += 9
             parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 5, now)
             parts.dispatcher.finish(one, None, now)
-        assert parts.finished.records == [one]
+        assert [record.record for record in parts.finished.records] == [one]
         names = ("in_flight", "attempts", "codes", "bytes_sent", "bytes_received", "failures")
         seen.append(
             (
@@ -258,7 +258,7 @@ def test_a_request_is_finished_once() -> None:
     parts.dispatcher.finish(one, Reason.CLIENT_GONE)
     parts.dispatcher.finish(one)
     assert parts.dispatcher.open_exchanges == 0
-    assert parts.finished.records == [one]
+    assert [record.record for record in parts.finished.records] == [one]
     assert (one.reason, one.ended_at) == (Reason.CLIENT_GONE, parts.loop.time())
 
 
