@@ -692,15 +692,15 @@ class Http1Attempt(Attempt):
             body.forget()
         if client.transport is not None:
             client.transport.write(data if head.is_clean else head.plain + data[end:])
-        connection = self.connection
-        owner.server = self.client = self.connection = body.client = body.connection = None
-        if connection is not None:
-            connection.release(reusable=head.keep_alive)
+        owner.server = body.client = None
+        if self.connection is not None:
+            self.connection.release(reusable=head.keep_alive)
         particulars = owner.particulars
-        if owner.permit is None and (
-            particulars is None or (particulars.step is None and self.queued is None)
-        ):
+        if owner.permit is None and (particulars is None or particulars.step is None):
             dispatcher.answered_whole(self, status, now, are_bytes_counted=True)
+            if particulars is not None and self.queued is not None:
+                now = dispatcher.clock()
+                dispatcher.queue.ended(owner.protocol, self.queued, _ANSWERED, status, now)
         else:
             dispatcher.attempt_ended(self, _ANSWERED, status)
             dispatcher.finish(owner)
@@ -809,11 +809,10 @@ class Http1Attempt(Attempt):
         if client is None or client.transport is None or self._mask is not None:
             return False
         size = len(data)
-        owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = self.owner.relay.clock()
         port.bytes_received += size
-        owner.bytes_out += size
+        self.owner.bytes_out += size
         client.transport.write(data)
         return True
 
@@ -824,11 +823,10 @@ class Http1Attempt(Attempt):
 
     def count_answer(self, size: int) -> None:
         """Some of the body of an answer has passed unseen."""
-        owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = self.owner.relay.clock()
         port.bytes_received += size
-        owner.bytes_out += size
+        self.owner.bytes_out += size
 
     def on_whole_chunk(self, data: bytes, start: int) -> bool:
         """Relay a part of the answer that was read as one chunk, `data`, with its payload from
@@ -839,11 +837,10 @@ class Http1Attempt(Attempt):
         if client is None or client.transport is None or not self._sends_chunks:
             return False
         size = len(data) - start - 2
-        owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = self.owner.relay.clock()
         port.bytes_received += size
-        owner.bytes_out += size
+        self.owner.bytes_out += size
         mask = self._mask
         if mask is not None and not mask.passes(data, len(data) - 2):
             text = data[start:-2]
@@ -864,11 +861,10 @@ class Http1Attempt(Attempt):
         mask = self._mask
         if mask is not None and not mask.passes(data, len(data) - 2):
             return False
-        owner = self.owner
         port = self.port
-        port.last_byte_at = owner.relay.clock()
+        port.last_byte_at = self.owner.relay.clock()
         port.bytes_received += size
-        owner.bytes_out += size
+        self.owner.bytes_out += size
         client.transport.write(data)
         return True
 
