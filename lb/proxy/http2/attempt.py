@@ -581,7 +581,7 @@ class GrpcAttempt(Attempt):
     def _overtake(self) -> None:
         """Its answer is the one that the client gets."""
         call = self.call
-        first = call.attempt
+        first = call.grpc_attempt
         assert first is not None
         call.relay.dispatcher.overtake(call)
         # What was sent is the request of this attempt from now on; what was kept is needed no more.

@@ -60,8 +60,6 @@ class Call(Exchange):
 
     may_wait: ClassVar[bool] = True
 
-    attempt: GrpcAttempt | None
-    hedge: GrpcAttempt | None
     begun: bool
     """Some of the response has gone to the client."""
     held_back: bool
@@ -385,6 +383,12 @@ class Call(Exchange):
 
     # Attempts
 
+    @property
+    def grpc_attempt(self) -> GrpcAttempt | None:
+        """Its attempt, as what it is."""
+        attempt = self.attempt
+        return attempt if isinstance(attempt, GrpcAttempt) else None
+
     def _place(self) -> None:
         relay = self.relay
         try:
@@ -416,13 +420,14 @@ class Call(Exchange):
 
     def attempt_late(self) -> None:
         """See `Exchange`."""
-        if self.attempt is not None:
-            self.attempt.leave_backend(Outcome.LATE)
+        if self.grpc_attempt is not None:
+            self.grpc_attempt.leave_backend(Outcome.LATE)
 
     def end_hedge(self) -> None:
         """Nobody waits for the second attempt any more."""
-        if self.hedge is not None:
-            self.hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
+        hedge = self.hedge
+        if isinstance(hedge, GrpcAttempt):
+            hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
 
     # What pipes ask of their owner
 
@@ -440,8 +445,8 @@ class Call(Exchange):
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
-        if self.attempt is not None:
-            self.attempt.backend_stalled()
+        if self.grpc_attempt is not None:
+            self.grpc_attempt.backend_stalled()
 
     # Ends
 
@@ -564,7 +569,7 @@ class Call(Exchange):
 
     def _detach(self, code: ErrorCode | None) -> None:
         """Take the call off its backend's connection, resetting the stream there."""
-        attempt: GrpcAttempt | None = self.attempt
+        attempt = self.grpc_attempt
         if attempt is not None:
             attempt.detach(code)
 

@@ -49,12 +49,12 @@ class StreamAttempt(GrpcAttempt):
     they go to its branch, whose answers are merged with those of others.
     """
 
-    __slots__ = ("_answer", "_answer_header", "_answer_size", "_held", "_told", "branch")
-
-    call: StreamCall
+    __slots__ = ("_answer", "_answer_header", "_answer_size", "_held", "_told", "branch", "stream")
 
     def __init__(self, call: StreamCall, backend: Backend, port: Port, began_at: float) -> None:
         super().__init__(call, backend, port, began_at)
+        self.stream = call
+        """As `call`."""
         self.branch: Branch | None = None
         """Where its answers go, if they are merged."""
         self._held: HeldAnswer | None = None
@@ -84,7 +84,7 @@ class StreamAttempt(GrpcAttempt):
         if self.branch is not None:
             self.branch.response_head(head, end_stream)
             return
-        call = self.call
+        call = self.stream
         if self._held is not None:
             self.let_go()
         elif (
@@ -101,11 +101,11 @@ class StreamAttempt(GrpcAttempt):
 
     def _is_served_elsewhere(self, head: ResponseHead) -> bool:
         """See `GrpcAttempt`."""
-        return self.call.may_move and super()._is_served_elsewhere(head)
+        return self.stream.may_move and super()._is_served_elsewhere(head)
 
     def _wait_no_more(self, held: HeldAnswer) -> None:
         """What came along with a head has come; a client may wait for the head alone."""
-        call = self.call
+        call = self.stream
         if self._held is held and not held.text and self.outcome is None and not call.finished:
             call.relay.now = call.relay.clock()
             self.let_go()
@@ -116,7 +116,7 @@ class StreamAttempt(GrpcAttempt):
         if held is None:
             return
         super().response_head(held.head, end_stream=False)
-        if held.text and not self.call.finished:
+        if held.text and not self.stream.finished:
             self._pass_on(held.text, 0)
 
     def _decide(self, held: HeldAnswer) -> bool:
@@ -132,7 +132,7 @@ class StreamAttempt(GrpcAttempt):
 
     def _is_mended_by(self, text: str) -> bool:
         """Whether the stream goes to another backend, because of the error that came first."""
-        call = self.call
+        call = self.stream
         dispatcher = call.relay.dispatcher
         is_broken = dispatcher.answered_with_error(self, GrpcStatus.UNKNOWN, text)
         self._told = 1
@@ -174,7 +174,7 @@ class StreamAttempt(GrpcAttempt):
             ):
                 return False
             self._note_answer(payload, size)
-        call = self.call
+        call = self.stream
         if not call.server.send_small(self.response, payload, self._answer_header, size):
             return False
         call.mask.completed += 1
@@ -185,14 +185,14 @@ class StreamAttempt(GrpcAttempt):
         """As `take_answer`, where somebody wants to know."""
         if not self.take_answer(payload, size):
             return False
-        self.call.answers_came(is_good=True)
+        self.stream.answers_came(is_good=True)
         return True
 
     def _note_answer(self, payload: bytes, size: int) -> None:
         """Note how a result began that came whole."""
         self._answer = payload[:_ANSWER_START]
         self._answer_size = size
-        self._answer_header = pack_header(size << 8, 0, self.call.client_id)
+        self._answer_header = pack_header(size << 8, 0, self.stream.client_id)
 
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """See `GrpcAttempt`."""
@@ -207,12 +207,12 @@ class StreamAttempt(GrpcAttempt):
                     self.let_go()
                 return
             self.let_go()
-            if self.call.finished:
+            if self.stream.finished:
                 return
         self._pass_on(payload, end_stream)
 
     def _pass_on(self, payload: Payload, end_stream: int) -> None:
-        call = self.call
+        call = self.stream
         mask = call.mask
         was_between = mask.is_between
         masked = mask.feed(payload)
@@ -240,8 +240,8 @@ class StreamAttempt(GrpcAttempt):
 
     def _tell_of_stream_error(self, payload: Payload) -> None:
         """An answer is an error."""
-        before, self._told = self._told, self.call.mask.completed
-        dispatcher = self.call.relay.dispatcher
+        before, self._told = self._told, self.stream.mask.completed
+        dispatcher = self.stream.relay.dispatcher
         if self._told - before > 1:
             dispatcher.answered_first(self)  # others were good meanwhile
         if payload[0] or self._told == before:
@@ -257,7 +257,7 @@ class StreamAttempt(GrpcAttempt):
         if self.branch is not None:
             self.branch.attempt_failed(outcome, detail)
             return
-        self.call.forget_starts(self.call.debts, self.backend, outcome)
+        self.stream.forget_starts(self.stream.debts, self.backend, outcome)
         super().failed(outcome, detail, status)
 
     def upstream_reset(self, code: int) -> None:
@@ -276,7 +276,7 @@ class StreamAttempt(GrpcAttempt):
 
     def leave_parting(self) -> None:
         """See `GrpcAttempt`."""
-        self.call.leave_parting()
+        self.stream.leave_parting()
 
 
 def _may_be_error(payload: Payload) -> bool:

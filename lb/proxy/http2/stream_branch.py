@@ -45,8 +45,6 @@ class Branch(Exchange):
         "relay", "request", "response", "runs_once",
     )  # fmt: skip
 
-    attempt: StreamAttempt | None
-
     def __init__(self, merge: StreamMerge) -> None:
         call = merge.call
         super().__init__(AppProtocol.GRPC, call.operation, call.client, call.relay.now)
@@ -81,7 +79,7 @@ class Branch(Exchange):
     def adopt(self) -> None:
         """Take over the one upstream stream that the call has had so far."""
         call = self.merge.call
-        attempt = call.attempt
+        attempt = call.stream_attempt
         assert attempt is not None
         attempt.exchange = attempt.branch = self
         self.attempt, self.backend = attempt, call.backend
@@ -108,21 +106,27 @@ class Branch(Exchange):
             link.waiting[request] = None
 
     @property
+    def stream_attempt(self) -> StreamAttempt | None:
+        """Its attempt, as what it is."""
+        attempt = self.attempt
+        return attempt if isinstance(attempt, StreamAttempt) else None
+
+    @property
     def begun(self) -> bool:
         """The head of its response has come."""
-        return self.attempt is not None and self.attempt.begun
+        return self.stream_attempt is not None and self.stream_attempt.begun
 
     # Accounts of single requests
 
     @property
     def _underway(self) -> Underway | None:
         """Requests without an answer, as long as answers can be told apart by their number."""
-        found = self.attempt.underway if self.attempt is not None else None
+        found = self.stream_attempt.underway if self.stream_attempt is not None else None
         return found if isinstance(found, Underway) else None
 
     def take_accounts(self, call: StreamCall) -> None:
         """Go on with those of the one upstream stream that the call has had so far."""
-        attempt = call.attempt
+        attempt = call.stream_attempt
         assert attempt is not None
         underway = attempt.underway
         if not isinstance(underway, Underway):
@@ -142,9 +146,9 @@ class Branch(Exchange):
 
     def _keep_no_accounts(self) -> None:
         underway = self._underway
-        if underway is not None and self.attempt is not None:
+        if underway is not None and self.stream_attempt is not None:
             underway.close(self.relay.now)
-            self.attempt.underway = None
+            self.stream_attempt.underway = None
 
     def begin(self, backend: Backend) -> None:
         """Begin an attempt. What it is asked waits until it is opened."""
@@ -152,13 +156,13 @@ class Branch(Exchange):
 
     def keep_accounts(self) -> None:
         """Of all requests from the first one on."""
-        if self.attempt is not None:
-            self.attempt.underway = Underway(self.relay.dispatcher.queue)
+        if self.stream_attempt is not None:
+            self.stream_attempt.underway = Underway(self.relay.dispatcher.queue)
 
     def open(self) -> None:
         """Start the stream at its backend. A message follows at once."""
-        assert self.attempt is not None
-        self.relay.pool(self.attempt.backend).start(self.attempt)
+        assert self.stream_attempt is not None
+        self.relay.pool(self.stream_attempt.backend).start(self.stream_attempt)
 
     # The client's side
 
@@ -213,8 +217,8 @@ class Branch(Exchange):
         else:
             if end_stream and head.grpc_status in GRPC_STATUSES and self._is_refused(head):
                 return
-            assert self.attempt is not None
-            self.attempt.begun = True
+            assert self.stream_attempt is not None
+            self.stream_attempt.begun = True
             self.status = head.status
             self.request.drop_retained()
         if not end_stream:
@@ -248,7 +252,7 @@ class Branch(Exchange):
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the response arrived."""
         if not self.begun:
-            link = self.attempt.link if self.attempt is not None else None
+            link = self.stream_attempt.link if self.stream_attempt is not None else None
             if link is not None:
                 error = StreamError(ErrorCode.PROTOCOL_ERROR, "DATA before the head of a response")
                 link.on_stream_error(self.request.sink_id, error)
@@ -268,7 +272,7 @@ class Branch(Exchange):
     def _answered(self, status: int) -> None:
         """The backend's part is over."""
         self.response.ended = True
-        attempt = self.attempt
+        attempt = self.stream_attempt
         assert attempt is not None
         attempt.port.bytes_sent += self.bytes_in
         attempt.port.bytes_received += self.bytes_out
@@ -332,7 +336,7 @@ class Branch(Exchange):
 
     def _goes_again(self, outcome: Outcome) -> bool:
         """End the attempt, and begin another one if that may be."""
-        attempt = self.attempt
+        attempt = self.stream_attempt
         if attempt is not None and attempt.link is not None:
             attempt.link.forget(self.request)
             attempt.link = None
@@ -410,11 +414,11 @@ class Branch(Exchange):
         if is_start and len(piece) > PREFIX_SIZE and piece[PREFIX_SIZE] == ERROR_TAG:
             # Only what is certain counts: of good answers nobody is told.
             text = "" if piece[0] else error_text(bytes(piece))
-            if self.attempt is not None:
+            if self.stream_attempt is not None:
                 dispatcher = self.relay.dispatcher
-                dispatcher.answered_with_error(self.attempt, GrpcStatus.UNAVAILABLE, text)
+                dispatcher.answered_with_error(self.stream_attempt, GrpcStatus.UNAVAILABLE, text)
         increment = response.went_out(len(piece))
-        link = self.attempt.link if self.attempt is not None else None
+        link = self.stream_attempt.link if self.stream_attempt is not None else None
         if increment and link is not None:
             link.out.append(window_update(response.source_id, increment))
             link.mark()
@@ -422,8 +426,8 @@ class Branch(Exchange):
 
     def detach(self, code: ErrorCode | None) -> None:
         """Leave the backend's connection, resetting the stream there."""
-        if self.attempt is not None:
-            self.attempt.detach(code)
+        if self.stream_attempt is not None:
+            self.stream_attempt.detach(code)
 
     def _drop_request(self) -> None:
         """The backend takes no more: what waits for it is dropped."""

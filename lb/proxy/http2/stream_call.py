@@ -62,8 +62,6 @@ class StreamCall(CountedStream):
         "_known", "_known_stop", "_look_at", "_needs_no_look", "_target",
     )  # fmt: skip
 
-    attempt: StreamAttempt | None
-
     def __init__(
         self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
     ) -> None:
@@ -468,8 +466,8 @@ class StreamCall(CountedStream):
 
     def _fan_out(self) -> StreamMerge:
         """More than one upstream stream from now on."""
-        if self.attempt is not None:
-            self.attempt.let_go()
+        if self.stream_attempt is not None:
+            self.stream_attempt.let_go()
         self._take_off_answered()
         self._snapshot = self._validity = None
         self.request.taker = self.response.taker = None
@@ -516,9 +514,9 @@ class StreamCall(CountedStream):
             self.fail(Reason.BAD_REQUEST, _CUT_OFF)
         elif self.merge is not None:
             self.merge.half_close(request.trailers)
-        elif self.backend is not None and self.attempt is not None:
+        elif self.backend is not None and self.stream_attempt is not None:
             # Not before: what is sent of an ended request ends the stream.
-            self.relay.pool(self.backend).start(self.attempt)
+            self.relay.pool(self.backend).start(self.stream_attempt)
 
     def _begin_anew(self) -> tuple[Payload, ...]:
         """Forget where the messages so far went; returns them."""

@@ -98,15 +98,21 @@ class CountedStream(RoutedStream):
     # Accounts of single requests
 
     @property
+    def stream_attempt(self) -> StreamAttempt | None:
+        """Its attempt, as what it is."""
+        attempt = self.attempt
+        return attempt if isinstance(attempt, StreamAttempt) else None
+
+    @property
     def _underway(self) -> Underway | None:
         """The requests without an answer, where accounts are kept of some."""
-        found = self.attempt.underway if self.attempt is not None else None
+        found = self.stream_attempt.underway if self.stream_attempt is not None else None
         return found if isinstance(found, Underway) else None
 
     def _keep_accounts(self) -> None:
         """Of all requests from the next one on, as long as there is one backend."""
-        attempt = self.attempt
-        if self._underway is not None or not isinstance(attempt, StreamAttempt):
+        attempt = self.stream_attempt
+        if self._underway is not None or attempt is None:
             return
         self._take_off_answered()
         self._reserved = 0
@@ -132,9 +138,9 @@ class CountedStream(RoutedStream):
 
     def _keep_no_accounts(self) -> None:
         underway = self._underway
-        if underway is not None and self.attempt is not None:
+        if underway is not None and self.stream_attempt is not None:
             underway.close(self.relay.now)
-            self.attempt.underway = None
+            self.stream_attempt.underway = None
 
     def _begin_alike(self, underway: Underway) -> None:
         """A request went to the backend that began as the last one that was looked at."""

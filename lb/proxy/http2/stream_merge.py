@@ -113,7 +113,7 @@ class StreamMerge:
                 del server.waiting[before]
                 server.waiting[outlet] = None
             increment = before.went_out(size)
-            link = call.attempt.link if call.attempt is not None else None
+            link = call.grpc_attempt.link if call.grpc_attempt is not None else None
             if increment and link is not None:
                 link.out.append(window_update(before.source_id, increment))
                 link.mark()
