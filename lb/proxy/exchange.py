@@ -82,12 +82,16 @@ class Particulars:
 
 
 class Loss(NamedTuple):
-    """A connection that was lost, and the request with it."""
+    """What a request may have done to servers: the last connection that was lost with it, and
+    where it was given up."""
 
     backend: Backend | None
+    """None: no connection was lost."""
     at: float
     doubted: Loss | None = None
     """One before it, of which nobody knew yet whether the server had died, too."""
+    left: tuple[Backend, ...] = ()
+    """Backends that took too long. They may still run it, and die of it."""
 
     def was_survived(self) -> bool:
         """Whether the backend has certainly been there since: it said something, to anybody."""

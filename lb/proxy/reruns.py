@@ -126,10 +126,10 @@ class Reruns:
         now = self._clock()
         if exchange.model in self.never:
             return self._refuse("never")
-        if outcome in LOSSES:
+        if outcome in LOSSES or outcome is Outcome.LATE:
             before = exchange.loss
             is_dead = before is not None and self._is_dead(before, exchange)
-            exchange.loss = Loss(exchange.backend, now, before if is_dead is None else None)
+            exchange.loss = self._next_loss(exchange, outcome, now, is_doubtful=is_dead is None)
             if is_dead:
                 self.deadly.suspect(exchange.model, now)
                 return self._refuse("lost_twice")
@@ -139,13 +139,30 @@ class Reruns:
 
     def lost_beside(self, attempt: Attempt, now: float) -> None:
         """A second attempt of a request was lost: the next loss may be its second."""
-        attempt.exchange.loss = Loss(attempt.backend, now, attempt.exchange.loss)
+        before = attempt.exchange.loss
+        left = () if before is None else before.left
+        attempt.exchange.loss = Loss(attempt.backend, now, before, left)
+
+    def _next_loss(
+        self, exchange: Exchange, outcome: Outcome, now: float, *, is_doubtful: bool
+    ) -> Loss:
+        """What is known of a request once another attempt has ended."""
+        before = exchange.loss
+        backend = exchange.backend
+        left = () if before is None else before.left
+        if outcome is Outcome.LATE and backend is not None:
+            left = (*left, backend)
+            return Loss(None, now, None, left) if before is None else before._replace(left=left)
+        return Loss(backend, now, before if is_doubtful else None, left)
 
     def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
-        """Whether a server died when a request was lost with it; None: that is not known yet."""
-        if loss.was_survived():
-            return False
+        """Whether a server died of a request; None: that is not known yet."""
         usable = self._pool.current.usable(exchange.protocol)
+        for backend in loss.left:
+            if backend not in usable and not backend.port(exchange.protocol).is_hung:
+                return True
+        if loss.backend is None or loss.was_survived():
+            return False
         return None if loss.backend in usable else True
 
     def check(self, exchange: Exchange) -> None:
@@ -183,7 +200,7 @@ class Reruns:
         self.count += 1
         if not (self._waiting or self._busy()):
             self._took_s.clear()
-        if exchange.loss is not None:
+        if exchange.loss is not None and exchange.loss.backend is not None:
             took_s = self._took_s.get(exchange.model, 0.0)
             self._took_s[exchange.model] = max(took_s, now - _began_at(exchange))
         self._waiting.append(_Suspect(exchange, go, now, due))

@@ -71,7 +71,8 @@ class RetrySettings(Section):
 
     attempts: Annotated[PositiveCount, Field(le=100)] = 3
     """Attempts in all, the first one included; 1 never repeats. A request that was lost with its
-    server goes again once at most: it may be what the server died of."""
+    server goes again once at most: it may be what the server died of. A server that says something
+    afterwards has not died."""
     budget: Annotated[Number, Field(ge=0, le=1)] = 0.2
     """How many of those that may have run go again, as a share of all requests of the last ten
     seconds."""

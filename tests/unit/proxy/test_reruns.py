@@ -286,6 +286,22 @@ def test_a_server_that_was_heard_since_did_not_die(
     assert bench.reruns.may(bench.lost(), Outcome.LOST) is goes
 
 
+@pytest.mark.parametrize("how", ["gone", "hung", "there"])
+def test_who_was_late_where_the_server_died_since_goes_nowhere(how: str) -> None:
+    bench = Bench()
+    backend = bench.backends[1] if how == "there" else bench.gone
+    backend.port(AppProtocol.GRPC).is_hung = how == "hung"
+    one = bench.lost()
+    one.backend = backend
+    assert bench.reruns.may(one, Outcome.LATE)
+    one.backend = bench.backends[0]
+    bench.loop.advance(0.2)
+    assert bench.reruns.may(one, Outcome.LATE) is (how != "gone")
+    assert bench.reruns.refused == ({"lost_twice": 1} if how == "gone" else {})
+    bench.loop.advance(1.0)
+    assert bench.reruns.may(bench.lost(), Outcome.LATE) is (how != "gone")
+
+
 def test_one_that_waits_for_its_turn_counts_again_once_it_is_under_way() -> None:
     bench = Bench()
     one = bench.lost()
