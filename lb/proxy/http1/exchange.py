@@ -51,8 +51,9 @@ _log = logging.getLogger(__name__)
 
 _ANSWERED: Final = Outcome.ANSWERED
 _OK: Final = 200
+_SUCCESSES: Final = range(200, 300)
 _INTERNAL: Final = 500
-_UNUSABLE: Final = "status 200 without a body"
+_UNUSABLE: Final = "an inference answered without a body"
 
 
 class Http1Exchange(Exchange):
@@ -800,7 +801,8 @@ class Http1Attempt(Attempt):
     ) -> bool:
         """Whether an answer to an inference says that all is well and is empty: then nothing of it
         goes to the client, and another backend may be asked."""
-        return decoder.ended and head.status == _OK and self.plan.is_inference and not any(pieces)
+        is_good = head.status in _SUCCESSES
+        return decoder.ended and is_good and self.plan.is_inference and not any(pieces)
 
     def on_middle(self, data: bytes) -> bool:
         """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
