@@ -270,7 +270,7 @@ class Attempt:
         """Requests within it, where it is a stream; closed when it is over."""
 
     erred: bool
-    """Those who judge backends know that it failed, though it was answered."""
+    """It failed though it was answered, and those who judge backends know."""
 
     def __repr__(self) -> str:
         state = "under way" if self.outcome is None else self.outcome.value

@@ -20,6 +20,7 @@ from lb.domain.rerun import RerunBudget
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.reruns import Schedule
+from lb.proxy.sent import SentTimes
 
 _LOOKS: Final = 4
 """Within the shortest time after which a request is sent again."""
@@ -62,10 +63,9 @@ class Hedger:
         self._durations = Durations()
         self._running: list[Attempt] = []
         """Second attempts."""
-        self._sending: dict[Exchange, float] = {}
-        """When requests under way were still being sent, of those that were seen so."""
+        self._sent = SentTimes()
         self._slow: set[Exchange] = set()
-        """Those under way that took longer than most, and were sent again if that was allowed."""
+        """Requests under way that took longer than most: sent again, if that was allowed."""
         self._pause_s = _LONGEST_S
         """Between two looks."""
         self._pause_due = 0.0
@@ -134,7 +134,7 @@ class Hedger:
             backend.reports_due = max(backend.reports_due, 1)
         now = self._dispatcher.clock()
         delays: dict[bytes, float] = {}
-        sending, self._sending = self._sending, {}
+        self._sent.begin_look()
         slow, self._slow = self._slow, set()
         for exchange in tuple(self._under_way()):
             attempt = exchange.attempt
@@ -150,14 +150,8 @@ class Hedger:
             if exchange in slow:
                 self._slow.add(exchange)
                 continue
-            if not exchange.is_sent:
-                self._sending[exchange] = now
-                continue
-            since = attempt.began_at
-            if exchange in sending:
-                self._sending[exchange] = sending[exchange]
-                since = max(since, sending[exchange])
-            if delay_s and now - since >= delay_s:
+            since = self._sent.since(exchange, attempt, now)
+            if since is not None and delay_s and now - since >= delay_s:
                 self._slow.add(exchange)  # once is enough, even if it is in vain
                 self._hedge(exchange, now)
         self._arm(rules)
@@ -202,7 +196,7 @@ class Hedger:
 
     @property
     def won(self) -> int:
-        """Those where the second backend was the first to answer."""
+        """Requests that were sent twice, and that the second backend was the first to answer."""
         return self._dispatcher.overtaken
 
     def __len__(self) -> int:

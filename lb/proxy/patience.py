@@ -14,6 +14,7 @@ from typing import Final
 from lb.domain.operation import OperationKind
 from lb.net.timers import Timer, TimerWheel
 from lb.proxy.exchange import Attempt, Exchange
+from lb.proxy.sent import SentTimes
 
 _LOOKS: Final = 10
 """Within the shortest time: an attempt is given up at most a tenth of that late."""
@@ -60,10 +61,9 @@ class Patience:
         self._clock = clock
         self._under_way = under_way
         self._timer: Timer | None = None
-        self._sending: dict[Exchange, float] = {}
-        """When requests under way were still being sent, of those that were seen so."""
+        self._sent = SentTimes()
         self._asked: set[Attempt] = set()
-        """Those under way that were late, and were asked once to end."""
+        """Attempts under way that were late, and were asked once to end."""
         self.times = AttemptTimes()
 
     def use(self, times: AttemptTimes) -> None:
@@ -83,7 +83,7 @@ class Patience:
         self._timer = None
         now = self._clock()
         times = self.times
-        sending, self._sending = self._sending, {}
+        self._sent.begin_look()
         asked, self._asked = self._asked, set()
         for exchange in tuple(self._under_way()):
             limit_s = times.of(exchange.model)
@@ -92,13 +92,9 @@ class Patience:
             attempt = exchange.attempt
             if attempt is None or attempt.outcome is not None:
                 continue  # the end of another one took it along
-            if not exchange.is_sent:
-                self._sending[exchange] = now
+            since = self._sent.since(exchange, attempt, now)
+            if since is None:
                 continue
-            since = attempt.began_at
-            if exchange in sending:
-                self._sending[exchange] = sending[exchange]
-                since = max(since, sending[exchange])
             if attempt in asked:
                 self._asked.add(attempt)
             elif now - since >= limit_s:

@@ -6,18 +6,11 @@ import asyncio
 from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend
-from lb.net.tasks import TaskOwner
-from lb.net.timers import TimerWheel
-from lb.net.tls.client import ClientTlsBook
-from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.http1.client import ClientConnection
 from lb.proxy.http1.exchange import Http1Attempt, Http1Exchange
-from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http1.shared import Http1Shared
-from lb.telemetry.meter import Traffic
-from lb.wire.ledger import Ledger
 
 _CLOSING_TURNS: Final = 100
 """Turns of the loop that connections get to report that they are closed; they need a few."""
@@ -25,19 +18,6 @@ _CLOSING_TURNS: Final = 100
 
 class Http1Relay(Http1Shared):
     """Owns downstream connections and the pool of upstream ones."""
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        timers: TimerWheel,
-        ledger: Ledger,
-        tasks: TaskOwner,
-        traffic: Traffic,
-        options: Http1Options,
-        tls: ClientTlsBook | None = None,
-    ) -> None:
-        super().__init__(dispatcher, timers, ledger, tasks, traffic, options, tls)
-        self._unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
 
     def server_protocol(self) -> ServerConnection:
         """A protocol for one accepted connection."""
@@ -99,7 +79,7 @@ class Http1Relay(Http1Shared):
 
     async def aclose(self) -> None:
         """Close everything, requests under way included."""
-        self._unsubscribe()
+        self.unsubscribe()
         for server in tuple(self.servers):
             server.abort()
         self.upstreams.close()

@@ -65,6 +65,8 @@ class Http1Shared:
             dispatcher.pool.current, timers, self.clock, options.upstream_idle_s
         )
         """Connections to backends."""
+        self.unsubscribe = dispatcher.pool.subscribe(self.upstreams.on_snapshot)
+        """Ends that these follow the pool."""
         self.draining = False
 
     def _set(self, options: Http1Options) -> None:
