@@ -15,6 +15,7 @@ from lb.wire.http2.blocks import BlockReader, HeadCaches
 from lb.wire.http2.budget import Allowance, Spending
 from lb.wire.http2.codec import Http2Codec
 from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import StreamError
 from lb.wire.ledger import Ledger
 
 ROUNDS = 7
@@ -45,8 +46,24 @@ class SilentCodec(Http2Codec):
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Nothing."""
 
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        """There is no room for runs."""
+
+    def on_reset(self, pipe: Pipe[Any], code: int) -> None:
+        """Nothing."""
+
+    def on_goaway(self, last_stream_id: int, code: int) -> None:
+        """Nothing."""
+
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """Nothing."""
+
+    def on_stream_error(self, stream_id: int, error: StreamError) -> None:
+        """Nothing."""
+
+    def is_idle(self, stream_id: int) -> bool:
+        """Only one stream was opened."""
+        return stream_id != STREAM
 
     def clock(self) -> float:
         """As if all came at once."""

@@ -177,6 +177,13 @@ class Case:
     async def pipelines(self) -> None:
         await self._many(32, b"", _LIVE * 2000)
 
+    async def heads(self) -> None:
+        names = b",".join(b"a%d" % at for at in range(5000))
+        await self._many(16, b"", _LIVE[:-2] + b"Connection: %b\r\n\r\n" % names)
+
+    async def targets(self) -> None:
+        await self._many(16, b"", b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"%25" * 2600))
+
     async def _take(self, path: bytes) -> None:
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", self.http)
@@ -241,6 +248,8 @@ CASES: dict[str, Callable[[Case], Awaitable[None]]] = {
     "request chunks, 32": Case.chunks,
     "pipelined, 1": Case.pipelined,
     "pipelined, 32": Case.pipelines,
+    "options, 16": Case.heads,
+    "escapes, 16": Case.targets,
     "answer chunks, 1": Case.storm,
     "answer chunks, 16": Case.storms,
     "answer lines, 16": Case.lines,

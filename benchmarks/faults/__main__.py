@@ -54,7 +54,7 @@ def main() -> int:
     print(report.text(plays, contestants))
     directory = _HERE if given.keep else _HERE / "out"
     directory.mkdir(exist_ok=True)
-    page = report.page(plays, contestants, _facts(given.load, mix, given.seed))
+    page = report.page(plays, contestants, _facts(contestants, given.load, mix, given.seed))
     (directory / "RESULTS-faults.md").write_text(page)
     (directory / "results-faults.json").write_text(json.dumps(report.data(plays), indent=1) + "\n")
     missed = report.missed(plays)
@@ -99,10 +99,11 @@ def _chosen(patterns: list[str], *, quick: bool) -> list[Scenario]:
     return [each for each in every if any(fnmatchcase(each.name, one) for one in patterns)]
 
 
-def _facts(share: float, mix: Mix, seed: int) -> dict[str, str]:
+def _facts(contestants: list[str], share: float, mix: Mix, seed: int) -> dict[str, str]:
+    others = {} if contestants == [TRITON_LB] else {"envoy": version(ENVOY)}
     return {
         "triton-lb": version(TRITON_LB),
-        "envoy": version(ENVOY),
+        **others,
         "load": f"{mix.rate:.0f} requests/s, {share:.0%} of what three Tritons can carry",
         "python": platform.python_version(),
         "kernel": f"{platform.release()}, {os.cpu_count()} cores",

@@ -128,6 +128,7 @@ def _backends(number: int) -> list[Cell]:
 
 _SMALL, _UNIQUE = "small, 130 B", "never-repeating headers, 130 B"
 _CALL, _UNIQUE_CALL = "small, 200 B", "never-repeating headers, 200 B"
+_FOREIGN = "no inference, 602,112 B request"
 _IMAGE, _BIG, _ANSWER = "image, 602,112 B request", "4 MiB request", "4 MiB response"
 _HTTP_TLS = replace(_core(_http("TLS small, 130 B", 64)), driver=Driver.H2LOAD, tls=True)
 _GRPC_TLS = replace(_core(_grpc("TLS small, 200 B", 8, 8)), tls=True)
@@ -158,6 +159,7 @@ CELLS = (
     _core(_http(_IMAGE, 16, body="http-image", model="image")),
     _grpc(_IMAGE, 1, 1, body="grpc-image"),
     _core(_grpc(_IMAGE, 4, 4, body="grpc-image")),
+    _grpc(_FOREIGN, 4, 4, body="grpc-foreign"),
     _http(_BIG, 1, body="http-large", model="image"),
     _http(_BIG, 16, body="http-large", model="image"),
     _grpc(_BIG, 1, 1, body="grpc-large"),

@@ -188,6 +188,7 @@ def write_requests(directory: Path) -> None:
         "grpc-unscheduled": small_grpc_request(UNSCHEDULED),
         "grpc-image": tensor_grpc_request(IMAGE_BYTES),
         "grpc-large": tensor_grpc_request(LARGE_BYTES),
+        "grpc-foreign": grpc_message(b"y" * IMAGE_BYTES),
     }
     for name, body in bodies.items():
         (directory / name).write_bytes(body)

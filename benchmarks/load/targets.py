@@ -54,6 +54,11 @@ TARGETS = (
         ((ENVOY, 0.9), (HAPROXY, 0.8)),
     ),
     Target(
+        "602,112 B that are no inference: CPU per request",
+        ("grpc-no-inference-4x4",),
+        ((ENVOY, 1.2), (HAPROXY, None)),
+    ),
+    Target(
         "stream messages and events: CPU per message",
         ("grpc-stream-messages-8x8", "grpc-stream-messages-8x64", "http-events-16"),
         ((ENVOY, 0.6), (HAPROXY, None)),

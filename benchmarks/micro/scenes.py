@@ -191,23 +191,28 @@ def grpc_in_parts(clock: Clock) -> Scene:
     return Scene(call, itertools.count())
 
 
-def grpc_large(clock: Clock) -> Scene:
-    """A call with a message of 64 KiB in four frames, and a small answer."""
-    sides = Http2Sides(clock)
-    start = b"\0" + (4 * _FRAME - 5).to_bytes(4, "big") + _NAME
-    body = start + bytes(4 * _FRAME - len(start))
+def grpc_large(content: bytes) -> Make:
+    """A call with a message of 64 KiB in four frames, which begins so and goes on with the last
+    byte of that, and a small answer."""
 
-    def calls() -> Iterator[tuple[bytes, bytes]]:
-        for stream in itertools.count(1, 2):
-            head, _ = request(stream, None)
-            end = fr.frame_header(0, fr.DATA, fr.END_STREAM, stream)
-            yield head + _frames(body, stream) + end, b"".join(response(stream))
+    def make(clock: Clock) -> Scene:
+        sides = Http2Sides(clock)
+        start = b"\0" + (4 * _FRAME - 5).to_bytes(4, "big") + content
+        body = start + content[-1:] * (4 * _FRAME - len(start))
 
-    def call(pair: tuple[bytes, bytes]) -> None:
-        sides.client_sends(pair[0])
-        sides.backend_sends(pair[1])
+        def calls() -> Iterator[tuple[bytes, bytes]]:
+            for stream in itertools.count(1, 2):
+                head, _ = request(stream, None)
+                end = fr.frame_header(0, fr.DATA, fr.END_STREAM, stream)
+                yield head + _frames(body, stream) + end, b"".join(response(stream))
 
-    return Scene(call, calls())
+        def call(pair: tuple[bytes, bytes]) -> None:
+            sides.client_sends(pair[0])
+            sides.backend_sends(pair[1])
+
+        return Scene(call, calls())
+
+    return make
 
 
 def grpc_messages(*sizes: int) -> Make:
@@ -423,7 +428,8 @@ SCENES: dict[str, Make] = {
     "gRPC call, 8 per read": grpc_unary(batch=8),
     "gRPC call, 8 per read, interleaved": grpc_unary(batch=8, interleaved=True),
     "gRPC call, in parts": grpc_in_parts,
-    "gRPC call, request of 64 KiB": grpc_large,
+    "gRPC call, request of 64 KiB": grpc_large(_NAME + b"\0"),
+    "gRPC call, 64 KiB that are no inference": grpc_large(b"y"),
     "gRPC stream, message and answer": grpc_messages(200),
     "gRPC stream, sizes differ": grpc_messages(200, 201),
     "gRPC stream, larger messages": grpc_messages(9000),

@@ -123,8 +123,8 @@ class BatchLane(Lane):
         took = self._execution_s(filled, size)
         if now - self.cost.at > self.explore_s:
             took = self._doubted(took, now)
-        if self.backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.avoided(now)
+        if self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now)
         if self.others is not None:
             begins += self.others.wait_s(now)
             took *= self.others.slower(now)

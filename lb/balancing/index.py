@@ -56,7 +56,7 @@ class LaneIndex:
             heap, entry = self._entry(lane, now)
             if lane.may_try(now):
                 # Nothing in flight there is expected to hold back one more request.
-                took = max(lane.usual_s(now), _LEAST_S)
+                took = max(lane.usual_s(now) / lane.backend.share, _LEAST_S)
                 entry = (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane, inf)
                 heap = self._idle
             heap.append(entry)
@@ -82,7 +82,7 @@ class LaneIndex:
         count = lane.in_flight
         can_take = not count or lane.can_take()
         if can_take and count < lane.instances:
-            took = max(lane.usual_s(now), _LEAST_S)
+            took = max(lane.usual_s(now) / lane.backend.share, _LEAST_S)
             return self._idle, (int(_CLASSES * log(took)), lane.last_pick, lane.stamp, lane, inf)
         heap = self._busy if can_take else self._full
         # HOT PATH (benchmarks/bench_schedule.py). `_end` is written out.

@@ -347,8 +347,8 @@ class Lane:
                 self.is_open = True
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
-        if backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.avoided(now)
+        if self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now)
         if self.others is not None:
             begins += self.others.wait_s(now)
             took *= self.others.slower(now)
@@ -365,10 +365,6 @@ class Lane:
         if now >= self.unanswered.check_at:
             self.check_overdue(now)
         return 0 < self.in_flight == self.unanswered.open_at
-
-    def avoided(self, now: float) -> float:
-        """How many times as long it counts as taking as it does: it fails, or has just come."""
-        return self.site.penalty_now(now) / self.backend.share
 
     def _doubted(self, took_s: float, now: float) -> float:
         """An estimate that is old: a lane that was slow may have become as fast as the best."""
@@ -422,8 +418,8 @@ class Lane:
         took = cost.mean_s if cost.count >= KNOWN else self.tally.best_s
         if now - cost.at > self.explore_s:
             took = self._doubted(took, now)
-        if self.backend.share != 1.0 or self.site.penalty != 1.0:
-            took *= self.avoided(now)
+        if self.site.penalty != 1.0:
+            took *= self.site.penalty_now(now)
         if self.others is not None:
             took = took * self.others.slower(now) + self.others.wait_s(now)
         return took

@@ -418,7 +418,7 @@ class Line:
         first = queue.level(now).turn().at(0)
         place = pool.before(pool.open_score, lane, now)
         # Who has waited for longer than the idle one takes was promised too much.
-        in_vain_at = first.came_at + _IN_VAIN * lane.takes_s / lane.avoided(now)
+        in_vain_at = first.came_at + _IN_VAIN * lane.takes_s / lane.site.penalty_now(now)
         is_in_vain = in_vain_at <= now and lane.in_flight < lane.instances
         if place < queue.count or is_in_vain:
             ticket = head

@@ -85,6 +85,9 @@ class Pool:
     ) -> Lane | None:
         """The best lane of those that have room for a request; None: none has.
 
+        A backend that has just come (`Backend.share`) gets less while others are idle. Where a
+        request would have to wait for these, it goes there.
+
         Args:
             rows: of the request.
             size: of the request, in bytes.
@@ -132,6 +135,15 @@ class Pool:
                     chosen_score = min(chosen_score, score)
                     if lane.is_before(chosen):
                         chosen, was_idle, self.open_end = lane, is_idle, end
+        if chosen is not None and chosen.backend.share != 1.0:
+            other = _instead_of_newcomer(chosen, lanes, rows, size, now)
+            if other is not None:
+                end = self.open_end = other.look(rows, size, now)
+                score = end - (rest if end > in_time else rest_in_time) * other.takes_s
+                chosen_score = score
+                if best is chosen:
+                    best, best_score, best_end = other, score, end
+                chosen = other
         if best is not None:
             self.best_end = best_end
         self.best, self._best_score, self.open_score = best, best_score, chosen_score
@@ -342,3 +354,25 @@ class Pool:
             takes = [lane.cost.mean_s for lane in self.lanes if lane.cost.count >= KNOWN]
             self.is_uneven = bool(takes) and max(takes) > SLOW * min(takes)
         return self._rate
+
+
+def _instead_of_newcomer(
+    newcomer: Lane, lanes: Sequence[Lane], rows: int, size: int, now: float
+) -> Lane | None:
+    """An idle lane that has room, and where a request ends earlier once executions count as longer
+    by the inverse of the backend's share; None where there is none."""
+    newcomer.look(rows, size, now)
+    found: Lane | None = None
+    first_end = newcomer.begins_at + newcomer.takes_s / newcomer.backend.share
+    for lane in lanes:
+        if lane is newcomer or not lane.is_idle:
+            continue
+        lane.look(rows, size, now)
+        end = lane.begins_at + lane.takes_s / lane.backend.share
+        alike = _ALIKE * (first_end - now) + lane.cost.unsure_s if found is not None else 0.0
+        if lane.is_open and (
+            end < first_end - alike
+            or (found is not None and end <= first_end + alike and lane.is_before(found))
+        ):
+            found, first_end = lane, min(end, first_end)
+    return found

@@ -40,6 +40,9 @@ _MAX_LINES: Final = 4096
 """Lines that are remembered; clients may name any version."""
 _SPARE: Final = 64
 """Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
+_LATE_AT_ONCE: Final = 32
+"""Tickets that `next_due` refuses, or looks at since their time has come, before it lets others go
+on: clients choose their deadlines, so those of all that wait may pass together."""
 _SCATTER: Final = 40503
 _CAME_EVERY: Final = 0xC000
 """One of four requests tells how long they take. Which one goes by its number, times the golden
@@ -70,7 +73,7 @@ class QueueScheduler:
     @property
     def wake_at(self) -> float:
         """When `next_due` and `next_refused` want to be called though nothing ended."""
-        if self._began:
+        if self._began or self._dirty:
             return 0.0
         at = NO_DEADLINE
         wakes = self._wakes
@@ -249,18 +252,18 @@ class QueueScheduler:
             ticket.refused = None
 
     def next_due(self, now: float) -> Ticket | None:
-        """The next ticket that begins now, at `ticket.backend`; it is counted already."""
+        """The next ticket that begins now, at `ticket.backend`; see `Scheduler`."""
         wakes = self._wakes
         while wakes and wakes[0][0] <= now:
             at, _, pool, line = heappop(wakes)
             if at == pool.wake_at and pool.queue.count:
                 self._dirty[pool] = line
-        while self._dirty and not self._began:
+        while self._dirty and not self._began and len(self._refused) < _LATE_AT_ONCE:
             pool, line = next(iter(self._dirty.items()))
             self._step(line, pool, now)
         if not self._began:
             # An instance that is idle still is wanted by nobody else.
-            if self._expiries and self._expiries[0][0] <= now:
+            if self._expiries and self._expiries[0][0] <= now and not self._dirty:
                 self._look_at_expiries(now)
             if not self._began:
                 return None
@@ -276,8 +279,8 @@ class QueueScheduler:
             site.due -= 1
 
     def next_refused(self, now: float) -> Ticket | None:
-        """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
-        if self._expiries and self._expiries[0][0] <= now:
+        """The next waiting ticket that is not run, with `ticket.refused`; see `Scheduler`."""
+        if not self._refused and self._expiries and self._expiries[0][0] <= now:
             self._look_at_expiries(now)
         while self._refused:
             ticket = self._refused.popleft()
@@ -286,9 +289,12 @@ class QueueScheduler:
         return None
 
     def _look_at_expiries(self, now: float) -> None:
-        """Have those that may have waited for too long begin or be refused."""
+        """Have some of those that may have waited for too long begin or be refused. `wake_at` is
+        not later than `now` where others are left."""
         expiries = self._expiries
-        while expiries and expiries[0][0] <= now and not self._refused:
+        for _ in range(_LATE_AT_ONCE):
+            if not expiries or expiries[0][0] > now:
+                break
             entry = heappop(expiries)
             if _waits(entry):
                 self._expire(entry[2], now)
@@ -381,7 +387,7 @@ class QueueScheduler:
 
     def _step(self, line: Line, pool: Pool, now: float) -> None:
         """Begin the next ticket of a pool, refuse those before it that are late, or find that all
-        have to wait."""
+        have to wait. Where very many are late the pool stays to be looked at."""
         freed = pool.freed if pool.is_closed else 0
         wake_at = pool.wake_at
         while pool.queue.count:
@@ -391,6 +397,9 @@ class QueueScheduler:
             ticket, lane = found
             if lane is None:
                 self._refuse(ticket, line, Refusal.LATE, now)
+                if len(self._refused) >= _LATE_AT_ONCE and pool.queue.count:
+                    self._dirty[pool] = line
+                    return
                 continue
             self._begin_waiting(ticket, line, pool, lane, now)
             if freed == 1 and lane.in_flight >= lane.limit and wake_at > now:

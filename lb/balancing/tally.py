@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lb.balancing.cost import KNOWN, Cost
-
-if TYPE_CHECKING:
-    from lb.balancing.lanes import Lane
 
 TAIL: Final = 1.3
 """Up to so many times `Tally.tail_s` is no later than others."""
@@ -32,6 +29,13 @@ _TAIL_FOR_S: Final = 1.0
 """When nobody has come for so long, what waited then is gone, and says nothing of later."""
 
 
+class Costed(Protocol):
+    """A lane, as far as a tally knows it."""
+
+    cost: Cost
+    """What an execution takes there."""
+
+
 class Tally:
     """What the lanes of one line know together."""
 
@@ -49,7 +53,7 @@ class Tally:
         self.best_s = _UNKNOWN_S
         """What an execution takes on the fastest lane: assumed of those that are not known, so
         that they are tried."""
-        self.best: Lane | None = None
+        self.best: Costed | None = None
         """The fastest lane."""
         self.idle_alike = IDLE_ALIKE
         """Idle lanes that differ by no more than that part are alike."""
@@ -72,7 +76,7 @@ class Tally:
             self._beside = instances
             self.usual.run_beside(instances)
 
-    def lost(self, lanes: Iterable[Lane]) -> None:
+    def lost(self, lanes: Iterable[Costed]) -> None:
         """Something is gone, or not known any more: these are left. Find the fastest of them."""
         known = [lane for lane in lanes if lane.cost.count >= KNOWN]
         if self.best in known:
@@ -106,5 +110,5 @@ class Tally:
             self.tail_s = self._mean_s + _TAIL_OFFS * self._off_s
 
 
-def _mean_s(lane: Lane) -> float:
+def _mean_s(lane: Costed) -> float:
     return lane.cost.mean_s

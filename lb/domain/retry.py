@@ -30,6 +30,20 @@ class Verdict(Enum):
     """Tell the client."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRules:
+    """How often requests go again."""
+
+    max_attempts: int = 3
+    """Attempts at backends, for one request."""
+    share: float = 0.2
+    """What part of all requests may go again though they may have run."""
+    floor: float = 10.0
+    """How many of those may go again each second in any case."""
+    never: frozenset[bytes] = frozenset()
+    """Models whose requests must not run twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of the table, for an attempt whose response has not begun."""

@@ -325,11 +325,16 @@ class Scheduler(Protocol):
         ...
 
     def next_due(self, now: float) -> Ticket | None:
-        """The next ticket that begins now, at `ticket.backend`; it is counted already."""
+        """The next ticket that begins now, at `ticket.backend`; it is counted already.
+
+        A call looks at a bounded number of tickets that are late. Where others are left, `wake_at`
+        is not later than `now`: call it again then, once others have had their time.
+        """
         ...
 
     def next_refused(self, now: float) -> Ticket | None:
-        """The next waiting ticket that is not run, with `ticket.refused`; it waits no more."""
+        """The next waiting ticket that is not run, with `ticket.refused`; it waits no more.
+        Looks at no more than `next_due` does."""
         ...
 
     def follow(

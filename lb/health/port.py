@@ -14,7 +14,8 @@ is quicker than the time-outs and takes nothing down: a process that is stopped 
 connections and stays silent, so others are preferred to it until it speaks.
 
 A server that answers that not all of its models are ready (it loads one) is PARTIAL while it is
-known to have a ready model, and UNREADY while it has none.
+known to have a ready model, and UNREADY while it has none. A balancer that answers that it is not
+ready has no backend left, whatever it was known to have: it is UNREADY.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Finding(Enum):
     READY = "ready"
     MODELS_NOT_READY = "models_not_ready"
     """It lives, and says that not all of its models are ready."""
+    NO_BACKEND_READY = "no_backend_ready"
+    """It is a balancer, and says that none of its backends is ready."""
     NOT_READY = "not_ready"
     """Any other answer than that it is ready: it exits, or is no such server."""
     REFUSED = "refused"
@@ -45,7 +48,9 @@ class Finding(Enum):
     """Any other failure: no route, a broken or foreign answer."""
 
 
-_ANSWERS: Final = frozenset({Finding.READY, Finding.MODELS_NOT_READY})
+_ANSWERS: Final = frozenset({
+    Finding.READY, Finding.MODELS_NOT_READY, Finding.NO_BACKEND_READY,
+})  # fmt: skip
 _CERTAIN: Final = frozenset({Finding.REFUSED, Finding.NOT_READY})
 """One of these is enough to know that a server that was not ready serves nothing."""
 
@@ -54,9 +59,9 @@ class PortHealth:
     """The record of one port. Methods are told what happened; `state` says what it means."""
 
     __slots__ = (
-        "_hurried", "_leaving_until", "_misses", "_says_unready", "_silences", "_streak",
-        "_suspected", "_unanswered_since", "answers", "has_models", "health", "is_silent",
-        "probe_sent_at", "probes_sent", "rules",
+        "_hurried", "_leaving_until", "_misses", "_says_unready", "_serves_nothing", "_silences",
+        "_streak", "_suspected", "_unanswered_since", "answers", "has_models", "health",
+        "is_silent", "probe_sent_at", "probes_sent", "rules",
     )  # fmt: skip
 
     def __init__(self, rules: Thresholds) -> None:
@@ -79,6 +84,9 @@ class PortHealth:
         """Findings in a row that contradict `answers`."""
         self._says_unready = False
         """Since it last answered anew, it has said that not all of its models are ready."""
+        self._serves_nothing = False
+        """It is a balancer, and said so when it last answered: the models that it listed were those
+        of its backends."""
         self.is_silent = True
         """It says nothing at all. A server that exits says that it is not ready, and goes on with
         the sequences that it runs."""
@@ -93,7 +101,7 @@ class PortHealth:
         if self.health is Health.UNKNOWN:
             return BackendState.STARTING
         if self.health is Health.UNHEALTHY:
-            if self.answers and self.has_models:
+            if self.answers and self.has_models and not self._serves_nothing:
                 return BackendState.PARTIAL
             return BackendState.UNREADY if self._says_unready else BackendState.DOWN
         return BackendState.SUSPECTED if self._suspected else BackendState.UP
@@ -145,7 +153,8 @@ class PortHealth:
                 self.is_silent = True
         if finding in _ANSWERS:
             self.answers = True
-            self._says_unready |= finding is Finding.MODELS_NOT_READY
+            self._says_unready |= finding is not Finding.READY
+            self._serves_nothing = finding is Finding.NO_BACKEND_READY
             self._misses = 0
             return
         self._misses += 1

@@ -20,6 +20,13 @@ from lb.wire.protobuf import BYTES, ProtobufError, fields
 
 MAX_BYTES: Final = 16 * 2**20
 """Longer requests are not converted: that would hold up everything else for too long."""
+_MAX_MARKS: Final = 100_000
+"""Quotes, commas, brackets, braces and backslashes of a body that is read as JSON. Reading takes
+the longer the more there are, and nothing else runs meanwhile: 10 to 20 ms for so many. A load has
+some thousands, nearly all in its configuration; files, however long, have none."""
+_NO_MARKS: Final = bytes(set(range(256)) - set(b'",[]{}\\'))
+_COUNTED_AT_ONCE: Final = 256 * 1024
+"""Bytes whose marks are counted before another thread may run."""
 
 _PATH: Final = re.compile(
     rb"/v2/(?:repository(?:/[^/]+)?/models/(?P<model>[^/]+)/(?:load|unload)"
@@ -44,17 +51,32 @@ def subject(operation: str, target: bytes, message: bytes | None) -> bytes:
     return _last_bytes(message, number) if number else b""
 
 
+def read_body(body: bytes) -> Json:
+    """What the body of an HTTP request says; an empty one says nothing.
+
+    Raises:
+        ValueError: it is no JSON object, or reading it would hold up everything else.
+    """
+    if len(body) > MAX_BYTES:
+        raise ValueError("the request is too long to be put into the other protocol")
+    marks = 0
+    for at in range(0, len(body), _COUNTED_AT_ONCE):
+        marks += len(body[at : at + _COUNTED_AT_ONCE].translate(None, _NO_MARKS))
+        if marks > _MAX_MARKS:
+            raise ValueError("the request says too much to be put into the other protocol")
+    return read_object(body or b"{}")
+
+
 def to_message(operation: str, target: bytes, body: bytes) -> bytes:
     """The gRPC message that says the same as an HTTP request.
 
     Raises:
         ValueError: nothing does, or it is too long.
     """
-    if len(body) > MAX_BYTES:
-        raise ValueError("the request is too long to be put into the other protocol")
     name = subject(operation, target, None).decode(errors="strict")
+    parameters = read_body(body)
     try:
-        return _TO_MESSAGE[operation](name, read_object(body or b"{}")).SerializeToString()
+        return _TO_MESSAGE[operation](name, parameters).SerializeToString()
     except (KeyError, TypeError, AttributeError, binascii.Error) as error:
         raise ValueError("the request cannot be put into the other protocol") from error
 

@@ -27,6 +27,9 @@ class Meaning(Enum):
     """The request continues a sequence that this server does not know."""
     LOOP = "loop"
     """The server is a balancer of this kind, and has passed the request on before."""
+    NOT_RUN = "not_run"
+    """The server is a balancer of this kind, and says that the request ran on none of its backends
+    (`lb.wire.hops.NOT_RUN`; no text says so)."""
 
 
 GRPC_STATUSES: Final = frozenset({3, 5, 14})

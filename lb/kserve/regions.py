@@ -1,9 +1,10 @@
 """Regions of shared memory that inference requests name, found without decoding them.
 
 A region is the parameter `shared_memory_region` of an input or output (Triton's shared-memory
-extension). `grpc_regions` and `http_regions` say which ones a request names, for routing. The
-watches only say that there is one, in requests that come in pieces of any size, compressed or
-not; they follow the framing, so that a tensor which holds the same text is none.
+extension). `http_regions` says which ones a request in JSON names, for routing; `lb.kserve.inspect`
+says it of a message of gRPC. The watches only say that there is one, in requests that come in
+pieces of any size, compressed or not; they follow the framing, so that a tensor which holds the
+same text is none.
 
 A watch inspects a piece in steps of about a millisecond, between which others have their turn: a
 few bytes may inflate to very many fields.
@@ -25,9 +26,7 @@ from lb.wire.protobuf import (
     FIXED32,
     FIXED64,
     VARINT,
-    FieldBudget,
     ProtobufError,
-    fields,
     varint,
 )
 
@@ -43,10 +42,8 @@ UNREADABLE: Final = (
 )
 """The same, of what such a client must not send either."""
 
-_TENSORS: Final = {5: 4, 6: 2}
+TENSOR_PARAMETERS: Final = {5: 4, 6: 2}
 """Fields of `ModelInferRequest` that are inputs and outputs: the field with their parameters."""
-_STRING: Final = 3
-"""Field of `InferParameter`."""
 _KEY_IN_JSON: Final = b"".join(rb"(?:%c|\\u00%02x)" % (byte, byte) for byte in KEY)
 """Where each character may be escaped."""
 _NAME: Final = re.compile(
@@ -68,9 +65,6 @@ _ENTRY_BYTES: Final = 4096
 MAX_FIELDS: Final = 10_000
 """Fields of one watched message, those of its tensors included; what they hold is skipped. A model
 with 1,000 inputs takes some 6,000."""
-MAX_ROUTING_FIELDS: Final = 4096
-"""Fields that are looked at for routing: enough for 200 tensors in regions, which nearly always
-are on one backend."""
 _STEP: Final = 256
 """Fields that are looked at in one step."""
 _MESSAGE_COST: Final = 8
@@ -85,44 +79,6 @@ _KINDS: Final = frozenset({VARINT, FIXED64, BYTES, FIXED32})
 
 Inspection = Generator[None, None, str]
 """Yields between its steps; returns why the request is to be refused, nothing where it is not."""
-
-
-def grpc_regions(
-    message: bytes | memoryview, budget: FieldBudget | None = None
-) -> tuple[bytes, ...]:
-    """The regions that a `ModelInferRequest` without its prefix names, or the first part of one:
-    those before the place where it is cut off or broken, or where the budget is used up."""
-    names: dict[bytes, None] = {}
-    try:
-        _find_names(message, names, budget or FieldBudget(MAX_ROUTING_FIELDS))
-    except ProtobufError:
-        pass
-    return tuple(names)
-
-
-def _find_names(message: bytes | memoryview, names: dict[bytes, None], budget: FieldBudget) -> None:
-    for tensor, kind, start, end in fields(message, 0, None, budget):
-        parameters = _TENSORS.get(tensor)
-        if parameters is None or kind != BYTES:
-            continue
-        for number, kind_within, first, last in fields(message, start, end, budget):
-            if number == parameters and kind_within == BYTES:
-                name = _region(message, first, last, budget)
-                if name:
-                    names[name] = None
-
-
-def _region(message: bytes | memoryview, start: int, end: int, budget: FieldBudget) -> bytes:
-    """The string in one entry of a map of parameters, if it is a region; the last one counts."""
-    key = name = b""
-    for number, kind, first, last in fields(message, start, end, budget):
-        if number == 1 and kind == BYTES:
-            key = bytes(message[first:last])
-        elif number == 2 and kind == BYTES:
-            for value, kind_within, begin, stop in fields(message, first, last, budget):
-                if value == _STRING and kind_within == BYTES:
-                    name = bytes(message[begin:stop])
-    return name if key == KEY else b""
 
 
 def http_regions(json_head: bytes) -> tuple[bytes, ...]:
@@ -349,8 +305,8 @@ class _MessageWatch:
         number = tag >> 3
         if kind == BYTES and number == self._parameters:
             at = self._read_parameter(data, at, at + size)
-        elif kind == BYTES and not self._parameters and number in _TENSORS:
-            self._parameters = _TENSORS[number]
+        elif kind == BYTES and not self._parameters and number in TENSOR_PARAMETERS:
+            self._parameters = TENSOR_PARAMETERS[number]
             self._tensor_end = position + at - begin + size
         elif kind != VARINT:
             self._skip_end = position + at - begin + size

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 TICK_S: Final = 0.02
 """20 ms: a gRPC deadline may be enforced this much late, since the client enforces it as well."""
 SLOTS: Final = 512
 """One turn is about ten seconds; longer timers go round."""
+_AT_ONCE: Final = 64
+"""Timers that are called in one iteration of the loop: a millisecond or two of ended requests. A
+client chooses its deadlines, so thousands may be due together."""
 _EARLY_S: Final = 0.001
 """Event loops fire up to their clock's resolution early; that must not cost another round."""
 
@@ -71,7 +75,8 @@ class TimerWheel:
     def after(
         self, delay_s: float, callback: Callable[[], None], now: float | None = None
     ) -> Timer:
-        """Call `callback` once, `delay_s` seconds from now or up to a tick later.
+        """Call `callback` once, `delay_s` seconds from now or up to a tick later. Where very many
+        are due together, the last of them are called some iterations of the loop later.
 
         Args:
             delay_s: seconds.
@@ -108,12 +113,13 @@ class TimerWheel:
         self._handle = None
         self._ticking = True
         now = self._loop.time() + _EARLY_S
-        while self._base + TICK_S <= now:
+        left = self._expire(now, _AT_ONCE)  # what the tick before this one had no room for
+        while left and self._base + TICK_S <= now:
             self._base += TICK_S
             self._position = (self._position + 1) % SLOTS
-            self._expire(now)
+            left = self._expire(now, left)
         self._ticking = False
-        for ticks in range(1, SLOTS):
+        for ticks in range(SLOTS):
             if self._slots[(self._position + ticks) % SLOTS]:
                 wake_at = self._base + ticks * TICK_S
                 if not self._will_wake() or wake_at < self._wake_at:
@@ -125,11 +131,15 @@ class TimerWheel:
         # still cleared, as type checkers and compilers do, is wrong.
         return self._handle is not None
 
-    def _expire(self, now: float) -> None:
+    def _expire(self, now: float, left: int) -> int:
+        """Call timers of the present slot, `left` at most; gives how many more might have been.
+
+        Nothing is filed in the present slot, so what stays there is what is still to be called.
+        """
         slot = self._slots[self._position]
         if not slot:
-            return
-        due = tuple(slot)
+            return left
+        due = tuple(islice(slot, left))
         for timer in due:
             if timer.slot is not slot:
                 continue  # cancelled by a callback before it
@@ -138,6 +148,7 @@ class TimerWheel:
                 self._insert(timer)
             else:
                 self._call(timer.callback)
+        return left - len(due)
 
     def _call(self, callback: Callable[[], None]) -> None:
         try:

@@ -10,7 +10,7 @@ from lb.health.port import Finding
 from lb.kserve.tfserving import MODEL_STATUS_METHOD, is_available, status_request
 from lb.net.ask.grpc import GrpcAnswer, GrpcTalk
 from lb.net.ask.talk import authority, marked, with_operator_fields
-from lb.probes.plan import READY, Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, READY, Answer, ProbePlan, Question
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.hops import READY_THROUGH, passed
 
@@ -110,7 +110,9 @@ class GrpcCall:
             if is_available(answer.message):
                 return READY
             return Answer(Finding.NOT_READY, "no version of the model is available")
+        through = answer.field(READY_THROUGH)
         if answer.message.startswith(_YES):
-            through = answer.field(READY_THROUGH)
             return Answer(Finding.READY, ready_through=passed(through)) if through else READY
+        if through:
+            return NO_BACKEND_READY
         return Answer(Finding.MODELS_NOT_READY, "it says that it is not ready")

@@ -7,12 +7,13 @@ from typing import Final
 
 from lb.health.port import Finding
 from lb.kserve.tfserving import shows_available
-from lb.probes.plan import READY, READY_PATH, Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, READY, READY_PATH, Answer, ProbePlan, Question
 from lb.wire.hops import HOPS, READY_THROUGH, passed
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r\n]")
 _LONGEST_START: Final = len(b"HTTP/1.1 200 ")
 _NOT_READY: Final = 400
+_MODELS_NOT_READY: Final = Answer(Finding.MODELS_NOT_READY, f"HTTP status {_NOT_READY}")
 _LOOP: Final = 508
 _HEAD_LIMIT: Final = 16_384
 """An interim answer's head must end within this many bytes."""
@@ -67,10 +68,13 @@ class HttpGet:
                 self.answer = self._judge_state()
                 break
             elif int(match[1]) in self._plan.expected_status:
-                self.answer = self._judge_head()
+                self.answer = self._judge_head(READY)
+                break
+            elif self._says_not_ready(int(match[1])):
+                self.answer = self._judge_head(_MODELS_NOT_READY)
                 break
             else:
-                self.answer = self._judge(int(match[1]))
+                self.answer = _not_ready(int(match[1]))
         return b""
 
     def _judge_state(self) -> Answer | None:
@@ -86,20 +90,26 @@ class HttpGet:
             return None
         return Answer(Finding.NOT_READY, "no version of the model is available")
 
-    def _judge_head(self) -> Answer | None:
-        """Take a good answer, once its head is complete: a balancer says there through which other
-        balancers it is ready."""
+    def _judge_head(self, answer: Answer) -> Answer | None:
+        """Take an answer about readiness, once its head is complete: a balancer says there through
+        which other balancers it is ready, and that it is one."""
         head, end, _ = self._received.partition(b"\r\n\r\n")
         if len(head) > _HEAD_LIMIT:
             return Answer(Finding.ERROR, "endless head of an answer")
         if not end:
             return None
         through = _THROUGH.search(head)
-        return READY if through is None else Answer(Finding.READY, "", passed(through[1]))
+        if through is None:
+            return answer
+        return (
+            Answer(Finding.READY, "", passed(through[1])) if answer is READY else NO_BACKEND_READY
+        )
 
-    def _judge(self, status: int) -> Answer:
+    def _says_not_ready(self, status: int) -> bool:
         # Triton says 503 as it exits, and 400 while a model of its is not ready.
-        says_not_ready = status == _NOT_READY and self._plan.path == READY_PATH
-        finding = Finding.MODELS_NOT_READY if says_not_ready else Finding.NOT_READY
-        detail = f"HTTP status {status}"
-        return Answer(finding, f"{detail}: loop detected" if status == _LOOP else detail)
+        return status == _NOT_READY and self._plan.path == READY_PATH
+
+
+def _not_ready(status: int) -> Answer:
+    detail = f"HTTP status {status}"
+    return Answer(Finding.NOT_READY, f"{detail}: loop detected" if status == _LOOP else detail)

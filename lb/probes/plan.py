@@ -96,6 +96,9 @@ class Answer:
 
 
 READY: Final = Answer(Finding.READY)
+NO_BACKEND_READY: Final = Answer(
+    Finding.NO_BACKEND_READY, "it is a load balancer, and no backend of its is ready"
+)
 
 
 class Conversation(Protocol):

@@ -2,13 +2,13 @@
 `Attempt` the half of one backend.
 
 An exchange has no attempt while it waits for its turn, one nearly always, more than one where it is
-retried or hedged. An attempt ends exactly once, by `Dispatcher.attempt_ended`.
+retried or hedged. An attempt ends exactly once, by `Accounts.attempt_ended`.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lb.access.gate import Permit
 from lb.balancing.sequences import Pin
@@ -23,6 +23,8 @@ from lb.telemetry.record import RequestRecord
 
 _READ_LATE_S: Final = 0.02
 """What was on the way when a connection was lost may be read so much later."""
+NEVER_HELD: Final = -inf
+"""The time of an exchange for waiting for a backend is over before it begins."""
 
 
 class Queued:
@@ -53,6 +55,19 @@ class Queued:
         return other
 
 
+class Waiting(Protocol):
+    """Goes on with an exchange that waits for its turn, or for a backend. One of the two is called
+    once, unless the exchange is over before."""
+
+    def go_on(self) -> None:
+        """The waiting is over: have the exchange placed."""
+        ...
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """The waiting is over: answer so."""
+        ...
+
+
 class Closing(Protocol):
     """What ends with an attempt."""
 
@@ -72,7 +87,7 @@ class Particulars:
         self.step: SequenceStep | None = None
         """Of a sequence."""
         self.pin: Pin | None = None
-        """Of that sequence, while an attempt is under way. It belongs to the dispatcher, and so
+        """Of that sequence, while an attempt is under way. It belongs to `Steps`, and so
         does `starts`."""
         self.starts = 0
         self.regions: tuple[bytes, ...] = ()
@@ -118,17 +133,15 @@ class Exchange(RequestRecord):
     """A request from its head to its end, and what is known of its client. Protocol relays extend
     it.
 
-    `Dispatcher` owns `attempt`, `backend`, `attempts`, `tried`, `finished`, `token` and `permit`;
-    the relay sets `particulars` before it has the exchange placed.
+    The parts of `Dispatcher` own `attempt`, `backend`, `attempts`, `tried`, `may_have_run`,
+    `finished`, `token` and `permit`; the relay sets `particulars` before it has the exchange
+    placed.
     """
 
     __slots__ = (
-        "attempt", "finished", "hedge", "held_until", "loss", "particulars", "permit",
-        "suspicion", "tried",
+        "attempt", "finished", "hedge", "held_until", "loss", "may_have_run", "particulars",
+        "permit", "suspicion", "tried",
     )  # fmt: skip
-
-    may_wait: ClassVar[bool] = False
-    """Whether it can wait for its turn, or for a backend: then `go_on` and `refuse` are there."""
 
     def __init__(
         self, protocol: AppProtocol, operation: Operation, client: str, started_at: float
@@ -142,10 +155,12 @@ class Exchange(RequestRecord):
         self.attempt: Attempt | None = None
         """The last one, whether it is under way or over; None before the first."""
         self.hedge: Attempt | None = None
-        """One beside it, for which the client waits as well. It belongs to `Hedger`."""
+        """One beside it, for which the client waits as well."""
         self.attempts = 0
         self.tried: tuple[Backend, ...] = ()
         """Backends of the attempts that failed."""
+        self.may_have_run = False
+        """An attempt failed after which nobody can say that the request did not run."""
         self.loss: Loss | None = None
         """The last connection that was lost with it."""
         self.suspicion: Suspicion | None = None
@@ -161,7 +176,8 @@ class Exchange(RequestRecord):
         self.finished = False
 
     held_until: float
-    """When it is given up that waits for any backend; 0.0 where it never did."""
+    """When it is given up that waits for any backend; 0.0 where it did not wait yet, `NEVER_HELD`
+    where it does not."""
 
     @property
     def is_under_way(self) -> bool:
@@ -219,14 +235,6 @@ class Exchange(RequestRecord):
         """What a header says that the queue goes by, its name in lower case; empty without it."""
         return b""
 
-    def go_on(self) -> None:
-        """Its waiting is over: have it placed."""
-        raise NotImplementedError
-
-    def refuse(self, refusal: RequestRefused) -> None:
-        """Its waiting is over: answer so."""
-        raise NotImplementedError
-
     @property
     def is_sent(self) -> bool:
         """Whether all of the request has come, and nothing of an answer has gone to the client."""
@@ -244,8 +252,8 @@ class Exchange(RequestRecord):
 class Attempt:
     """One try of a request at one backend. Protocol relays extend it.
 
-    `Dispatcher` begins and ends it; the relay notes when it was connected and answered. Times are
-    monotonic seconds; 0.0 means that it did not happen.
+    `Placer` begins it and `Accounts` end it; the relay notes when it was connected and answered.
+    Times are monotonic seconds; 0.0 means that it did not happen.
     """
 
     __slots__ = (

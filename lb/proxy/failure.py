@@ -7,6 +7,7 @@ from typing import Final
 
 from lb.domain.backend import AppProtocol
 from lb.domain.outcome import Outcome, Reason
+from lb.proxy.exchange import Exchange
 from lb.wire.grpc.status import GrpcStatus
 
 _CODES: Final[dict[Reason, tuple[int, GrpcStatus]]] = {
@@ -58,6 +59,27 @@ RETRY_AFTER: Final = frozenset({
     Reason.CONCURRENCY_LIMITED, Reason.QUEUE_FULL, Reason.QUEUE_SHED, Reason.QUEUE_TIMEOUT,
 })  # fmt: skip
 """HTTP answers with `Retry-After`: the state passes by itself."""
+
+NOT_RUN: Final = frozenset({
+    Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.CONNECT_REFUSED, Reason.CONNECT_TIMEOUT,
+    Reason.CONNECT_FAILED, Reason.UPSTREAM_REFUSED, Reason.MEMORY, Reason.DRAINING,
+    Reason.QUEUE_FULL, Reason.QUEUE_SHED, Reason.QUEUE_TIMEOUT, Reason.LOOP,
+})  # fmt: skip
+"""Why a request did not run, unless an earlier attempt at it did: another balancer may have more
+success. Limits of a client are not among them: it would get around them so."""
+
+
+def not_run(exchange: Exchange, reason: Reason | None, hops: tuple[bytes, ...]) -> bytes:
+    """Value of the field `lb.wire.hops.NOT_RUN` in an error of ours; empty: there is none.
+
+    Args:
+        exchange: that ends with the error; no attempt of it is under way.
+        reason: of the error.
+        hops: identities of the balancers that the request has passed.
+    """
+    if not hops or exchange.may_have_run or reason not in NOT_RUN:
+        return b""
+    return reason.value.encode()
 
 
 def http_status(reason: Reason) -> int:

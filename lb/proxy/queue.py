@@ -2,8 +2,8 @@
 
 The scheduler decides (`lb.domain.schedule`); here its tickets and the exchanges come together. An
 exchange that waits has no attempt under way: payload that comes for it is held as while a
-connection is dialled. Its turn comes through its own `go_on`, with the backend kept for it, so
-whatever ends an exchange ends its waiting by `Dispatcher.stop`, at no cost to anybody.
+connection is dialled. Its turn comes through `Waiting.go_on`, with the backend kept for it, so
+whatever ends an exchange ends its waiting by `Accounts.stop`, at no cost to anybody.
 
 Nothing is begun while something else is on the stack: turns are given at the end of a turn of the
 event loop, some at a time.
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
@@ -25,7 +25,8 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
 from lb.domain.schedule import Ending, Places, Plan, Refusal, Scheduler, ScheduleRefused, Ticket
 from lb.kserve.work import UNSAID
-from lb.proxy.exchange import Exchange, Queued
+from lb.proxy.eligible import placement_of
+from lb.proxy.exchange import Exchange, Queued, Waiting
 from lb.proxy.hints import priority_of
 from lb.proxy.lost import report_lost
 from lb.proxy.terms import Terms, TermsBook
@@ -64,7 +65,7 @@ _APART_S: Final = 0.05
 """Between two looks at those."""
 _AT_ONCE: Final = -inf
 """When those are placed anew that had waited for a turn, which they cannot have any more."""
-_NO_BACKEND: Final = "no backend is available"
+NO_BACKEND: Final = "no backend is available"
 
 Later = Callable[[float, Callable[[], None]], Any]
 """Has something called after seconds; gives what has a `cancel`."""
@@ -95,13 +96,20 @@ class QueueOptions:
         return frozenset({self.priority_header, self.tenant_header} - {b""})
 
 
+class _Held(NamedTuple):
+    """An exchange that waits, and who goes on with it."""
+
+    exchange: Exchange
+    waiting: Waiting
+
+
 class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
         "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
         "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
-        "placement", "places", "scheduler", "terms", "whys",
+        "places", "scheduler", "terms", "whys",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +118,8 @@ class Queue:
         pool: PoolRef,
         clock: Callable[[], float],
         ledger: Ledger,
-        placement: Callable[[Exchange], Placement],
+        options: QueueOptions | None = None,
+        *,
         later: Later | None = None,
     ) -> None:
         """
@@ -119,21 +128,20 @@ class Queue:
             pool: the published pool.
             clock: monotonic seconds.
             ledger: of all bytes held.
-            placement: where an exchange may go.
+            options: what waiting requests go by until `configure`.
             later: for tests; otherwise it is the running event loop that waits.
         """
         self.scheduler = scheduler
         scheduler.on_lost = report_lost
-        self.options = QueueOptions()
-        self.placement = placement
+        self.options = options or QueueOptions()
         self._pool = pool
         self._clock = clock
         self._ledger = ledger
         self._later = later or _on_the_loop
-        self._waiting: dict[Ticket, Exchange] = {}
+        self._waiting: dict[Ticket, _Held] = {}
         self._held = 0
         """Bytes that those which wait may come to hold."""
-        self._homeless: dict[Exchange, float] = {}
+        self._homeless: dict[Exchange, tuple[float, Waiting]] = {}
         """Exchanges that no backend would take, or that cannot have their turn any more, and when
         they are placed anew, whatever the pool is then."""
         self._homeless_due = inf
@@ -148,13 +156,21 @@ class Queue:
         self._backends: dict[Backend, int] = {}
         """Those of the last snapshot, and how often each had died; -1 for one that is gone, and
         whose last requests will have it learnt again."""
-        self.terms = TermsBook(pool, placement)
+        self.terms = TermsBook(pool, self._placement)
         """What holds for scheduled requests."""
         self.places: dict[bytes, Places] = {}
         """How many waited before those that had to wait, by model."""
         self.whys: dict[tuple[bytes, str], int] = {}
         """Requests that had to wait, by model and why."""
         pool.subscribe(self._on_snapshot)
+
+    def configure(self, options: QueueOptions) -> None:
+        """Go by other options from now on."""
+        self.options = options
+
+    def _placement(self, exchange: Exchange) -> Placement:
+        """Where an exchange may go."""
+        return placement_of(exchange, self._pool)
 
     def __len__(self) -> int:
         """Exchanges that wait."""
@@ -174,7 +190,7 @@ class Queue:
             return 0
         return min(ticket.size, _HELD_AT_MOST)
 
-    # What the dispatcher asks
+    # What placement and accounts ask
 
     def offer(
         self,
@@ -182,6 +198,7 @@ class Queue:
         queued: Queued,
         terms: Terms,
         now: float,
+        waiting: Waiting | None,
         tried: tuple[Backend, ...] = (),
     ) -> Backend | None:
         """Place an exchange of a scheduled model. None: it waits.
@@ -191,6 +208,7 @@ class Queue:
             queued: its particulars.
             terms: of its model.
             now: the time.
+            waiting: goes on with it when it has waited; None: it does not wait.
             tried: backends that it is to avoid, when it goes again.
 
         Raises:
@@ -227,17 +245,22 @@ class Queue:
             else:
                 self._began(ticket, now)
         else:
-            backend = self._wait(exchange, queued, ticket, terms)
+            backend = self._wait(exchange, waiting, queued, ticket, terms)
         if self._waiting:
             self._soon()
         return backend
 
     def _wait(
-        self, exchange: Exchange, queued: Queued, ticket: Ticket, terms: Terms
+        self,
+        exchange: Exchange,
+        waiting: Waiting | None,
+        queued: Queued,
+        ticket: Ticket,
+        terms: Terms,
     ) -> Backend | None:
         """Have a ticket wait, unless that would hold too much: then it goes to some backend."""
-        if self._may_hold(ticket):
-            self._waiting[ticket] = exchange
+        if waiting is not None and self._may_hold(ticket):
+            self._waiting[ticket] = _Held(exchange, waiting)
             self._held += min(ticket.size, _HELD_AT_MOST)
             self._count_wait(exchange.model, ticket.wait.value)
             places = self.places.get(exchange.model)
@@ -274,20 +297,30 @@ class Queue:
     def may_hold(self, exchange: Exchange, now: float) -> bool:
         """Whether an exchange that no backend would take may wait for one."""
         wait_s = self.options.wait_for_backend_s
-        return (
-            wait_s > 0
-            and exchange.may_wait
-            and (not exchange.held_until or now < exchange.held_until)
-        )
+        return wait_s > 0 and (not exchange.held_until or now < exchange.held_until)
 
-    def hold(self, exchange: Exchange, now: float) -> None:
+    def may_hold_again(self, exchange: Exchange, now: float) -> bool:
+        """The same for an exchange that backends have failed: a step of a sequence has to stay
+        where it is."""
+        particulars = exchange.particulars
+        has_step = particulars is not None and particulars.step is not None
+        return not has_step and self.may_hold(exchange, now)
+
+    def hold(self, exchange: Exchange, waiting: Waiting, now: float) -> None:
         """Let an exchange wait that may, see `may_hold`: until another snapshot has a backend for
-        it, or, where there are some that would not take it, for a moment."""
+        it, or, where there are some that would not take it, for a moment.
+
+        Args:
+            exchange: that no backend takes.
+            waiting: goes on with it.
+            now: the time.
+        """
         if not exchange.held_until:
             exchange.held_until = now + self.options.wait_for_backend_s
             self._count_wait(b"", "no_backend")
         look_at = now + _LOOK_S if exchange.tried else inf
-        self._homeless[exchange] = due = min(look_at, exchange.held_until)
+        due = min(look_at, exchange.held_until)
+        self._homeless[exchange] = due, waiting
         self._homeless_due = min(due, self._homeless_due)
         self._arm(self._homeless_due, now)
 
@@ -360,11 +393,11 @@ class Queue:
         size = min(ticket.size, _HELD_AT_MOST)
         return self._held + size <= self._ledger.keep_up_to
 
-    def _forget(self, ticket: Ticket) -> Exchange | None:
-        exchange = self._waiting.pop(ticket, None)
-        if exchange is not None:
+    def _forget(self, ticket: Ticket) -> _Held | None:
+        held = self._waiting.pop(ticket, None)
+        if held is not None:
             self._held -= min(ticket.size, _HELD_AT_MOST)
-        return exchange
+        return held
 
     def _refusal(self, refused: ScheduleRefused) -> RequestRefused:
         reason, text = _REASONS[refused.refusal]
@@ -430,13 +463,13 @@ class Queue:
             left = _TURNS_AT_ONCE
             if self._anew or (self._homeless and (is_news or now >= self._homeless_due)):
                 left -= self._place_anew(now, is_news=is_news)
-            left = self._go(now, left)
+            if not self._go(now, left):
+                self._soon()
         finally:
-            self._arm(self.scheduler.wake_at, now)
             if self._anew:
                 self._soon()
-        if not left:
-            self._soon()
+            if not self._is_soon:
+                self._arm(self.scheduler.wake_at, now)
 
     def _go(self, now: float, left: int) -> int:
         """Begin or refuse so many; gives how many more might have been."""
@@ -452,20 +485,20 @@ class Queue:
             if ticket is None:
                 break
             left -= 1
-            exchange = self._forget(ticket)
-            if exchange is not None and ticket.refused is not None:
-                exchange.refuse(self._refusal(ticket.refused))
+            held = self._forget(ticket)
+            if held is not None and ticket.refused is not None:
+                held.waiting.refuse(self._refusal(ticket.refused))
         return left
 
     def _begin(self, ticket: Ticket, now: float) -> None:
         """The turn of one has come; the scheduler has counted it."""
-        exchange = self._forget(ticket)
-        queued = _queued(exchange) if exchange is not None else None
-        if exchange is None or queued is None:
+        held = self._forget(ticket)
+        queued = _queued(held.exchange) if held is not None else None
+        if held is None or queued is None:
             self.scheduler.over(ticket, now, Ending.NEITHER)
             return
         queued.turn = ticket.backend
-        exchange.go_on()
+        held.waiting.go_on()
         if queued.turn is None:
             self._began(ticket, now)
         else:
@@ -479,33 +512,35 @@ class Queue:
         if is_news or not anew:
             # Whoever was looked at stands behind the others, so that frequent news keep nobody
             # from being looked at.
-            self._anew = anew = deque([e for e, due in homeless.items() if is_news or due <= now])
+            self._anew = anew = deque(
+                [e for e, (due, _) in homeless.items() if is_news or due <= now]
+            )
         count = 0
         while anew and count < _ANEW_AT_ONCE:
             exchange = anew.popleft()
-            due = homeless.pop(exchange, None)
-            if due is not None:
+            held = homeless.pop(exchange, None)
+            if held is not None:
                 count += 1
-                self._look_at(exchange, due, now)
+                self._look_at(exchange, *held, now)
         if not anew:
             self._homeless_due = inf
             if homeless:
                 # All of them are looked at together, so this is not done for each.
-                self._homeless_due = max(min(homeless.values()), now + _APART_S)
+                self._homeless_due = max(min([due for due, _ in homeless.values()]), now + _APART_S)
                 self._arm(self._homeless_due, now)
         return count
 
-    def _look_at(self, exchange: Exchange, due: float, now: float) -> None:
+    def _look_at(self, exchange: Exchange, due: float, waiting: Waiting, now: float) -> None:
         """Place an exchange anew if that may help; refuse it if it is to be given up."""
         if due == _AT_ONCE:
-            exchange.go_on()
-        elif self.placement(exchange).eligible:
+            waiting.go_on()
+        elif self._placement(exchange).eligible:
             exchange.tried = ()
-            exchange.go_on()
+            waiting.go_on()
         elif now >= exchange.held_until:
-            exchange.refuse(RequestRefused(Reason.NO_BACKEND, _NO_BACKEND))
+            waiting.refuse(RequestRefused(Reason.NO_BACKEND, NO_BACKEND))
         else:
-            self._homeless[exchange] = due if due > now else exchange.held_until
+            self._homeless[exchange] = (due if due > now else exchange.held_until), waiting
 
     # Another snapshot
 
@@ -520,30 +555,33 @@ class Queue:
                 if backend.in_flight and backend not in self._backends:
                     self._backends[backend] = -1
         for ticket in scheduler.follow(self._renew, now):
-            exchange = self._forget(ticket)
-            queued = _queued(exchange) if exchange is not None else None
-            if exchange is not None and queued is not None:
+            held = self._forget(ticket)
+            queued = _queued(held.exchange) if held is not None else None
+            if held is not None and queued is not None:
                 queued.ticket = None
-                self._homeless[exchange] = _AT_ONCE
+                self._homeless[held.exchange] = _AT_ONCE, held.waiting
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""
         route = self._pool.current.routes.get(ticket.model)
-        exchange = self._waiting.get(ticket)
-        if route is None or route.plan is None or exchange is None:
+        held = self._waiting.get(ticket)
+        if route is None or route.plan is None or held is None:
             return None
-        eligible = self.placement(exchange).eligible
+        eligible = self._placement(held.exchange).eligible
         return (route.plan, eligible) if eligible else None
 
     def refuse_all(self, refused: RequestRefused) -> None:
         """Refuse everybody that waits: there is no time left to wait for anything."""
-        for ticket, exchange in tuple(self._waiting.items()):
-            if self._forget(ticket) is not None:
+        for ticket in tuple(self._waiting):
+            held = self._forget(ticket)
+            if held is not None:
                 self.scheduler.drop(ticket)
-                exchange.refuse(refused)
+                held.waiting.refuse(refused)
         for exchange in tuple(self._homeless):
-            if self._homeless.pop(exchange, None) is not None:
-                exchange.refuse(refused)
+            homeless = self._homeless.pop(exchange, None)
+            if homeless is not None:
+                _, waiting = homeless
+                waiting.refuse(refused)
 
     # Time
 

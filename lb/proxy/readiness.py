@@ -20,7 +20,8 @@ class Readiness(NamedTuple):
 
     is_ready: bool
     through: bytes = b""
-    """Value of the field `READY_THROUGH`; empty where a client asks."""
+    """Value of the field `READY_THROUGH`: ours alone where nobody is ready. Empty where a client
+    asks."""
     loop: str = ""
     """Why it does not count: it rests on who asks. Empty where it does."""
 
@@ -37,8 +38,10 @@ def readiness(
         identity: ours.
     """
     ready = snapshot.ready(protocol)
-    if not hops or not ready:
+    if not hops:
         return Readiness(bool(ready))
+    if not ready:
+        return Readiness(False, identity)
     paths = [backend.port(protocol).ready_through for backend in ready]
     room = MAX_HOPS - len(hops) - 1  # for the balancers behind us
     paths = [path for path in paths if len(path) <= room and not set(path) & set(hops)]

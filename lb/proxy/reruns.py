@@ -19,7 +19,7 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
 from lb.domain.rerun import DeadlyModels, RerunBudget
-from lb.domain.retry import LOSSES
+from lb.domain.retry import LOSSES, RetryRules
 from lb.proxy.exchange import Attempt, Exchange, Loss
 
 _BACK_OFF_S: Final = 0.025
@@ -91,20 +91,26 @@ class Reruns:
         self,
         pool: PoolRef,
         clock: Callable[[], float],
+        rules: RetryRules | None = None,
         *,
-        share: float = 0.2,
-        floor: float = 10.0,
         rng: Random | None = None,
         schedule: Schedule = _on_the_loop,
     ) -> None:
+        """
+        Args:
+            pool: the published pool.
+            clock: monotonic seconds.
+            rules: those in force until `configure`.
+            rng: says how long each waits.
+            schedule: has something called after seconds.
+        """
+        rules = rules or RetryRules()
         self._pool = pool
         self._clock = clock
         self._rng = rng or Random()
         self._schedule = schedule
-        self.budget = RerunBudget(share, floor, clock())
+        self.budget = RerunBudget(rules.share, rules.floor, clock())
         self.deadly = DeadlyModels()
-        self.never: frozenset[bytes] = frozenset()
-        """Models whose requests must not run twice."""
         self.refused: Counter[str] = Counter()
         """Requests that might have gone again and did not, by why."""
         self.count = 0
@@ -116,6 +122,10 @@ class Reruns:
         least that."""
         self._is_due = False
 
+    def configure(self, rules: RetryRules) -> None:
+        """Go by other rules from now on."""
+        self.budget.share, self.budget.floor = rules.share, rules.floor
+
     def may(self, exchange: Exchange, outcome: Outcome) -> bool:
         """Whether a request that may run twice goes again; takes it out of the budget.
 
@@ -124,24 +134,27 @@ class Reruns:
             outcome: how.
         """
         now = self._clock()
-        if exchange.model in self.never:
-            return self._refuse("never")
         if outcome in LOSSES or outcome is Outcome.LATE:
             before = exchange.loss
             is_dead = before is not None and self._is_dead(before, exchange)
             exchange.loss = self._next_loss(exchange, outcome, now, is_doubtful=is_dead is None)
             if is_dead:
                 self.deadly.suspect(exchange.model, now)
-                return self._refuse("lost_twice")
+                return self.refuse("lost_twice")
             if self.deadly.is_blocked(exchange.model, now, _began_at(exchange)):
-                return self._refuse("deadly_model")
-        return self.budget.take(self.attempts, now) or self._refuse("budget")
+                return self.refuse("deadly_model")
+        return self.budget.take(self.attempts, now) or self.refuse("budget")
 
-    def lost_beside(self, attempt: Attempt, now: float) -> None:
-        """A second attempt of a request was lost: the next loss may be its second."""
-        before = attempt.exchange.loss
-        left = () if before is None else before.left
-        attempt.exchange.loss = Loss(attempt.backend, now, before, left)
+    def ended_beside(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        """One of two attempts at a time ended without an answer: if its server may have died of
+        the request, or still may, the next loss may be the request's second."""
+        exchange = attempt.exchange
+        before = exchange.loss
+        if outcome in LOSSES:
+            left = () if before is None else before.left
+            exchange.loss = Loss(attempt.backend, now, before, left)
+        elif outcome is Outcome.LATE:
+            exchange.loss = _loss_once_left(before, attempt.backend, now)
 
     def _next_loss(
         self, exchange: Exchange, outcome: Outcome, now: float, *, is_doubtful: bool
@@ -149,10 +162,9 @@ class Reruns:
         """What is known of a request once another attempt has ended."""
         before = exchange.loss
         backend = exchange.backend
-        left = () if before is None else before.left
         if outcome is Outcome.LATE and backend is not None:
-            left = (*left, backend)
-            return Loss(None, now, None, left) if before is None else before._replace(left=left)
+            return _loss_once_left(before, backend, now)
+        left = () if before is None else before.left
         return Loss(backend, now, before if is_doubtful else None, left)
 
     def _is_dead(self, loss: Loss, exchange: Exchange) -> bool | None:
@@ -175,7 +187,7 @@ class Reruns:
         if loss is None or loss.doubted is None or loss.doubted.was_survived():
             return
         self.deadly.suspect(exchange.model, loss.at)
-        self._refuse("lost_twice")
+        self.refuse("lost_twice")
         raise RequestRefused(Reason.UPSTREAM_LOST, "two backends were lost with this request")
 
     @property
@@ -184,7 +196,8 @@ class Reruns:
         backends = self._pool.current.backends
         return sum(port.attempts for backend in backends for port in backend.ports if port)
 
-    def _refuse(self, why: str) -> bool:
+    def refuse(self, why: str) -> bool:
+        """Count a request that might have gone again and does not. Returns False."""
         self.refused[why] += 1
         return False
 
@@ -286,6 +299,13 @@ class Reruns:
     def __len__(self) -> int:
         """Requests that wait to go again."""
         return len(self._waiting)
+
+
+def _loss_once_left(before: Loss | None, backend: Backend, now: float) -> Loss:
+    """What is known of a request once it was given up at a backend too, which takes too long."""
+    if before is None:
+        return Loss(None, now, None, (backend,))
+    return before._replace(left=(*before.left, backend))
 
 
 def _began_at(exchange: Exchange) -> float:

@@ -7,19 +7,19 @@ backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from lb.balancing.sequences import Affinity, SequenceTable, lost_text, sequence_text
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
-from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import Placement, PoolRef
 from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
 from lb.proxy.exchange import Attempt, Exchange, Particulars
-from lb.proxy.failure import upstream_detail
 
 _SWEEP_S: Final = 1.0
 _HTTP_GOOD: Final = range(200, 300)
@@ -29,17 +29,35 @@ _NOTHING: Final = 0.001
 """A part of a backend's time that is not worth speaking of."""
 SpokenFor = Callable[[Backend, float, float], None]
 """Is told of a backend, the part of its time that is spoken for, and the time."""
+_MAX_SEQUENCES: Final = 1_000_000
+"""Remembered unless told otherwise."""
 UNKNOWN_IDLE_S: Final = 60.0
 """Patience with sequences of a model whose configuration has not been read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceRules:
+    """How sequences are bound to backends, see `SequenceTable`."""
+
+    limit: int = _MAX_SEQUENCES
+    affinity: Affinity = Affinity.LEAST_OPEN
+    bound: float = 0.0
 
 
 class Steps:
     """Brings exchanges and the table of sequences together."""
 
-    def __init__(self, table: SequenceTable) -> None:
-        self.table = table
+    def __init__(self, rules: SequenceRules | None = None) -> None:
+        rules = rules or SequenceRules()
+        self.table = SequenceTable(limit=rules.limit, affinity=rules.affinity, bound=rules.bound)
         self._backends: tuple[Backend, ...] = ()
         """Those of the pool when it was last looked at."""
+
+    def configure(self, rules: SequenceRules) -> None:
+        """Go by other rules from now on; sequences that run stay where they are."""
+        self.table.limit = rules.limit
+        self.table.affinity = rules.affinity
+        self.table.bound = rules.bound
 
     def keep_swept(
         self, timers: TimerWheel, clock: Callable[[], float], told: SpokenFor, pool: PoolRef
@@ -139,14 +157,11 @@ class Steps:
             and self.table.backend_of(step.key) is None
         )
 
-    def failure(self, exchange: Exchange, outcome: Outcome) -> tuple[Reason, str]:
-        """What to tell a client whose attempt has ended so and is not repeated."""
-        backend = exchange.backend
-        reason = OUTCOME_REASONS[outcome]
-        text = upstream_detail(backend.name if backend else "-", exchange.protocol, outcome)
-        step = exchange.particulars.step if exchange.particulars else None
-        if step is None or backend is None:
-            return reason, text
+    def failure(
+        self, step: SequenceStep, backend: Backend, reason: Reason, text: str
+    ) -> tuple[Reason, str]:
+        """What to tell the client of a step that failed at a backend for a reason, and with a text,
+        that know nothing of sequences."""
         if not step.is_start and self.table.is_lost(step.key):
             return Reason.SEQUENCE_LOST, f"{lost_text(step.key, backend)} ({text})"
         return reason, f"{sequence_text(step.key)}: {text}"

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lb.balancing.policies import make_policy
-from lb.balancing.sequences import Affinity
 from lb.control.plans import Planner
 from lb.domain.errors import LoadBalancerError
 from lb.net.listeners import ListenErrors
@@ -26,13 +25,13 @@ from lb.runtime.judgement import apply_judgement
 from lb.runtime.logs import Logs, open_access_log
 from lb.runtime.options import (
     attempt_times,
+    dispatch_options,
     fan_out_options,
     hedge_rules,
     http1_options,
     http2_options,
-    run_once,
 )
-from lb.runtime.scheduling import plan_rules, queue_options
+from lb.runtime.scheduling import plan_rules
 from lb.runtime.security import Security, make_security
 from lb.runtime.wiring import Product, request_sink
 from lb.settings.model import Settings
@@ -72,13 +71,12 @@ class Change:
         gate = product.access.gate
         product.access.replace(self.access)
         closing = logs.replace(new, self.access_log)
-        product.dispatcher.requests = request_sink(new, logs, product.meter, product.rng)
-        product.dispatcher.gate = self.access.gate
+        requests = request_sink(new, logs, product.meter, product.rng)
+        product.dispatcher.configure(dispatch_options(new), self.access.gate, requests)
         _apply_options(product, heads_differ=gate is not self.access.gate)
         if old.balancing != new.balancing:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
-        product.dispatcher.queue.options = queue_options(new)
         product.readers.load.use(new.scheduling.ask_pending)
         if (plans := plan_rules(new)) != plan_rules(old):
             product.directory.use_planner(Planner(plans), time.monotonic())
@@ -150,16 +148,9 @@ def _apply_limits(product: Product) -> None:
     settings = product.settings
     product.ledger.resize(product.memory.ceiling(settings.limits.memory_bytes))
     product.meter.max_models = settings.metrics.model_labels
-    product.dispatcher.max_attempts = settings.retry.attempts
-    product.dispatcher.reruns.never = run_once(settings)
-    product.patience.use(attempt_times(settings))
+    product.attempt_timeout.times = attempt_times(settings)
     product.hedger.use(hedge_rules(settings))
-    budget = product.dispatcher.reruns.budget
-    budget.share, budget.floor = settings.retry.budget, settings.retry.floor
-    table = product.dispatcher.steps.table
-    table.limit = settings.sequences.max_open
-    table.affinity = Affinity(settings.sequences.affinity.value)
-    table.bound = settings.sequences.bound
+    product.monitor.wake()
     product.scaling.scaling.budget_s = settings.scaling.latency
     product.models.refresh_s = settings.model_table.refresh
     product.restorer.is_on = settings.model_table.restore
@@ -167,7 +158,7 @@ def _apply_limits(product: Product) -> None:
     product.warm_up.timeout_s = settings.warm_up.timeout
     for asker in product.askers:
         asker.connect_timeout_s = settings.timeouts.connect
-    crowd, limit = product.http1.crowd, settings.limits.connections_per_client
+    crowd, limit = product.http1.parts.crowd, settings.limits.connections_per_client
     if crowd.limit != limit:
         present = [server.client.address for server in product.http1.servers]
         present += [server.client.address for server in product.http2.servers]

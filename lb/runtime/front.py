@@ -87,7 +87,7 @@ class Front:
 
         for stage in (self.sniffer, self.tls):
             if stage is not None:
-                stage.crowd = product.http1.crowd
+                stage.crowd = product.http1.parts.crowd
                 stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
 
     def __len__(self) -> int:

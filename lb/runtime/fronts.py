@@ -8,9 +8,10 @@ from typing import Final
 from lb.domain.backend import Address
 from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
 from lb.kserve.vertex import VertexRoutes
-from lb.proxy.http1.front import Front, FrontConnection
+from lb.proxy.http1.front import Front
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http1.sagemaker import SageMakerFront
+from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http1.vertex import VertexFront
 from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
@@ -29,7 +30,7 @@ def front_addresses(fronts: FrontSettings) -> dict[str, Address]:
 
 def front_factory(
     fronts: FrontSettings, name: str, relay: Http1Relay
-) -> Callable[[], FrontConnection] | None:
+) -> Callable[[], ServerConnection] | None:
     """What accepts connections at the listener `name`; None where it is no front's."""
     front: Front
     if name == SAGEMAKER:
@@ -38,7 +39,7 @@ def front_factory(
         front = VertexFront(relay, _vertex(fronts.vertex), _model(fronts.vertex.default_model))
     else:
         return None
-    return lambda: FrontConnection(front)
+    return lambda: ServerConnection(relay, front)
 
 
 def _sagemaker(settings: SageMakerSettings) -> SageMakerRoutes:

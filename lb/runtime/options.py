@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from lb.balancing.sequences import Affinity
 from lb.domain.hedge import HedgeRules
+from lb.domain.retry import RetryRules
+from lb.proxy.attempt_timeout import AttemptTimes
+from lb.proxy.dispatch import DispatchOptions
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
-from lb.proxy.http2.relay import Http2Options
-from lb.proxy.patience import AttemptTimes
+from lb.proxy.http2.options import Http2Options
+from lb.proxy.steps import SequenceRules
 from lb.runtime.access import credential_fields
 from lb.runtime.scheduling import header, queue_options
 from lb.runtime.security import private_fields
@@ -79,10 +83,22 @@ def http2_options(settings: Settings) -> Http2Options:
     )
 
 
-def run_once(settings: Settings) -> frozenset[bytes]:
-    """Models whose requests must not run twice."""
-    return frozenset(
+def dispatch_options(settings: Settings) -> DispatchOptions:
+    """How requests are repeated, wait, and are bound to backends."""
+    retry, sequences = settings.retry, settings.sequences
+    never = frozenset(
         name.encode() for name, own in settings.models.items() if own.retry is RetryMode.NEVER
+    )
+    return DispatchOptions(
+        retry=RetryRules(
+            max_attempts=retry.attempts, share=retry.budget, floor=retry.floor, never=never
+        ),
+        queue=queue_options(settings),
+        sequences=SequenceRules(
+            limit=sequences.max_open,
+            affinity=Affinity(sequences.affinity.value),
+            bound=sequences.bound,
+        ),
     )
 
 

@@ -162,6 +162,8 @@ class Process:
         """The service is to end, and this process with it."""
         self._awaited: set[Peer] = set()
         """Processes that were told to stop, and end before this one."""
+        self._cut_at = 0.0
+        """Loop time at which the shutdown cuts requests; 0.0 before that begins."""
         self._successor = 0
         """Id of the process that has taken over."""
         self._runners: list[web.AppRunner] = []
@@ -230,8 +232,7 @@ class Process:
                 self._succession.close()
             doors.close()
             await product.aclose()
-            for runner in self._runners:
-                await runner.cleanup()
+            await self._close_own_servers()
         _log.info("stopped")
 
     # Start
@@ -359,6 +360,19 @@ class Process:
             if runner.server is not None:
                 servers[name] = runner.server
         return servers
+
+    async def _close_own_servers(self) -> None:
+        """Finish what the metrics port and the admin API have begun to answer, within what is left
+        of the time for requests, and not after a second signal. Who still sends its request then
+        is cut."""
+        closing = asyncio.gather(*(runner.cleanup() for runner in self._runners))
+        left_s = self._cut_at - asyncio.get_running_loop().time()
+        await self._until(closing.done, max(0.0, left_s))
+        closing.cancel()
+        try:
+            await closing
+        except asyncio.CancelledError:
+            _log.warning("requests of operators were cut")
 
     async def _begin(self, product: Product, doors: Doors) -> None:
         """Accept, unless told to stop; take over from the process before, if there is one.
@@ -494,6 +508,7 @@ class Process:
         """Answer what runs, close the other connections, and cut what is left after the limit."""
         product.http1.begin_drain()
         product.http2.begin_drain()
+        self._cut_at = asyncio.get_running_loop().time() + limit_s
         await self._until(lambda: product.idle, limit_s)
         if not product.idle:
             await self._cut(product)

@@ -20,7 +20,6 @@ from lb.admin.life import Act, LifeApi
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.queue import QueueApi
 from lb.balancing.policies import make_policy
-from lb.balancing.sequences import Affinity, SequenceTable
 from lb.control.directory import BackendDirectory
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
@@ -38,18 +37,20 @@ from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd
 from lb.net.file_thread import FileThread
+from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
+from lb.proxy.attempt_scan import AttemptScan
+from lb.proxy.attempt_timeout import AttemptTimeout
+from lb.proxy.dead_peers import DeadPeerDetector
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Exchange
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.hedging import Hedger
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
-from lb.proxy.patience import Patience
-from lb.proxy.reruns import Reruns
-from lb.proxy.steps import Steps
-from lb.proxy.unheard import Unheard
+from lb.proxy.monitor import Monitor
+from lb.proxy.parts import RelayParts
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
@@ -58,14 +59,14 @@ from lb.runtime.logs import Logs
 from lb.runtime.memory import Memory, find_memory
 from lb.runtime.options import (
     attempt_times,
+    dispatch_options,
     fan_out_options,
     hedge_rules,
     http1_options,
     http2_options,
-    run_once,
 )
 from lb.runtime.scaling import ScalingSignal, load_sample
-from lb.runtime.scheduling import plan_rules, queue_options, queue_status
+from lb.runtime.scheduling import plan_rules, queue_status
 from lb.runtime.security import Security, make_security
 from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
@@ -119,8 +120,9 @@ class Product:
     fan_out: BackendFanOut
     http1: Http1Relay
     http2: Http2Relay
-    patience: Patience
+    attempt_timeout: AttemptTimeout
     hedger: Hedger
+    monitor: Monitor
     timers: TimerWheel
     tasks: TaskOwner
     ledger: Ledger
@@ -169,6 +171,7 @@ class Product:
         await self.http1.aclose()
         await self.http2.aclose()
         await self.tasks.aclose()
+        self.monitor.close()
         self.timers.close()
 
 
@@ -193,10 +196,23 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     dispatcher.steps.keep_swept(timers, time.monotonic, scheduler.spoken_for, dispatcher.pool)
     askers = _askers(settings, security, dispatcher.identity)
     models, restorer, warm_up = _models(settings, directory, askers[1], rng)
-    http1, http2 = _relays(settings, (dispatcher, timers, ledger, tasks), meter, security)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
-    http1.fan_out = http2.fan_out = fan_out
     fan_out.news = models
+    loop = asyncio.get_running_loop()
+    parts = RelayParts(
+        loop=loop,
+        dispatcher=dispatcher,
+        timers=timers,
+        ledger=ledger,
+        tasks=tasks,
+        iteration=IterationBudget(loop),
+        crowd=Crowd(settings.limits.connections_per_client),
+        tls=security.clients,
+        fan_out=fan_out,
+    )
+    http1, http2 = _relays(settings, parts, meter)
+    attempt_timeout = AttemptTimeout(attempt_times(settings))
+    hedger = _hedger(settings, dispatcher, http1, http2)
     followers = (http1, http2), meter, fan_out, security
     discovery = make_discovery(directory, membership, followers, files)
     discovery.configure(settings)
@@ -215,8 +231,9 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         fan_out=fan_out,
         http1=http1,
         http2=http2,
-        patience=_patience(settings, timers, http1, http2),
-        hedger=_hedger(settings, dispatcher, http1, http2),
+        attempt_timeout=attempt_timeout,
+        hedger=hedger,
+        monitor=_monitor(dispatcher, http1, http2, (attempt_timeout, hedger)),
         timers=timers,
         tasks=tasks,
         ledger=ledger,
@@ -241,12 +258,16 @@ def _from_files(settings: Settings) -> tuple[Security, Access, FileThread]:
     return security, access, files
 
 
-def _patience(
-    settings: Settings, timers: TimerWheel, http1: Http1Relay, http2: Http2Relay
-) -> Patience:
-    patience = Patience(timers, time.monotonic, lambda: (*http1.under_way(), *http2.under_way()))
-    patience.use(attempt_times(settings))
-    return patience
+def _monitor(
+    dispatcher: Dispatcher,
+    http1: Http1Relay,
+    http2: Http2Relay,
+    attempt_checks: tuple[AttemptTimeout, Hedger],
+) -> Monitor:
+    attempts = AttemptScan(lambda: (*http1.under_way(), *http2.under_way()), attempt_checks)
+    dead_peers = DeadPeerDetector(lambda: (*http1.owing(), *http2.owing()))
+    checks = (attempts, dead_peers, http1.paused_clients)
+    return Monitor(asyncio.get_running_loop(), http1.iteration, dispatcher, checks)
 
 
 def _hedger(
@@ -257,7 +278,6 @@ def _hedger(
 
     hedger = Hedger(
         dispatcher,
-        lambda: (*http1.under_way(), *http2.under_way()),
         begin=lambda exchange: relay_of(exchange).hedge(exchange),
         cancel=lambda exchange: relay_of(exchange).cancel_hedge(exchange),
     )
@@ -334,31 +354,20 @@ def _rerun_counts(product: Product) -> RerunCounts:
 def _dispatcher(
     settings: Settings, directory: BackendDirectory, sink: RequestSink, ledger: Ledger, gate: Gate
 ) -> Dispatcher:
-    dispatcher = Dispatcher(
+    return Dispatcher(
         directory.ref,
         directory,
         sink,
         clock=time.monotonic,
         ledger=ledger,
-        max_attempts=settings.retry.attempts,
+        options=dispatch_options(settings),
         gate=gate,
+        identity=new_identity(os.urandom),
+        conduct=directory.passive,
+        misplaced=lambda backend, model, version: directory.misplaced(
+            backend, model, version, time.monotonic()
+        ),
     )
-    dispatcher.identity = new_identity(os.urandom)
-    dispatcher.reruns = Reruns(
-        directory.ref, time.monotonic, share=settings.retry.budget, floor=settings.retry.floor
-    )
-    dispatcher.reruns.never = run_once(settings)
-    affinity = Affinity(settings.sequences.affinity.value)
-    table = SequenceTable(
-        limit=settings.sequences.max_open, affinity=affinity, bound=settings.sequences.bound
-    )
-    dispatcher.steps = Steps(table)
-    dispatcher.queue.options = queue_options(settings)
-    dispatcher.conduct = directory.passive
-    dispatcher.misplaced = lambda backend, model, version: directory.misplaced(
-        backend, model, version, time.monotonic()
-    )
-    return dispatcher
 
 
 def _fan_out(
@@ -427,21 +436,9 @@ def _probes(
     return ProbeLoops(directory, rng, make_probe=make_probe)
 
 
-def _relays(
-    settings: Settings,
-    shared: tuple[Dispatcher, TimerWheel, Ledger, TaskOwner],
-    meter: Meter,
-    security: Security,
-) -> tuple[Http1Relay, Http2Relay]:
-    http1 = Http1Relay(
-        *shared, meter.traffic[AppProtocol.HTTP], http1_options(settings), security.clients
-    )
-    http2 = Http2Relay(
-        *shared, meter.traffic[AppProtocol.GRPC], http2_options(settings), security.clients
-    )
-    http1.crowd = http2.crowd = Crowd(settings.limits.connections_per_client)
-    http2.iteration = http1.iteration
-    Unheard(http1.timers, time.monotonic, lambda: (*http1.owing(), *http2.owing())).keep()
+def _relays(settings: Settings, parts: RelayParts, meter: Meter) -> tuple[Http1Relay, Http2Relay]:
+    http1 = Http1Relay(parts, meter.traffic[AppProtocol.HTTP], http1_options(settings))
+    http2 = Http2Relay(parts, meter.traffic[AppProtocol.GRPC], http2_options(settings))
     return http1, http2
 
 

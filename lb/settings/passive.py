@@ -63,7 +63,8 @@ class WarmUpSettings(Section):
 
 class SlowStartSettings(Section):
     """A backend that joins or comes back gets its share of the load little by little, as its first
-    inferences are slow. When all of them begin, each gets its share at once."""
+    inferences are slow. When all of them begin, each gets its share at once. Requests of scheduled
+    models prefer the others while these are idle, and do not wait for them while it is."""
 
     window: Duration = 10.0
     """How long that takes; 0 is not at all."""

@@ -15,7 +15,10 @@ HOPS: Final = b"cdn-loop"
 """Request field with the identities of the balancers that a request has passed."""
 READY_THROUGH: Final = b"triton-lb-ready-through"
 """Response field of an answer about readiness to a balancer: the identities of the balancers
-between that one and the servers, nearest first."""
+between that one and the servers, nearest first. Where it says that nobody is ready: the balancer
+that says so, alone."""
+NOT_RUN: Final = b"triton-lb-not-run"
+"""Response field of an error of ours to another balancer: the request did not run here, and why."""
 MAX_HOPS: Final = 8
 """Balancers that a request may pass. Chains on purpose have two or three."""
 

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr as mypyc_attr
+    from mypy_extensions import trait as trait
 else:
     T = TypeVar("T")
 
     def mypyc_attr(**_facts: object) -> Callable[[type[T]], type[T]]:
         """Leave a class as it is."""
         return lambda cls: cls
+
+    def trait(cls: type[T]) -> type[T]:
+        """Leave a class as it is. Compiled, it is an interface that others inherit beside a base:
+        calls through it take a table. Calls and attributes of a Protocol are looked up by name."""
+        return cls
 
 
 def specialise(owner: type, *names: str) -> None:

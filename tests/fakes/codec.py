@@ -71,6 +71,9 @@ class NotingCodec(Http2Codec):
         pipe.ended |= bool(end_stream)
         self.events.append(("data", pipe.owner, whole, bool(end_stream)))
 
+    def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
+        raise AssertionError("there is no room for runs")
+
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         self.events.append(("reset", pipe.owner, code))
         self._close(pipe.owner)

@@ -25,3 +25,22 @@ class Told:
 
     def abandoned(self, _backend: Backend, _model: bytes, _waited_s: float, _now: float) -> None:
         raise AssertionError("nobody leaves")
+
+
+class Reports:
+    """Notes each report: kind, backend, model, and the fault or the seconds to the millisecond."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, bytes, object]] = []
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, _now: float) -> None:
+        backend.reports_due -= 1
+        self.told.append(("answered", backend.name, model, round(took_s, 3)))
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, _took_s: float, _now: float
+    ) -> None:
+        self.told.append(("failed", backend.name, model, fault))
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, _now: float) -> None:
+        self.told.append(("abandoned", backend.name, model, round(waited_s, 3)))

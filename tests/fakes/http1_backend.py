@@ -175,7 +175,7 @@ async def scripted_backend(
     finally:
         server.close()
         await backend.stop()
-    assert backend.failures == []
+    assert backend.failures == [], backend.failures
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lb.kserve.inspect import inspect
 from lb.kserve.regions import GrpcRegionWatch, HttpRegionWatch
 
 
@@ -20,3 +21,8 @@ def steps_of(watch: HttpRegionWatch | GrpcRegionWatch, payload: bytes) -> tuple[
 def refuses(watch: HttpRegionWatch | GrpcRegionWatch, payload: bytes) -> bool:
     """Whether payload is refused."""
     return steps_of(watch, payload)[0] != ""
+
+
+def grpc_regions(message: bytes) -> tuple[bytes, ...]:
+    """The regions that a ModelInferRequest, or the first part of one, names."""
+    return inspect(message, with_regions=True).regions

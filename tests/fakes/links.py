@@ -95,7 +95,17 @@ class PaperRelay(Relay):
         ceiling: int = 2**24,
         gate: Gate | None = None,
         form: Form = USUAL,
+        has_own_queue: bool = False,
     ) -> None:
+        """
+        Args:
+            backends: how many there are.
+            options: values of the HTTP/2 side.
+            ceiling: bytes that may be held.
+            gate: who may do what.
+            form: of connections.
+            has_own_queue: queued requests wait on our loop instead of the running one.
+        """
         self.loop = FakeLoop()
         super().__init__(
             tuple(make_backend(f"b{number}") for number in range(backends)),
@@ -106,6 +116,7 @@ class PaperRelay(Relay):
             timers=self.loop.wheel(),
             retry_loop=self.loop,
             form=form,
+            queue_loop=self.loop if has_own_queue else None,
         )
         self.ref = self.pool
         # For unit tests of these classes.

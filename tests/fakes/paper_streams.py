@@ -68,8 +68,8 @@ class PaperStreams:
         self.client.sends(headers(1, request_fields(*more, path=STREAM)))
 
     @property
-    def call(self) -> Any:
-        """The call that runs, for unit tests of its class."""
+    def session(self) -> Any:
+        """What the call that runs has, for unit tests of its parts."""
         return self.client.facts.streams[1].owner
 
     def send(self, *requests: bytes, end: bool = False) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
 from lb.balancing.schedule import QueueScheduler
-from lb.balancing.sequences import Affinity, SequenceTable
+from lb.balancing.sequences import Affinity
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -30,6 +30,7 @@ from lb.domain.backend import (
     parse_address,
 )
 from lb.domain.errors import RequestRefused
+from lb.domain.fault import Fault
 from lb.domain.hedge import HedgeRules
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome
@@ -44,9 +45,15 @@ from lb.domain.pool import (
 )
 from lb.domain.schedule import LaneView, Scheduler, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
+from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
-from lb.proxy.dispatch import Dispatcher
+from lb.net.tls.client import ClientTlsBook
+from lb.proxy.attempt_scan import AttemptCheck, AttemptScan
+from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
+from lb.proxy.dead_peers import DeadPeerDetector
+from lb.proxy.dispatch import Dispatcher, DispatchOptions, NoConduct
 from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.fan_out.account import AnswerAccount
 from lb.proxy.fan_out.question import Question, Reply
@@ -56,14 +63,16 @@ from lb.proxy.http1.heads import HeadReader
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.client import ClientLink
-from lb.proxy.http2.relay import Http2Options, Http2Relay
+from lb.proxy.http2.options import Http2Options
+from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.http2.server import ServerLink
-from lb.proxy.patience import AttemptTimes, Patience
+from lb.proxy.monitor import Monitor
+from lb.proxy.parts import RelayParts
 from lb.proxy.queue import Queue, QueueOptions
 from lb.proxy.reruns import Reruns
+from lb.proxy.retry import Misplaced
 from lb.proxy.sniff import Sniffer
-from lb.proxy.steps import Steps
-from lb.proxy.unheard import Unheard
+from lb.proxy.steps import SequenceRules
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.record import RequestRecord, RequestSink
 from lb.wire.http1.limits import HeadLimits
@@ -268,7 +277,7 @@ class QueueView:
 
     def configure(self, **options: Any) -> None:
         """Go by these values of `QueueOptions`, and by the defaults of the others."""
-        self._dispatcher.queue.options = QueueOptions(**options)
+        self._dispatcher.queue.configure(QueueOptions(**options))
 
     def tickets(self) -> list[Ticket]:
         """The tickets of queued requests."""
@@ -297,14 +306,14 @@ class QueueView:
 class HedgeView:
     """The hedges of a relay."""
 
-    def __init__(self, hedger: Hedger, backend: Backend) -> None:
+    def __init__(self, hedger: Hedger, dispatcher: Dispatcher) -> None:
         self._hedger = hedger
-        self._backend = backend
+        self._dispatcher = dispatcher
 
     def learn(self, model: bytes, took_s: float, times: int) -> None:
         """Responses of a model have taken so long."""
         for _ in range(times):
-            self._hedger.answered(self._backend, model, took_s, 0.0)
+            self._dispatcher.blame.durations.add(model, took_s)
 
     def stop(self) -> None:
         """Send no hedges any more, and end those under way."""
@@ -428,6 +437,7 @@ class Relay:
         identity: bytes = b"",
         forgets: bool = False,
         sink: RequestSink | None = None,
+        queue_loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """
         Args:
@@ -444,6 +454,7 @@ class Relay:
             identity: ours in hop markers; empty: requests get none.
             forgets: finished requests are counted alone, and outcomes are not remembered.
             sink: is told of finished requests instead of us.
+            queue_loop: has the clock and the timers of queued requests instead of the running loop.
         """
         self.backends = backends
         self.pool = PoolRef(snapshot or snapshot_of(backends))
@@ -452,33 +463,68 @@ class Relay:
         self.ledger = Ledger(ceiling)
         self.timers = TimerWheel(asyncio.get_running_loop()) if timers is None else timers
         self.tasks = TaskOwner()
+        self._judges = _Judges()
+        self.misplaced: Misplaced = lambda backend, model, version: None
+        """Is told of a backend, a model and a version that it says it does not have ready."""
         dispatcher = Dispatcher(
             self.pool,
             _IgnoredOutcomes() if forgets else self.outcomes,
             sink or (self.finished.meter if forgets else self.finished),
             clock=clock,
             ledger=self.ledger,
-            max_attempts=3,
             gate=gate,
+            identity=identity,
+            conduct=self._judges,
+            misplaced=lambda backend, model, version: self.misplaced(backend, model, version),
+            reruns=None
+            if retry_loop is None
+            else Reruns(self.pool, retry_loop.time, schedule=retry_loop.call_later, rng=Random(1)),
+            queue=None
+            if queue_loop is None
+            else Queue(
+                QueueScheduler(),
+                self.pool,
+                queue_loop.time,
+                self.ledger,
+                later=queue_loop.call_later,
+            ),
         )
-        dispatcher.identity = identity
-        if retry_loop is not None:
-            dispatcher.reruns = Reruns(
-                self.pool, retry_loop.time, schedule=retry_loop.call_later, rng=Random(1)
-            )
-        shared = (dispatcher, self.timers, self.ledger, self.tasks)
+        loop = asyncio.get_running_loop()
+        shared = RelayParts(
+            loop=loop,
+            dispatcher=dispatcher,
+            timers=self.timers,
+            ledger=self.ledger,
+            tasks=self.tasks,
+            iteration=IterationBudget(loop),
+            crowd=Crowd(),
+            tls=ClientTlsBook(),
+        )
         traffic = self.finished.meter.traffic
         self.parts = Parts(
             dispatcher,
-            Http1Relay(*shared, traffic[AppProtocol.HTTP], _http1_options(http1)),
-            Http2Relay(*shared, traffic[AppProtocol.GRPC], _http2_options(http2)),
+            Http1Relay(shared, traffic[AppProtocol.HTTP], _http1_options(http1)),
+            Http2Relay(shared, traffic[AppProtocol.GRPC], _http2_options(http2)),
         )
         self.form = form
         self.flush = self.parts.http2.flush
         """Writes what HTTP/2 connections have collected, as at the end of a loop iteration. Not a
         method, since benchmarks count calls."""
         self.queue = QueueView(dispatcher)
-        self._patience: Patience | None = None
+        self._attempt_timeout = AttemptTimeout(AttemptTimes())
+        self._attempt_checks: list[AttemptCheck] = [self._attempt_timeout]
+        self._watches_peers = False
+        http1 = self.parts.http1
+        self.monitor = Monitor(
+            retry_loop or asyncio.get_running_loop(),
+            http1.iteration,
+            dispatcher,
+            (
+                AttemptScan(self._under_way, self._attempt_checks),
+                DeadPeerDetector(self._owing),
+                http1.paused_clients,
+            ),
+        )
 
     # Connections without sockets
 
@@ -523,14 +569,6 @@ class Relay:
     def stand_still(self, loop: asyncio.AbstractEventLoop) -> None:
         """Use another event loop from now on: for benchmarks, one that does nothing."""
         self.parts.http1.loop = self.parts.http2.loop = loop
-
-    def queue_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have queued requests wait on another event loop. Before the first request."""
-        dispatcher = self.parts.dispatcher
-        dispatcher.queue = Queue(
-            QueueScheduler(), self.pool, loop.time, self.ledger, dispatcher.placement,
-            later=loop.call_later,
-        )  # fmt: skip
 
     def read_on(self, link: Any) -> None:
         """Go on with a long read on an HTTP/2 connection, as in the next loop iteration."""
@@ -584,8 +622,11 @@ class Relay:
 
     @property
     def upstream_transports(self) -> list[asyncio.Transport]:
-        """The transports of HTTP/1.1 connections to backends."""
-        return [each.transport for each in self.parts.http1.upstreams.open if each.transport]
+        """The transports of connections to backends."""
+        pools = self.parts.http2.pools.values()
+        links = [link for pool in pools for link in pool.all_links()]
+        both = (*self.parts.http1.upstreams.open, *links)
+        return [each.transport for each in both if each.transport]
 
     @property
     def clients(self) -> list[ClientView]:
@@ -627,7 +668,7 @@ class Relay:
     @property
     def unread_clients(self) -> int:
         """HTTP/1.1 clients that nothing is read from while their requests are queued."""
-        return len(self.parts.http1.unread)
+        return len(self.parts.http1.paused_clients)
 
     @property
     def pumps(self) -> int:
@@ -701,25 +742,34 @@ class Relay:
     @property
     def max_attempts(self) -> int:
         """At backends, for one request."""
-        return self.parts.dispatcher.max_attempts
+        return self.parts.dispatcher.retry.rules.max_attempts
 
     @max_attempts.setter
     def max_attempts(self, count: int) -> None:
-        self.parts.dispatcher.max_attempts = count
+        self._retry(max_attempts=count)
+
+    def run_once(self, *models: bytes) -> None:
+        """Requests for these models must not run twice."""
+        self._retry(never=frozenset(models))
+
+    def _retry(self, **rules: Any) -> None:
+        retry = self.parts.dispatcher.retry
+        retry.configure(replace(retry.rules, **rules))
 
     @property
     def judge(self) -> ConductSink:
         """Who is told how requests fare, as passive health is in the product."""
-        return self.parts.dispatcher.conduct
+        return self._judges.judge
 
     @judge.setter
     def judge(self, judge: ConductSink) -> None:
-        self.parts.dispatcher.conduct = judge
+        self._judges.judge = judge
 
     def record_fan_out(self, **reply: Any) -> RecordedFanOut:
         """Answer requests that concern all backends with `reply`, without asking any."""
         recorded = RecordedFanOut(Reply(**reply))
-        self.parts.http1.fan_out = self.parts.http2.fan_out = recorded
+        for relay in (self.parts.http1, self.parts.http2):
+            relay.parts = replace(relay.parts, fan_out=recorded)
         return recorded
 
     def limit_age(self, limit_s: float) -> None:
@@ -734,9 +784,13 @@ class Relay:
 
     def limit_attempts(self, common_s: float = 0.0) -> None:
         """Give an attempt up that has no response after so long; 0: none."""
-        if self._patience is None:
-            self._patience = Patience(self.timers, self.parts.dispatcher.clock, self._under_way)
-        self._patience.use(AttemptTimes(common=common_s))
+        self._attempt_timeout.times = AttemptTimes(common=common_s)
+        self.monitor.wake()
+
+    def check_attempts(self, check: AttemptCheck) -> None:
+        """Have all attempts checked by one more."""
+        self._attempt_checks.append(check)
+        self.monitor.wake()
 
     def hedge(self, rules: HedgeRules) -> HedgeView:
         """Send hedges from now on."""
@@ -747,15 +801,19 @@ class Relay:
         def cancel(exchange: Any) -> None:
             self._side(exchange.protocol).cancel_hedge(exchange)
 
-        hedger = Hedger(self.parts.dispatcher, self._under_way, begin, cancel)
+        hedger = Hedger(self.parts.dispatcher, begin, cancel)
         hedger.use(rules)
-        return HedgeView(hedger, self.backends[0])
+        self.check_attempts(hedger)
+        return HedgeView(hedger, self.parts.dispatcher)
 
     def watch_unheard(self) -> None:
         """Give connections to backends up over which nothing arrives any more."""
-        http1, http2 = self.parts.http1, self.parts.http2
-        clock = self.parts.dispatcher.clock
-        Unheard(self.timers, clock, lambda: (*http1.owing(), *http2.owing())).keep()
+        self._watches_peers = True
+        self.monitor.wake()
+
+    def _owing(self) -> list[Any]:
+        sides = (self.parts.http1, self.parts.http2) if self._watches_peers else ()
+        return [connection for side in sides for connection in side.owing()]
 
     def _under_way(self) -> list[Any]:
         return [*self.parts.http1.under_way(), *self.parts.http2.under_way()]
@@ -764,6 +822,7 @@ class Relay:
         """Close all connections, requests under way included."""
         await self.parts.http1.aclose()
         await self.parts.http2.aclose()
+        self.monitor.close()
 
 
 class Placed:
@@ -783,9 +842,13 @@ class Desk:
     ) -> None:
         self._clock = clock
         self._dispatcher = Dispatcher(
-            pool, outcomes, Finished(), clock=clock, ledger=Ledger(2**20), max_attempts=3
+            pool,
+            outcomes,
+            Finished(),
+            clock=clock,
+            ledger=Ledger(2**20),
+            options=DispatchOptions(sequences=SequenceRules(limit=max_sequences)),
         )
-        self._dispatcher.steps = Steps(SequenceTable(limit=max_sequences))
 
     @property
     def open_requests(self) -> int:
@@ -795,11 +858,11 @@ class Desk:
     def begin(self, protocol: AppProtocol) -> Placed | None:
         """Begin an inference; None: it was refused."""
         exchange = self._exchange(protocol)
-        self._dispatcher.begin(exchange)
+        self._dispatcher.accounts.begin(exchange)
         try:
-            attempt = self._dispatcher.place(exchange, Attempt)
+            attempt = self._dispatcher.placer.place(exchange, Attempt)
         except RequestRefused:
-            self._dispatcher.finish(exchange)
+            self._dispatcher.accounts.finish(exchange)
             return None
         assert attempt is not None, "nothing is queued"
         return Placed(attempt)
@@ -807,13 +870,13 @@ class Desk:
     def answer(self, placed: Placed) -> None:
         """The backend has answered well."""
         now = self._clock()
-        self._dispatcher.attempt_ended(placed.attempt, Outcome.ANSWERED, 200, now)
-        self._dispatcher.finish(placed.exchange, None, now)
+        self._dispatcher.accounts.attempt_ended(placed.attempt, Outcome.ANSWERED, 200, now)
+        self._dispatcher.accounts.finish(placed.exchange, None, now)
 
     def lose(self, placed: Placed) -> None:
         """The connection to the backend was lost."""
-        self._dispatcher.attempt_ended(placed.attempt, Outcome.LOST)
-        self._dispatcher.finish(placed.exchange)
+        self._dispatcher.accounts.attempt_ended(placed.attempt, Outcome.LOST)
+        self._dispatcher.accounts.finish(placed.exchange)
 
     def step(self, sequence: SequenceStep) -> Backend | None:
         """Place a step of a sequence, which is answered at once; None: it was refused."""
@@ -821,11 +884,11 @@ class Desk:
         exchange.particulars = Particulars()
         exchange.particulars.step = sequence
         try:
-            attempt = self._dispatcher.place(exchange, Attempt)
+            attempt = self._dispatcher.placer.place(exchange, Attempt)
         except RequestRefused:
             return None
         assert attempt is not None, "steps are not queued"
-        self._dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0, self._clock())
+        self._dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 0, self._clock())
         return attempt.backend
 
     def home_of(self, key: SequenceKey) -> Backend | None:
@@ -889,6 +952,27 @@ class RunningRelay(Relay):
         raise AssertionError(left)
 
 
+class _Judges:
+    """Tells how requests fare to whom a test names."""
+
+    def __init__(self) -> None:
+        self.judge: ConductSink = NoConduct()
+
+    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        self.judge.answered(backend, model, took_s, now)
+
+    def failed(
+        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
+    ) -> None:
+        """See `ConductSink`."""
+        self.judge.failed(backend, model, fault, took_s, now)
+
+    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
+        """See `ConductSink`."""
+        self.judge.abandoned(backend, model, waited_s, now)
+
+
 class _IgnoredOutcomes:
     def report(self, backend: Backend, protocol: AppProtocol, outcome: Outcome, now: float) -> None:
         """There is no control plane."""
@@ -908,14 +992,14 @@ def relay_configuration(product: Product) -> dict[str, Any]:
         "http2": product.http2.options,
         "fan_out": product.fan_out.options,
         "kinds": (product.http1.kinds, product.http2.kinds),
-        "crowd": (product.http1.crowd.limit, product.http2.crowd.limit),
-        "attempts": dispatcher.max_attempts,
+        "crowd": (product.http1.parts.crowd.limit, product.http2.parts.crowd.limit),
+        "attempts": dispatcher.retry.rules.max_attempts,
         "sequences": (table.limit, table.affinity, table.bound),
         "gates": dispatcher.gate is product.access.gate,
-        "sink": type(dispatcher.requests).__name__,
+        "sink": type(dispatcher.accounts.requests).__name__,
         "budget": (reruns.budget.share, reruns.budget.floor),
-        "never": reruns.never,
-        "patience": product.patience.times,
+        "never": dispatcher.retry.rules.never,
+        "attempt timeout": product.attempt_timeout.times,
         "hedging": product.hedger.rules,
         "queue": dispatcher.queue.options,
     }

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -295,21 +296,20 @@ async def test_slow_readers_hold_back_their_backend(serving: Serving) -> None:
             await peer.send(piece)
 
     backend.script = script
-    socks = [_small_buffers(relay.port) for _ in range(connections)]
     loop = asyncio.get_running_loop()
-    for sock in socks:
-        await loop.sock_sendall(sock, _GET)
-    await eventually(lambda: len(backend.requests) == connections, 30)
-    await _bytes_in_flight(relay)
-    waiting = [client.transport.get_write_buffer_size() for client in relay.clients]
-    assert len([size for size in waiting if size]) == connections
-    # High-water mark and one read.
-    most = 65536 + 262_144
-    assert max(waiting) <= most
-    # Those whose answers are pumped leave what they do not take in the kernel's sockets.
-    assert (connections - MOST) * 65536 < relay.ledger.held <= connections * most
-    for sock in socks:
-        sock.close()
+    with ExitStack() as stack:
+        socks = [stack.enter_context(_small_buffers(relay.port)) for _ in range(connections)]
+        for sock in socks:
+            await loop.sock_sendall(sock, _GET)
+        await eventually(lambda: len(backend.requests) == connections, 60)
+        await _bytes_in_flight(relay)
+        waiting = [client.transport.get_write_buffer_size() for client in relay.clients]
+        assert len([size for size in waiting if size]) == connections
+        # High-water mark and one read.
+        most = 65536 + 262_144
+        assert max(waiting) <= most
+        # Those whose answers are pumped leave what they do not take in the kernel's sockets.
+        assert (connections - MOST) * 65536 < relay.ledger.held <= connections * most
     await until_clean(relay)
     assert relay.ledger.held == 0
 

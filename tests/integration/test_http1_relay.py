@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from ipaddress import ip_network
 
 import pytest
@@ -532,3 +534,27 @@ async def test_our_hop_marker_comes_last_and_the_body_whole(setup: Setup, size: 
     await client.send(_post(body, b"CDN-Loop: " + own + b"\r\n"))
     assert (await client.answer()).status == 508
     assert len(backend.requests) == 2
+
+
+@pytest.mark.parametrize("may_have_run", [False, True])
+async def test_a_balancer_is_told_that_a_request_did_not_run_if_no_backend_had_it(
+    may_have_run: bool,
+) -> None:
+    async def take_and_close(peer: Peer) -> None:
+        await peer.request()
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        refusing = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with scripted_backend(take_and_close) as losing, AsyncExitStack() as stack:
+            targets = [losing.target, refusing] if may_have_run else [refusing]
+            relay = await stack.enter_async_context(running_http1_relay(*targets))
+            relay.use_identity(b"triton-lb-fedcba9876543210")
+            client = await stack.enter_async_context(raw_client(relay.port))
+            for _ in range(4):  # whichever is the first
+                await client.send(_post(b"{}", b"CDN-Loop: triton-lb-0123456789abcdef\r\n"))
+                answer = await client.answer("POST")
+                assert answer.status in (502, 503)
+                why = answer.fields.get(b"triton-lb-not-run")
+                assert why == (None if may_have_run else b"connect_refused")
+            await until_clean(relay)

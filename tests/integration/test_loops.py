@@ -403,6 +403,102 @@ def test_a_chain_on_purpose_passes_everything(scene: Scene) -> None:
         assert each.loops("http") == each.loops("grpc") == 0
 
 
+def stream(balancer: Balancer, *requests: pb.ModelInferRequest) -> list[str]:
+    """The errors of the answers on a `ModelStreamInfer`; empty for a good one."""
+    with grpc.insecure_channel(f"127.0.0.1:{balancer.grpc}") as channel:
+        method = messages.MODEL_STREAM_INFER
+        call = channel.stream_stream(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        return [answer.error_message for answer in call(iter(requests), timeout=TIMEOUT_S)]
+
+
+@pytest.fixture
+def fork(scene: Scene) -> tuple[Balancer, Balancer, Triton]:
+    """A balancer before two chains, one of them with two balancers: the outermost balancer, the
+    innermost one of the longer chain, and the server there. Only requests tell anybody that a
+    server is gone."""
+    tritons = [scene.triton("t1"), scene.triton("t2")]
+    inner, middle, other, edge = (
+        scene.balancer(name) for name in ("inner", "middle", "other", "edge")
+    )
+    seldom = {"interval": "60s"}
+    chain = (
+        (inner, tritons[0].entry), (middle, inner.entry), (other, tritons[1].entry),
+        (edge, middle.entry, other.entry),
+    )  # fmt: skip
+    for balancer, *backends in chain:  # a probe that is too early is not made again
+        balancer.start(*backends, health=seldom)
+        balancer.until_serving()
+        balancer.until_ready(True)
+    return edge, inner, tritons[0]
+
+
+def test_what_a_balancer_could_not_serve_goes_to_another_one(
+    fork: tuple[Balancer, Balancer, Triton],
+) -> None:
+    edge, inner, triton = fork
+    triton.close()
+    with ThreadPoolExecutor(20) as pool:  # so many at once that some go there
+        answers = [pool.submit(edge.ask, INFER_PATH, INFER) for _ in range(20)]
+    assert [answer.result()[0] for answer in answers] == [200] * 20
+    assert inner.requests() > 0
+    for _ in range(10):
+        status, fields, body = edge.ask(INFER_PATH, INFER)
+        assert status == 200, body
+        assert not any(name.lower().startswith("triton-lb") for name in fields)
+        code, detail, _ = edge.call(messages.MODEL_INFER, infer_request())
+        assert code is grpc.StatusCode.OK, detail
+        assert stream(edge, infer_request()) == [""]
+        assert edge.ask("/v2/models/simple/config")[0] == 200
+
+
+def test_only_balancers_are_told_that_a_request_did_not_run(scene: Scene) -> None:
+    triton, only = scene.triton("t"), scene.balancer("only")
+    only.start(triton.entry)
+    only.until_serving()
+    only.until_ready(True)
+    triton.close()
+    only.until_ready(False)
+    another = "triton-lb-" + "0" * 16
+    for told, name in (({}, ""), ({"CDN_Loop": another}, "no_backend")):
+        status, fields, _ = only.ask(INFER_PATH, INFER, **told)
+        assert status == 503
+        assert fields.get("triton-lb-not-run", "") == name
+        ready = only.ask("/v2/health/ready", **told)
+        assert ready[0] == 400
+        assert ("triton-lb-ready-through" in ready[1]) is bool(told)
+    with grpc.insecure_channel(f"127.0.0.1:{only.grpc}") as channel:
+        method = messages.MODEL_INFER
+        unary = channel.unary_unary(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        for metadata, why in (((), None), ((("cdn-loop", another),), "no_backend")):
+            with pytest.raises(grpc.RpcError) as raised:
+                unary(infer_request(), timeout=TIMEOUT_S, metadata=metadata)
+            error: Any = raised.value
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            found = {**dict(error.initial_metadata()), **dict(error.trailing_metadata())}
+            assert found.get("triton-lb-not-run") == why
+
+
+def test_a_balancer_without_a_server_is_not_ready_whatever_it_once_had(scene: Scene) -> None:
+    triton, inner, edge = scene.triton("t"), scene.balancer("inner"), scene.balancer("edge")
+    inner.start(triton.entry)
+    inner.until_serving()
+    # What the inner one listed while it had a server is held for much longer than this test takes.
+    edge.start(inner.entry, model_table={"refresh": "10m"})
+    edge.until_serving()
+    edge.until_ready(True)
+    assert edge.ask(INFER_PATH, INFER)[0] == 200
+    triton.close()
+    edge.until_ready(False)
+    assert [each["state"] for each in edge.backends()] == ["unready"]
+    triton.start()
+    edge.until_ready(True)
+    assert edge.ask(INFER_PATH, INFER)[0] == 200
+
+
 class Forwarder:
     """Passes connections on to a port: what a service address does."""
 

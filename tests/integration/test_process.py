@@ -193,6 +193,49 @@ def test_second_signal_cuts(serving: Serving) -> None:
     client.close()
 
 
+def half_a_request(address: str) -> socket.socket:
+    """Begin to send a request to the admin API, and leave its body out."""
+    host, _, port = address.rpartition(":")
+    client = socket.create_connection((host, int(port)), timeout=20)
+    head = (
+        "POST /api/v1/backends HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n"
+    )
+    client.sendall(head.encode())
+    assert client.recv(100).startswith(b"HTTP/1.1 100 ")  # it waits for the body now
+    return client
+
+
+def test_half_a_request_to_the_admin_api_does_not_outlast_the_drain(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config["shutdown"] = {"drain": "500ms"}
+    running = Serving(tmp_path, config)
+    try:
+        with half_a_request(running.until_serving()["admin"]):
+            running.process.signal(signal.SIGTERM)
+            assert running.process.wait(20) == 0  # aiohttp itself would wait for a minute
+    finally:
+        running.process.close()
+    assert "Traceback" not in running.log
+
+
+def test_second_signal_cuts_half_a_request_to_the_admin_api(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    config["shutdown"] = {"drain": "5m"}
+    running = Serving(tmp_path, config)
+    try:
+        with half_a_request(running.until_serving()["admin"]):
+            running.process.signal(signal.SIGTERM)
+            wait_until(lambda: " stopping " in running.log, timeout_s=10, what="the shutdown")
+            running.process.signal(signal.SIGTERM)
+            assert running.process.wait(20) == 0
+    finally:
+        running.process.close()
+    assert "Traceback" not in running.log
+
+
 def test_what_still_waits_at_the_end_is_told_so(tmp_path: Path, config: dict[str, Any]) -> None:
     config["models"] = {"sleeper": {"concurrency": 1}}
     running = Serving(tmp_path, config)

@@ -6,17 +6,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import grpc.aio
 import pytest
 from aiohttp import web
 
+from lb.domain.backend import AppProtocol
 from lb.domain.hedge import HedgeRules
 from lb.domain.outcome import Outcome
 from tests.fakes.gated import Side, grpc_side, http_side, until
-from tests.fakes.http1_backend import eventually
-from tests.fakes.relay import HedgeView, RunningRelay, running_http1_relay, running_relay
+from tests.fakes.http1_backend import Peer, eventually, raw_client, reply, scripted_backend
+from tests.fakes.relay import (
+    HedgeView,
+    RunningRelay,
+    running_http1_relay,
+    running_relay,
+    snapshot_of,
+)
 
 _LIMIT_S = 20.0
 _METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -171,6 +179,150 @@ async def test_the_first_of_two_grpc_answers_counts_and_the_other_is_cancelled()
         await relay.until_clean()
 
 
+async def test_a_hedge_goes_on_alone_when_the_first_server_stops() -> None:
+    backends = [Slow(), Slow()]
+    async with asyncio.timeout(_LIMIT_S), grpc_servers(*backends) as (relay, servers):
+        hedges = hedges_of(relay)
+        for backend in backends:
+            backend.gate.clear()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
+            asked = asyncio.ensure_future(channel.unary_unary(_METHOD)(_MESSAGE))
+            await until(lambda: all(each.seen for each in backends), "both have it")
+            await servers[0].stop(0)
+            await until(lambda: not relay.backends[0].in_flight, "the first is over")
+            backends[1].gate.set()
+            assert await asked == _MESSAGE
+        assert [backend.seen for backend in backends] == [1, 1]
+        assert [record.attempts for record in relay.finished.records] == [2]
+        hedges.stop()
+        await relay.until_clean()
+
+
+SIDES = {"grpc": grpc_side, "http": http_side}
+
+
+@pytest.fixture(params=SIDES)
+async def hedged(request: pytest.FixtureRequest) -> AsyncIterator[Side]:
+    """A request x that the first two of three backends have, and a hedger."""
+    async with asyncio.timeout(_LIMIT_S), SIDES[request.param](3) as side:
+        hedges = hedges_of(side.relay)
+        side.ask("x")
+        await until(lambda: side.seen == ["x", "x"], "two have it")
+        assert not side.gates[2].seen
+        yield side
+        hedges.stop()
+
+
+def take_out(side: Side, *, is_hung: bool) -> None:
+    """The first backend is down."""
+    backends = side.relay.backends
+    backends[0].port(side.protocol).is_hung = is_hung
+    rest = snapshot_of(backends[1:])
+    side.relay.pool.publish(replace(rest, backends=tuple(backends)))
+
+
+async def until_first_is_over(side: Side) -> None:
+    await until(lambda: not side.relay.backends[0].in_flight, "the first is over")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.STALLED])
+async def test_a_hedge_goes_on_alone_when_the_first_backend_is_late_or_silent(
+    hedged: Side, outcome: Outcome
+) -> None:
+    if outcome is Outcome.LATE:
+        hedged.relay.limit_attempts(0.05)
+    else:
+        take_out(hedged, is_hung=True)
+    await until_first_is_over(hedged)
+    hedged.relay.limit_attempts()
+    hedged.gates[1].release()
+    assert (await hedged.tasks[0]).code == hedged.ok
+    assert hedged.seen == ["x", "x"], "there was no third attempt"
+    assert hedged.relay.outcomes.seen == [("b0", outcome)]
+    assert [record.attempts for record in hedged.records] == [2]
+
+
+async def test_a_backend_that_dies_of_a_request_which_its_hedge_took_over_counts_as_lost(
+    hedged: Side,
+) -> None:
+    hedged.relay.limit_attempts(0.05)
+    await until_first_is_over(hedged)
+    hedged.relay.limit_attempts()
+    take_out(hedged, is_hung=False)
+    second = hedged.relay.backends[1].port(hedged.protocol).address
+    for transport in hedged.relay.upstream_transports:
+        if transport.get_extra_info("peername")[:2] == (second.host, second.port):
+            transport.abort()
+    assert (await hedged.tasks[0]).code not in (hedged.ok, hedged.late)
+    assert hedged.seen == ["x", "x"], "it may have killed two"
+
+
+async def test_a_hedge_does_not_go_on_with_an_answer_that_the_first_backend_broke_off() -> None:
+    has_it = [asyncio.Event(), asyncio.Event()]
+
+    async def break_off(peer: Peer) -> None:
+        await peer.request()
+        has_it[0].set()
+        await has_it[1].wait()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf")
+        # The script ends, and closes the connection at once.
+
+    async def hold(peer: Peer) -> None:
+        await peer.request()
+        has_it[1].set()
+        await peer.closed()
+
+    async with (
+        asyncio.timeout(_LIMIT_S),
+        scripted_backend(break_off) as first,
+        scripted_backend(hold) as second,
+        running_http1_relay(str(first.target), str(second.target)) as relay,
+        raw_client(relay.port) as client,
+    ):
+        hedges = hedges_of(relay)
+        head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+        await client.send(head + b"x")
+        answer = await client.answer("POST")
+        assert (answer.status, answer.body, answer.complete) == (200, b"half", False)
+        assert hedges.count == 1
+        hedges.stop()
+
+
+async def test_a_hedge_that_was_answered_before_it_was_sent_does_not_go_on() -> None:
+    may_close = asyncio.Event()
+
+    async def close_later(peer: Peer) -> None:
+        await peer.request()
+        await may_close.wait()
+
+    async def answer_early(peer: Peer) -> None:
+        await peer.head()
+        if peer.backend.connections == 1:
+            await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf")
+            await asyncio.Event().wait()  # and reads nothing
+        await peer.body(peer.backend.requests[-1])
+        await peer.send(reply())
+
+    async with (
+        asyncio.timeout(_LIMIT_S),
+        scripted_backend(close_later) as first,
+        scripted_backend(answer_early) as second,
+        running_http1_relay(str(first.target), str(second.target)) as relay,
+        raw_client(relay.port) as client,
+    ):
+        hedges = hedges_of(relay)
+        size = 7 << 20
+        head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size
+        await client.send(head + bytes(size))
+        port = relay.backends[1].port(AppProtocol.HTTP)
+        await until(lambda: port.bytes_received > 0, "it was answered")
+        may_close.set()
+        answer = await client.answer("POST")
+        assert (answer.status, answer.body) == (200, b"ok")
+        assert hedges.count == 1
+        hedges.stop()
+
+
 async def test_no_call_fails_because_a_grpc_server_stops() -> None:
     async with asyncio.timeout(_LIMIT_S), grpc_servers() as (relay, servers):
         answers = 0
@@ -192,9 +344,6 @@ async def test_no_call_fails_because_a_grpc_server_stops() -> None:
             stopped = True
             await asyncio.gather(*asking)
         assert {record.grpc_status for record in relay.finished.records} == {0}
-
-
-SIDES = {"grpc": grpc_side, "http": http_side}
 
 
 @pytest.fixture(params=SIDES)

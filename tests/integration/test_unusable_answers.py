@@ -207,17 +207,57 @@ def says(answer: bytes) -> Callable[[Http1Peer], Awaitable[None]]:
     return script
 
 
-@pytest.mark.parametrize("name", EMPTY)
+_OPEN_ENDED = b"HTTP/1.1 200 OK\r\n\r\n"
+_IN_CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Parts:
+    """Answers every request with parts that the relay reads one by one, and then closes."""
+
+    def __init__(self, *parts: bytes, resets: bool = False) -> None:
+        self.parts = parts
+        self.resets = resets
+        self.relay: RunningRelay | None = None
+        """Has this backend as its first one."""
+
+    async def __call__(self, peer: Http1Peer) -> None:
+        await peer.request()
+        for part in self.parts:
+            before = self._read_at()
+            await peer.send(part)
+            await eventually(lambda before=before: self._read_at() > before)  # type: ignore[misc]
+        if self.resets:
+            await peer.reset()
+
+    def _read_at(self) -> float:
+        assert self.relay is not None
+        port = self.relay.backends[0].ports[0]
+        assert port is not None
+        return port.last_byte_at
+
+
+EMPTY_SCRIPTS = {
+    **{name: says(answer) for name, answer in EMPTY.items()},
+    "the end of an HTTP/1.0 connection": Parts(b"HTTP/1.0 200 OK\r\n\r\n"),
+    "the end of an HTTP/1.1 connection": Parts(_OPEN_ENDED),
+    "no chunk, later": Parts(_IN_CHUNKS, b"0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_SCRIPTS)
 @pytest.mark.parametrize("has_other", [True, False])
 async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other: bool) -> None:
     async with AsyncExitStack() as stack:
-        backends = [await stack.enter_async_context(scripted_backend(says(EMPTY[name])))]
+        script = EMPTY_SCRIPTS[name]
+        backends = [await stack.enter_async_context(scripted_backend(script))]
         if has_other:
             fine = scripted_backend(says(reply(b"{}")))
             backends.append(await stack.enter_async_context(fine))
         targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_http1_relay(*targets))
         relay.judge = told = Told()
+        if isinstance(script, Parts):
+            script.relay = relay
         async with raw_client(relay.port) as client:
             for _ in range(4):
                 await client.send(_INFER)
@@ -225,4 +265,39 @@ async def test_an_inference_over_http1_needs_a_body_as_well(name: str, has_other
                 assert answer.status == (200 if has_other else 502)
                 assert answer.body == b"{}" if has_other else b"without a body" in answer.body
         assert told.failures["b0"] > 0
+        await eventually(relay.is_clean)
+
+
+IN_PARTS = {
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\n\r\n", b'{"a"', b": 1}"),
+    "HTTP/1.1": (_OPEN_ENDED, b'{"a"', b": 1}"),
+    "chunks": (_IN_CHUNKS, b'4\r\n{"a"\r\n', b"4\r\n: 1}\r\n", b"0\r\n\r\n"),
+    "a chunk in parts": (_IN_CHUNKS, b"8\r\n", b'{"a": ', b"1}\r\n0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+async def test_a_body_that_comes_after_its_head_is_relayed_whole(name: str) -> None:
+    script = Parts(*IN_PARTS[name])
+    async with scripted_backend(script) as backend, running_http1_relay(backend.target) as relay:
+        script.relay = relay
+        async with raw_client(relay.port) as client:
+            await client.send(_INFER)
+            answer = await client.answer("POST")
+            assert (answer.status, answer.body) == (200, b'{"a": 1}')
+        await eventually(relay.is_clean)
+
+
+async def test_a_connection_that_is_lost_after_a_head_alone_has_not_answered() -> None:
+    script = Parts(_IN_CHUNKS, resets=True)
+    async with (
+        scripted_backend(script) as bad,
+        scripted_backend(says(reply(b"{}"))) as fine,
+        running_http1_relay(bad.target, fine.target) as relay,
+    ):
+        script.relay = relay
+        async with raw_client(relay.port) as client:
+            for _ in range(4):
+                await client.send(_INFER)
+                assert (await client.answer("POST")).body == b"{}"
         await eventually(relay.is_clean)

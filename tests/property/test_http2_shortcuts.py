@@ -160,7 +160,11 @@ class Traffic:
         options: Options,
         limit: LaneLimit | None = None,
     ) -> None:
-        self.paper = PaperRelay(options=options, form=WITHOUT_SHORT_WAYS if plain else USUAL)
+        self.paper = PaperRelay(
+            options=options,
+            form=WITHOUT_SHORT_WAYS if plain else USUAL,
+            has_own_queue=limit is not None,
+        )
         if limit is not None:
             self._schedule(limit)
         self.client = self.paper.client(greetings[0])
@@ -172,7 +176,6 @@ class Traffic:
         paper = self.paper
         route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
         paper.pool.publish(replace(paper.pool.current, routes={b"m": route}))
-        paper.queue_on(paper.loop)
 
     def step(self, step: tuple[Any, ...]) -> None:
         kind = step[0]

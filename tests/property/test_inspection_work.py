@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lb.kserve.inspect import MAX_FIELDS, MAX_TENSOR_FIELDS, inspect
 from lb.kserve.json_parameters import MAX_TOKENS, ParametersScan
-from lb.kserve.regions import MAX_ROUTING_FIELDS, GrpcRegionWatch, grpc_regions, http_regions
-from lb.kserve.sequence import MAX_FIELDS, Incomplete, grpc_asked
-from lb.kserve.work import grpc_work, json_work
+from lb.kserve.regions import GrpcRegionWatch, http_regions
+from lb.kserve.work import json_work
 from lb.wire.grpc.message import frame_message
 from tests.fakes.work import counted, instructions
 
@@ -86,16 +86,10 @@ FIELDS = [
 MESSAGES = st.lists(st.tuples(st.sampled_from(FIELDS), st.integers(1, 6000)), max_size=4).map(
     lambda units: b"".join(unit * count for unit, count in units)
 )
+_NAME_FIELDS = 16
+"""Of a message of which only names are of interest."""
 _PER_FIELD = 250
 """Instructions for a field, of which each level of nesting has its own."""
-
-
-def try_asked(message: bytes) -> None:
-    """As `grpc_asked`, whether it can tell or not."""
-    try:
-        grpc_asked(message)
-    except Incomplete:
-        pass
 
 
 @settings(max_examples=40, deadline=None)
@@ -105,9 +99,13 @@ def test_no_message_has_more_fields_looked_at_than_its_budget(message: bytes) ->
         size = len(message)
         length = bytes((size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14))
         whole = tag + length + message if tag else message
-        assert instructions(partial(try_asked, whole)) <= _PER_FIELD * MAX_FIELDS
-        assert instructions(partial(grpc_work, whole)) <= _PER_FIELD * MAX_FIELDS
-        assert instructions(partial(grpc_regions, whole)) <= _PER_FIELD * MAX_ROUTING_FIELDS
+        assert instructions(partial(inspect, whole)) <= _PER_FIELD * MAX_FIELDS
+        only_names = partial(inspect, whole, only_names=True)
+        assert instructions(only_names) <= _PER_FIELD * _NAME_FIELDS
+        with_rows = partial(inspect, whole, with_rows=True)
+        assert instructions(with_rows) <= _PER_FIELD * MAX_FIELDS
+        with_all = partial(inspect, whole, with_rows=True, with_regions=True)
+        assert instructions(with_all) <= _PER_FIELD * MAX_TENSOR_FIELDS
 
 
 @settings(max_examples=40, deadline=None)

@@ -138,3 +138,16 @@ def test_requests_that_fail_everywhere_cost_the_others_no_more_than_a_few_execut
     play = Play(0, 3, 1, times, failing)
     play.run(load=0.8)
     assert median(play.took_s) < 0.1
+
+
+@pytest.mark.parametrize("instances", [1, 4])
+@pytest.mark.parametrize("times", ["alike", "any"])
+def test_nobody_waits_longer_because_a_backend_has_just_come(times: str, instances: int) -> None:
+    p99_s = []
+    for share in (1.0, 0.1):
+        play = Play(0, 2, instances, times, 0.0)
+        play.backends[0].set_share(share)
+        play.run(load=0.7)
+        p99_s.append(sorted(play.took_s)[-REQUESTS // 100])
+    even_s, ramping_s = p99_s
+    assert ramping_s < 1.2 * even_s

@@ -14,8 +14,7 @@ from lb.balancing.site import Site
 from lb.balancing.tally import Tally
 from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.sequence import Incomplete, grpc_asked
-from lb.kserve.work import grpc_work, quick_look
+from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
 from tests.reference import scheduling as plain
 
@@ -130,15 +129,14 @@ def messages(draw: st.DrawFn) -> bytes:
 def test_the_quick_look_finds_what_the_thorough_one_finds(message: bytes, cut: int | None) -> None:
     whole = message if cut is None else message[:cut]
     prefixed = b"\0" + len(whole).to_bytes(4, "big") + whole
-    found = quick_look(prefixed, 5 + len(b"\x0a\x06simple"))
+    found = inspect_quickly(prefixed, 5 + len(b"\x0a\x06simple"))
     if found is None:
         return
-    try:
-        asked = grpc_asked(whole, len(message))
-    except Incomplete:
+    thorough = inspect(whole, len(message), with_rows=True)
+    if not thorough.is_complete:
         return
-    assert found[:3] == (asked.version, *grpc_work(whole))
-    assert quick_look(prefixed[: found[3]] + b"\0" * 100, 13) == found
+    assert found[:3] == (thorough.version, thorough.rows, thorough.priority)
+    assert inspect_quickly(prefixed[: found[3]] + b"\0" * 100, 13) == found
 
 
 def test_the_quick_look_suffices_for_usual_messages() -> None:
@@ -148,6 +146,6 @@ def test_the_quick_look_suffices_for_usual_messages() -> None:
     message.inputs.add(name="IN", datatype="FP32", shape=(200, 3)).contents.fp32_contents.extend(
         [1.0] * 600
     )
-    found = quick_look(message.SerializeToString(), 8)
+    found = inspect_quickly(message.SerializeToString(), 8)
     assert found is not None
     assert found[:3] == (b"2", 200, 3)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.json_parameters import ParametersScan
-from lb.kserve.sequence import Incomplete, http_step, json_step
-from tests.fakes.steps import grpc_step
+from lb.kserve.sequence import http_step, json_step
+from tests.fakes.steps import Incomplete, grpc_step
 from tests.reference import sequence as reference
 
 MODEL = b"m"

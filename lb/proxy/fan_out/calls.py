@@ -13,8 +13,7 @@ from lb.domain.backend import AppProtocol, Backend, BackendSpec
 from lb.domain.control import Reach
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
-from lb.kserve.conversion import MAX_BYTES, to_http, to_message
-from lb.kserve.merge.form import read_object
+from lb.kserve.conversion import read_body, to_http, to_message
 from lb.kserve.messages import SERVICE
 from lb.net.ask.asker import Asker, Keep
 from lb.net.ask.talk import Fields
@@ -59,10 +58,10 @@ def _stops_others(question: Question, reach: Reach) -> bool:
 
 def _is_alike(target: bytes, body: bytes) -> bool:
     """Whether Triton reads a load alike in both protocols, and so answers alike."""
-    if len(body) > MAX_BYTES or _PLAIN_LOAD.fullmatch(target) is None:
+    if _PLAIN_LOAD.fullmatch(target) is None:
         return False
     try:
-        parameters = read_object(body or b"{}").get("parameters", {})
+        parameters = read_body(body).get("parameters", {})
     except ValueError:
         return False
     return isinstance(parameters, dict) and all(

@@ -39,7 +39,8 @@ class Departure:
 class Conversion:
     """What an HTTP request says as a gRPC message: made once, for however many backends.
 
-    A load of 16 MiB takes 50 ms, much of it while nothing else can run.
+    A load of 16 MiB takes 50 ms, much of it while nothing else can run. Bodies that would take
+    longer, for all that they say, are not converted (`lb.kserve.conversion.read_body`).
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -15,7 +15,7 @@ from lb.kserve.operations import SERVER_LIVE, SERVER_OPTIONS
 from lb.proxy.failure import RETRY_AFTER, http_body, http_status
 from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.readiness import readiness
-from lb.wire.hops import READY_THROUGH
+from lb.wire.hops import NOT_RUN, READY_THROUGH
 
 PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _PHRASES_OF_TRITON: Final = {405: b"Not Allowed"}
@@ -40,8 +40,8 @@ class Answer:
     """An answer of ours before it is known what becomes of the connection."""
 
     __slots__ = (
-        "body", "content_type", "is_relayed", "ready_through", "reason", "retry_after_s",
-        "says_methods", "status",
+        "body", "content_type", "is_relayed", "not_run", "ready_through", "reason",
+        "retry_after_s", "says_methods", "status",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class Answer:
         """When to come again, for the reasons of `RETRY_AFTER`; a second at least."""
         self.ready_through = b""
         """Of an answer about readiness to another balancer, see `lb.proxy.readiness`."""
+        self.not_run = b""
+        """Of an error to another balancer, see `lb.proxy.failure.not_run`."""
 
     def encode(self, *, keep_alive: bool, is_http10: bool, is_head: bool) -> bytes:
         """The whole message, without a body when it answers HEAD."""
@@ -87,6 +89,8 @@ class Answer:
             parts.append(b"Retry-After: %d\r\n" % max(1, ceil(self.retry_after_s)))
         if self.ready_through:
             parts.append(b"%b: %b\r\n" % (READY_THROUGH, self.ready_through))
+        if self.not_run:
+            parts.append(b"%b: %b\r\n" % (NOT_RUN, self.not_run))
         if self.status == 401:
             parts.append(b"WWW-Authenticate: Bearer\r\n")
         if not keep_alive:

@@ -64,7 +64,7 @@ class AskedRequest:
         exchange = self.exchange
         exchange.expect_parts()
         self.head = head
-        exchange.relay.dispatcher.begin(exchange)
+        exchange.relay.accounts.begin(exchange)
         server = exchange.server
         if self._collect(pieces, ended=ended) and server is not None:
             exchange.invite_body(server)
@@ -114,7 +114,7 @@ class AskedRequest:
             return False
         if ended:
             name = f"ask:{exchange.operation.name}"
-            exchange.relay.tasks.spawn(self._join_and_ask(kept), name=name)
+            exchange.relay.parts.tasks.spawn(self._join_and_ask(kept), name=name)
         return not ended
 
     async def _join_and_ask(self, kept: list[Payload]) -> None:

@@ -15,6 +15,7 @@ from lb.domain.outcome import Outcome
 from lb.net.sockets import acknowledged_bytes, read_rest, unsent_bytes
 from lb.net.splice import LEAST, Pump, is_plain
 from lb.net.timers import Timer
+from lb.proxy.http1.pool import Pooled
 from lb.proxy.http1.shared import Http1Shared
 from lb.proxy.http1.sides import AnswerSink
 from lb.wire.http1.body import (
@@ -53,19 +54,18 @@ def write_pieces(transport: asyncio.Transport, pieces: list[Payload]) -> None:
         transport.writelines(pieces)
 
 
-class ClientConnection:
+class ClientConnection(Pooled):
     """One upstream connection."""
 
     __slots__ = (
-        "_answering", "_collector", "_decoder", "_goes_on", "_interim", "_known_head", "_rest",
-        "_stall_timer", "_taken", "_unsent", "attempt", "backend", "idle_since", "is_full",
-        "is_plain", "is_reading", "is_reused", "port", "pump", "relay", "transport",
+        "_answering", "_collector", "_decoder", "_goes_on", "_held", "_interim", "_known_head",
+        "_rest", "_stall_timer", "_taken", "_unsent", "attempt", "is_full", "is_plain",
+        "is_reading", "is_reused", "pump", "relay", "transport",
     )  # fmt: skip
 
     def __init__(self, relay: Http1Shared, backend: Backend, port: Port) -> None:
+        super().__init__(backend, port)
         self.relay = relay
-        self.backend = backend
-        self.port = port
         self.transport: asyncio.Transport | None = None
         """None before it is connected and once it is lost."""
         self.attempt: AnswerSink | None = None
@@ -74,13 +74,14 @@ class ClientConnection:
         """It has answered a request before."""
         self.is_full = False
         """More waits to be written than should: the request's sender is to pause."""
-        self.idle_since = 0.0
         self._known_head = relay.heads.known_response
         self._answering = False
         """Some of an answer has come."""
         self._collector: HeadCollector | None = None
         self._decoder: LengthDecoder | ChunkedDecoder | CloseDecoder | None = None
-        """Of the answer's body, once its head is complete."""
+        """Of the answer's body, once its head is complete and goes on."""
+        self._held: tuple[ResponseHead, ChunkedDecoder | CloseDecoder | LengthDecoder] | None = None
+        """The head of an answer that is none without a body, while there is nothing of that."""
         self._interim = 0
         """1xx answers to the request under way."""
         self.is_reading = True
@@ -226,7 +227,7 @@ class ClientConnection:
     def owes_since(self) -> float:
         """See `Owing`."""
         attempt = self.attempt
-        return inf if attempt is None else attempt.connected_at
+        return inf if attempt is None else attempt.sent_at
 
     def unheard(self) -> None:
         """See `Owing`. Others to the same backend may be as dead."""
@@ -256,9 +257,10 @@ class ClientConnection:
         attempt = self.attempt
         if attempt is None:
             return
-        if exc is None and isinstance(self._decoder, CloseDecoder):
-            self._decoder.ended = True
-            attempt.on_answer(None, [], self._decoder, reusable=False)
+        head, decoder = self._held or (None, self._decoder)
+        if exc is None and isinstance(decoder, CloseDecoder):
+            decoder.ended = True
+            attempt.on_answer(head, [], decoder, reusable=False)
             return
         never_answered = not self._answering and self.is_reused
         self._fail(Outcome.STALE if never_answered else Outcome.LOST, str(exc or "closed"))
@@ -266,7 +268,7 @@ class ClientConnection:
     def _leave_pool(self) -> None:
         """The connection is lost. While it was idle, that says something about its backend."""
         if self.relay.upstreams.discard(self):
-            self.relay.dispatcher.connection_lost(self.backend, AppProtocol.HTTP)
+            self.relay.accounts.connection_lost(self.backend, AppProtocol.HTTP)
 
     # Answers
 
@@ -315,13 +317,15 @@ class ClientConnection:
     def _read(self, attempt: AnswerSink, data: bytes) -> None:
         try:
             head: ResponseHead | None = None
-            if self._decoder is None:
+            decoder = self._decoder
+            if decoder is None and self._held is not None:
+                head, decoder = self._held
+            elif decoder is None:
                 found = self._read_head(attempt, data)
                 if found is None:
                     return
                 head, data = found
-                self._decoder = make_decoder(head.length)
-            decoder = self._decoder
+                decoder = make_decoder(head.length)
             pieces: list[Payload] = []
             iteration = self.relay.iteration
             most = PIECES_AT_ONCE if iteration.left > 0 else FEW
@@ -329,6 +333,14 @@ class ClientConnection:
         except MessageError as error:
             self._fail(Outcome.PROTOCOL_ERROR, error.text)
             return
+        if head is not None:
+            is_empty = head.length < 0 and not (decoder.ended or any(pieces))
+            if is_empty and attempt.needs_payload(head):
+                self._held = head, decoder
+                self.port.last_byte_at = self.relay.clock()
+                return
+            self._held = None
+            self._decoder = decoder
         if len(pieces) >= FEW:
             iteration.spend(len(pieces) * PIECE_COST)
             if end < len(data) and not decoder.ended:

@@ -14,18 +14,18 @@ import asyncio
 import logging
 from collections import deque
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 from lb.domain.backend import AppProtocol, Backend, BackendKind, Port
 from lb.domain.errors import RequestRefused, UpstreamError
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, http_error_text, meaning
+from lb.kserve.errors import ERROR_BYTES, HTTP_STATUSES, Meaning, http_error_text, meaning
 from lb.kserve.gate import NameMask
 from lb.kserve.operations import MODEL_GENERATE_STREAM
 from lb.net.dial import dial
 from lb.net.timers import Timer
 from lb.proxy.exchange import Attempt, Exchange
-from lb.proxy.failure import http_status
+from lb.proxy.failure import http_status, not_run
 from lb.proxy.http1.answers import Answer, error
 from lb.proxy.http1.answers import refusal as refusal_of
 from lb.proxy.http1.client import ClientConnection
@@ -33,8 +33,10 @@ from lb.proxy.http1.heads import RequestPlan
 from lb.proxy.http1.look import ENOUGH, LITTLE, BodyLook, begin_look, look_at_whole, note
 from lb.proxy.http1.request_body import RequestBody
 from lb.proxy.http1.shared import Http1Shared
-from lb.proxy.http1.sides import AnswerForm, ClientSide, RequestHandler
+from lb.proxy.http1.sides import AnswerForm, AnswerSink, ClientSide, RequestHandler
 from lb.proxy.lost import abandoned_until, report_abandoned
+from lb.proxy.retry import Next
+from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import (
     LAST_CHUNK,
     BodyDecoder,
@@ -64,8 +66,6 @@ class Http1Exchange(Exchange):
         "response_begun", "server",
     )  # fmt: skip
 
-    may_wait: ClassVar[bool] = True
-
     def __init__(
         self, relay: Http1Shared, server: ClientSide, plan: RequestPlan, now: float
     ) -> None:
@@ -86,7 +86,7 @@ class Http1Exchange(Exchange):
         self.placed_at = self.ended_at = self.held_until = 0.0
         self.attempts = self.bytes_in = self.bytes_out = self.status = 0
         self.grpc_status = -1
-        self.finished = self.response_begun = False
+        self.finished = self.response_begun = self.may_have_run = False
         self.relay = relay
         self.plan = plan
         self.server: ClientSide | None = server
@@ -106,12 +106,12 @@ class Http1Exchange(Exchange):
         """Relay a request that is complete, not in chunks."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The slots that only other requests read
         # are set where they are needed first.
-        dispatcher = self.relay.dispatcher
-        dispatcher.open_exchanges += 1
+        relay = self.relay
+        relay.accounts.open_exchanges += 1
         plan = self.plan
         self.bytes_in = plan.length
         if self.body.keep_whole(plan.upstream, body):
-            snapshot = dispatcher.pool.current
+            snapshot = relay.dispatcher.pool.current
             route = snapshot.routes.get(self.model)
             if route is None or not route.is_plain or snapshot.regions:
                 if plan.is_compressed:
@@ -124,7 +124,7 @@ class Http1Exchange(Exchange):
     def start(self, head: bytes, pieces: list[Payload], *, ended: bool) -> None:
         """Relay a request whose head is complete, with what there is of its body."""
         self.expect_parts()
-        self.relay.dispatcher.begin(self)
+        self.relay.accounts.begin(self)
         if self.is_too_large(pieces):
             return
         self.bytes_in = size = sum(map(len, pieces))
@@ -199,7 +199,7 @@ class Http1Exchange(Exchange):
     def answer_only(self, answer: Answer, *, ended: bool) -> None:
         """Answer a request ourselves from the start."""
         self.body.ended = ended
-        self.relay.dispatcher.begin(self)
+        self.relay.accounts.begin(self)
         self.answer(answer)
 
     def count_request(self, size: int) -> None:
@@ -265,7 +265,7 @@ class Http1Exchange(Exchange):
         # dialing takes a task.
         relay = self.relay
         try:
-            attempt = relay.dispatcher.place(self, Http1Attempt)
+            attempt = relay.placer.place(self, Http1Attempt, None, self)
         except RequestRefused as refused:
             self.refuse(refused)
             return
@@ -284,11 +284,11 @@ class Http1Exchange(Exchange):
         attempt.begin_dial()
 
     def go_on(self) -> None:
-        """See `Exchange`."""
+        """See `Waiting`."""
         self.place()
 
     def refuse(self, refusal: RequestRefused) -> None:
-        """See `Exchange`."""
+        """Answer that the request is not placed. See also `Waiting`."""
         self.answer(refusal_of(refusal))
 
     @property
@@ -321,26 +321,40 @@ class Http1Exchange(Exchange):
 
     def attempt_failed(self, outcome: Outcome, detail: str) -> None:
         """The attempt that the client waited for ended without a complete answer."""
-        if self.may_retry(outcome):
-            self.go_again(outcome)
+        follows = self.what_follows(outcome)
+        if follows is not Next.NOTHING:
+            self.go_on_after(follows, outcome)
             return
-        reason, text = self.relay.dispatcher.steps.failure(self, outcome)
+        reason, text = self.relay.retry.failure(self, outcome)
         if outcome is Outcome.PROTOCOL_ERROR:
             text = f"{text}: {detail}"
         self._fail(reason, text)
 
-    def may_retry(self, outcome: Outcome) -> bool:
-        """Whether there may be another attempt after one that ended, or will. To be asked once."""
-        return self.relay.dispatcher.may_retry(
+    def what_follows(self, outcome: Outcome) -> Next:
+        """What follows the attempt that the client waits for, which ended, or will. To be asked
+        once."""
+        hedge = self.hedge
+        return self.relay.retry.after_failure(
             self,
             outcome,
             body_retained=self.body.is_retained,
             response_begun=self.response_begun,
+            is_hedge_sent=isinstance(hedge, Http1Attempt)
+            and hedge.is_sent
+            and self.body.unsent is None,
         )
+
+    def go_on_after(self, follows: Next, outcome: Outcome) -> None:
+        """Have that follow an attempt that has ended."""
+        attempt = self.running
+        if follows is Next.AGAIN:
+            self.go_again(outcome)
+        elif follows is Next.HEDGE and attempt is not None:
+            attempt.take_over()
 
     def go_again(self, outcome: Outcome) -> None:
         """Have it placed again, now or a little later."""
-        self.relay.dispatcher.go_again(self, outcome, self.place)
+        self.relay.retry.go_again(self, outcome, self.place)
         server = self.server
         if not self.is_under_way and server is not None and not self.body.ended:
             server.update_reading()  # what comes meanwhile could only be kept
@@ -351,9 +365,13 @@ class Http1Exchange(Exchange):
 
     def leave_backend(self, outcome: Outcome) -> None:
         """Go elsewhere, if that is allowed and there is somebody."""
-        if self.server is not None and not self.response_begun and self.may_retry(outcome):
-            self._end_attempt(outcome)
-            self.go_again(outcome)
+        attempt = self.running
+        if attempt is None or self.response_begun or self.finished:
+            return
+        follows = self.what_follows(outcome)
+        if follows is not Next.NOTHING:
+            attempt.end(outcome)
+            self.go_on_after(follows, outcome)
 
     @property
     def is_sent(self) -> bool:
@@ -368,7 +386,7 @@ class Http1Exchange(Exchange):
             return None
         relay = self.relay
         try:
-            hedge = relay.dispatcher.place_beside(self, Http1Attempt, relay.clock())
+            hedge = relay.placer.place_beside(self, Http1Attempt, relay.clock())
         except RequestRefused:
             return None
         hedge.client = None
@@ -409,6 +427,7 @@ class Http1Exchange(Exchange):
         """Answer ourselves; there is no attempt under way."""
         self.status = answer.status
         self.bytes_out = len(answer.body)
+        answer.not_run = not_run(self, answer.reason, self.plan.hops)
         server = self._leave_client(answer.reason)
         if server is not None:
             server.send_answer(answer, self.plan)
@@ -439,7 +458,7 @@ class Http1Exchange(Exchange):
         if attempt is not None:
             attempt.leave(Outcome.CANCELLED)
         else:
-            self.relay.dispatcher.stop(self, Outcome.CANCELLED)
+            self.relay.accounts.stop(self, Outcome.CANCELLED)
 
     def _end_attempt(self, outcome: Outcome) -> None:
         """End the attempt under way, or its waiting."""
@@ -447,7 +466,7 @@ class Http1Exchange(Exchange):
         if attempt is not None:
             attempt.end(outcome)
         else:
-            self.relay.dispatcher.stop(self, outcome)
+            self.relay.accounts.stop(self, outcome)
 
     def _fail(self, reason: Reason, detail: str, *, status: int = 0) -> None:
         """Tell the client: by an answer of ours, or by cutting the one that has begun."""
@@ -474,7 +493,7 @@ class Http1Exchange(Exchange):
                 attempt.connection.end_pump()
         server = self.server
         self.server = self.body.client = None
-        self.relay.dispatcher.finish(self, reason)
+        self.relay.accounts.finish(self, reason)
         return server
 
 
@@ -495,7 +514,7 @@ class HeldError:
         self.size += sum(map(len, pieces))
 
 
-class Http1Attempt(Attempt):
+class Http1Attempt(Attempt, AnswerSink):
     """One try of a request at one backend, and what that answers: framed again, or passed on as it
     was read.
 
@@ -548,7 +567,7 @@ class Http1Attempt(Attempt):
     def begin_dial(self) -> None:
         """Have it sent over a connection of its own, once there is one."""
         name = f"dial-http:{self.backend.name}"
-        self.owner.relay.tasks.spawn(self._dial(self.owner.relay), name=name)
+        self.owner.relay.parts.tasks.spawn(self._dial(self.owner.relay), name=name)
 
     async def _dial(self, relay: Http1Shared) -> None:
         backend, port = self.backend, self.port
@@ -559,7 +578,7 @@ class Http1Attempt(Attempt):
                 port.address,
                 lambda: ClientConnection(relay, backend, port),
                 relay.options.connect_timeout_s,
-                tls=relay.tls.find(port.tls, AppProtocol.HTTP),
+                tls=relay.parts.tls.find(port.tls, AppProtocol.HTTP),
                 handshake_s=relay.options.handshake_timeout_s,
             )
         except UpstreamError as failure:
@@ -591,6 +610,11 @@ class Http1Attempt(Attempt):
         if not body.ended and self.client is not None:
             owner.invite_body(self.client)
 
+    @property
+    def sent_at(self) -> float:
+        """See `AnswerSink`."""
+        return self.connected_at
+
     def upload_changed(self) -> None:
         """The backend takes the request more slowly than it comes, or has caught up."""
         self.body.upload_changed()
@@ -604,7 +628,7 @@ class Http1Attempt(Attempt):
         self.connection = self.body.connection = None
         if client is not None:
             client.end_pump()
-        owner.relay.dispatcher.attempt_ended(self, outcome)
+        owner.relay.accounts.attempt_ended(self, outcome)
         extra = {"backend": self.backend.name, "outcome": outcome.value, "detail": detail}
         _log.debug("attempt failed", extra=extra)
         self._over()
@@ -646,7 +670,7 @@ class Http1Attempt(Attempt):
         self.connection = self.body.connection = None
         if connection is not None:
             connection.close()
-        self.owner.relay.dispatcher.attempt_ended(self, outcome)
+        self.owner.relay.accounts.attempt_ended(self, outcome)
         self._over()
 
     def _over(self) -> None:
@@ -681,8 +705,8 @@ class Http1Attempt(Attempt):
             else:
                 self._on_answer_slowly(head, data, end)
             return
-        dispatcher = owner.relay.dispatcher
-        now = dispatcher.clock()
+        accounts = owner.relay.accounts
+        now = accounts.clock()
         self.first_byte_at = now
         owner.status = status = head.status
         owner.bytes_out = size = head.length
@@ -691,20 +715,22 @@ class Http1Attempt(Attempt):
         port.bytes_received += size
         if body.charged:
             body.forget()
-        if client.transport is not None:
-            client.transport.write(data if head.is_clean else head.plain + data[end:])
+        transport = client.transport
+        if transport is not None:
+            transport.write(data if head.is_clean else head.plain + data[end:])
         owner.server = body.client = None
-        if self.connection is not None:
-            self.connection.release(reusable=head.keep_alive)
+        connection = self.connection
+        if connection is not None:
+            connection.release(reusable=head.keep_alive)
         particulars = owner.particulars
         if owner.permit is None and (particulars is None or particulars.step is None):
-            dispatcher.answered_whole(self, status, now, are_bytes_counted=True)
+            accounts.answered_whole(self, status, now, are_bytes_counted=True)
             if particulars is not None and self.queued is not None:
-                now = dispatcher.clock()
-                dispatcher.queue.ended(owner.protocol, self.queued, _ANSWERED, status, now)
+                now = accounts.clock()
+                accounts.queue.ended(owner.protocol, self.queued, _ANSWERED, status, now)
         else:
-            dispatcher.attempt_ended(self, _ANSWERED, status)
-            dispatcher.finish(owner)
+            accounts.attempt_ended(self, _ANSWERED, status)
+            accounts.finish(owner)
         client.exchange_over(keep_alive=True)
 
     def _on_answer_slowly(self, head: ResponseHead, data: bytes, end: int) -> None:
@@ -720,16 +746,24 @@ class Http1Attempt(Attempt):
         if owner.hedge is not self:
             return False
         first = owner.running
-        if head.is_error or first is None or not owner.is_sent:
+        if head.is_error or first is None or not owner.is_sent or self.body.unsent is not None:
             owner.hedge = None
             return False
-        if self.body.unsent is not None:
-            return False
-        owner.relay.dispatcher.overtake(owner)
-        self.client = owner.server
-        self.body = owner.body
+        owner.relay.accounts.overtake(owner)
+        self.take_over()
         first.leave(Outcome.OVERTAKEN)
         return True
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether its connection has all of the request."""
+        return self.connection is not None and self.body.unsent is None
+
+    def take_over(self) -> None:
+        """Its answer goes to the client from now on."""
+        owner = self.owner
+        self.client = owner.server
+        self.body = owner.body
 
     def on_interim(self, head: ResponseHead) -> None:
         """Pass a 1xx answer on. 100 (Continue) is ours to give, HTTP/1.0 knows none of them."""
@@ -804,18 +838,24 @@ class Http1Attempt(Attempt):
         is_good = head.status in _SUCCESSES
         return decoder.ended and is_good and self.plan.is_inference and not any(pieces)
 
+    def needs_payload(self, head: ResponseHead) -> bool:
+        """See `AnswerSink`."""
+        return self.plan.is_inference and head.status in _SUCCESSES
+
     def on_middle(self, data: bytes) -> bool:
         """Relay a read in the middle of a body of known length. False as `on_whole_chunk`."""
         # HOT PATH (benchmarks/bench_http1_relay.py). The most of a large answer, without a list.
         client = self.client
-        if client is None or client.transport is None or self._mask is not None:
+        transport = None if client is None else client.transport
+        if transport is None or self._mask is not None:
             return False
         size = len(data)
+        owner = self.owner
         port = self.port
-        port.last_byte_at = self.owner.relay.clock()
+        port.last_byte_at = owner.relay.clock()
         port.bytes_received += size
-        self.owner.bytes_out += size
-        client.transport.write(data)
+        owner.bytes_out += size
+        transport.write(data)
         return True
 
     @property
@@ -836,20 +876,22 @@ class Http1Attempt(Attempt):
         # HOT PATH (benchmarks/bench_http1_relay.py). One event of a stream: does what `on_answer`
         # does for it, without taking it apart and putting it together again.
         client = self.client
-        if client is None or client.transport is None or not self._sends_chunks:
+        transport = None if client is None else client.transport
+        if transport is None or not self._sends_chunks:
             return False
         size = len(data) - start - 2
+        owner = self.owner
         port = self.port
-        port.last_byte_at = self.owner.relay.clock()
+        port.last_byte_at = owner.relay.clock()
         port.bytes_received += size
-        self.owner.bytes_out += size
+        owner.bytes_out += size
         mask = self._mask
         if mask is not None and not mask.passes(data, len(data) - 2):
             text = data[start:-2]
             shown = mask.feed(text)
             if shown is not text:
                 data = data[:start] + shown + CRLF
-        client.transport.write(data)
+        transport.write(data)
         return True
 
     def on_lines(self, data: bytes, size: int) -> bool:
@@ -858,16 +900,18 @@ class Http1Attempt(Attempt):
         # HOT PATH (benchmarks/bench_http1_relay.py). Several events in one read go on as they
         # came. No name of a region goes on from one line to the next.
         client = self.client
-        if client is None or client.transport is None or not self._sends_chunks:
+        transport = None if client is None else client.transport
+        if transport is None or not self._sends_chunks:
             return False
         mask = self._mask
         if mask is not None and not mask.passes(data, len(data) - 2):
             return False
+        owner = self.owner
         port = self.port
-        port.last_byte_at = self.owner.relay.clock()
+        port.last_byte_at = owner.relay.clock()
         port.bytes_received += size
-        self.owner.bytes_out += size
-        client.transport.write(data)
+        owner.bytes_out += size
+        transport.write(data)
         return True
 
     def _hold(self, head: ResponseHead | None, pieces: list[Payload]) -> HeldError:
@@ -900,7 +944,7 @@ class Http1Attempt(Attempt):
         """A backend answers with an error. Whether the request goes elsewhere because of it."""
         head = held.head
         text = http_error_text(b"".join(held.pieces)) if decoder.ended else ""
-        is_broken = self.owner.relay.dispatcher.answered_with_error(self, head.status, text)
+        is_broken = self.owner.relay.dispatcher.blame.answered_with_error(self, head.status, text)
         return bool(text) and self._goes_elsewhere(
             head, text, is_broken=is_broken, reusable=reusable
         )
@@ -910,7 +954,7 @@ class Http1Attempt(Attempt):
         if pieces and self.plan.operation is MODEL_GENERATE_STREAM and self.status == _OK:
             text = http_error_text(bytes(pieces[-1][: ERROR_BYTES + 1]))
             if text:
-                self.owner.relay.dispatcher.answered_with_error(self, _INTERNAL, text)
+                self.owner.relay.dispatcher.blame.answered_with_error(self, _INTERNAL, text)
 
     def _goes_elsewhere(
         self, head: ResponseHead, text: str, *, is_broken: bool, reusable: bool
@@ -920,15 +964,22 @@ class Http1Attempt(Attempt):
         if self.client is None or not body.ended:
             return False
         owner = self.owner
-        dispatcher = owner.relay.dispatcher
-        known = meaning(text) if head.status in HTTP_STATUSES else None
+        relay = owner.relay
+        known: Meaning | None = None
+        if head.not_run:
+            known = Meaning.NOT_RUN
+        elif head.status in HTTP_STATUSES:
+            known = meaning(text)
+        follows = Next.NOTHING
         if known is None:
             outcome = Outcome.BROKEN
-            if not is_broken or not owner.may_retry(outcome):
+            if is_broken:
+                follows = owner.what_follows(outcome)
+            if follows is Next.NOTHING:
                 return False
         else:
             outcome = Outcome.NOT_HERE
-            if not dispatcher.goes_elsewhere(owner, known, body_retained=body.is_retained):
+            if not relay.retry.goes_elsewhere(owner, known, body_retained=body.is_retained):
                 return False
         connection = self.connection
         self.connection = body.connection = None
@@ -937,9 +988,9 @@ class Http1Attempt(Attempt):
         if known is not None:
             self.failed(outcome, known.value)
             return True
-        dispatcher.attempt_ended(self, outcome)
+        relay.accounts.attempt_ended(self, outcome)
         self._over()
-        owner.go_again(outcome)
+        owner.go_on_after(follows, outcome)
         return True
 
     def _begin_answer(self, head: ResponseHead, now: float, message: list[Payload]) -> None:
@@ -966,6 +1017,8 @@ class Http1Attempt(Attempt):
         )
         shown = head.downstream(to_http10=plan.is_http10, keep_alive=self._client_keeps)
         owner = self.owner
+        if head.not_run and plan.hops and not owner.may_have_run:
+            shown = b"%b%b: %b\r\n\r\n" % (shown[:-2], NOT_RUN, head.not_run)
         if owner.form is not None:
             status, shown = owner.form.rewrite(head, shown)
         self.status = owner.status = status
@@ -1003,13 +1056,13 @@ class Http1Attempt(Attempt):
         self.connection = None
         if connection is not None:
             connection.release(reusable=reusable and self._backend_keeps and body.ended)
-        dispatcher = owner.relay.dispatcher
+        accounts = owner.relay.accounts
         if client is None:
-            dispatcher.attempt_ended(self, _ANSWERED, self.status)
+            accounts.attempt_ended(self, _ANSWERED, self.status)
             self._over()
             return
         owner.server = self.client = body.client = body.connection = None
-        dispatcher.attempt_ended(self, _ANSWERED, self.status)
-        dispatcher.finish(owner)
+        accounts.attempt_ended(self, _ANSWERED, self.status)
+        accounts.finish(owner)
         self._over()
         client.exchange_over(keep_alive=self._client_keeps)

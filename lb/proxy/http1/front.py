@@ -16,7 +16,6 @@ from lb.kserve.fronts import Forward, FrontFault, FrontRequest, v2_head
 from lb.proxy.http1.answers import Answer
 from lb.proxy.http1.exchange import Http1Exchange
 from lb.proxy.http1.heads import RequestPlan
-from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http1.shared import Http1Shared
 from lb.wire.cache import HeadCache
 from lb.wire.http1.grammar import trimmed
@@ -118,50 +117,6 @@ class Front(ABC):
         given = Answer(status, body, content_type=_TEXT)
         forward = Forward(request.method, _NOWHERE)
         return self.forwarded(head, request, forward, answer=lambda: given)
-
-
-class FrontConnection(ServerConnection):
-    """A client's connection to a front."""
-
-    __slots__ = ("_front", "_turn")
-
-    def __init__(self, front: Front) -> None:
-        super().__init__(front.relay)
-        # No head means what it says, so none is known.
-        self._known_plan = self._plan = _know_nothing
-        self._front = front
-        self._turn: Turn | None = None
-
-    def adopt(self) -> None:
-        """As for all connections, but no head is known here."""
-        super().adopt()
-        self._known_plan = self._plan = _know_nothing
-
-    def _read_plan(self, head: bytes) -> RequestPlan:
-        self._turn = turn = self._front.turn(head)
-        return turn.plan
-
-    def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
-        turn = self._turn
-        if turn is None or turn.arrange is None:
-            exchange = super()._new_exchange(plan, now)
-        else:
-            exchange = Http1Exchange(self.relay, self, plan, now)
-            turn.arrange(exchange)
-        if turn is not None:
-            exchange.method, exchange.path = turn.method, turn.path
-        return exchange
-
-    def _own_answer(self, exchange: Http1Exchange) -> Answer | None:
-        answer = super()._own_answer(exchange)
-        turn = self._turn
-        if answer is not None or turn is None or turn.answer is None:
-            return answer
-        return turn.answer()
-
-
-def _know_nothing(_head: bytes) -> RequestPlan | None:
-    return None
 
 
 def _first(head: bytes, name: bytes) -> bytes | None:

@@ -6,12 +6,13 @@ Clients repeat themselves, so nearly every head is found by its bytes in one dic
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
 from lb.access.gate import Claim, FieldLine, Gate
 from lb.domain.operation import Operation
-from lb.kserve.control import METHOD_OVERRIDES, http_control
+from lb.kserve.control import METHOD_OVERRIDES, HttpControl, http_control
 from lb.kserve.operations import HTTP_MODEL_READY, UNKNOWN, Route, http_route
 from lb.proxy.hints import duration_of
 from lb.wire.cache import HeadCache
@@ -22,6 +23,12 @@ from lb.wire.http1.limits import HeadLimits
 from lb.wire.http1.request import RequestHead, parse_request_head
 from lb.wire.http1.response import ResponseHead, parse_response_head
 
+ORDINARY_HEAD: Final = 1024
+"""Bytes. What reading a longer head costs counts against the budget of the iteration."""
+_BYTES_PER_UNIT: Final = 32
+"""Bytes of a head that are read in a unit of `IterationBudget`."""
+_SPELLED_PER_UNIT: Final = 16
+"""Bytes of a request line with escapes, or with UTF-8 that is to be escaped, that take one more."""
 _INFER: Final = "ModelInfer"
 _ALL_JSON: Final = -1
 _JSON_SIZE: Final = b"\r\ninference-header-content-length:"
@@ -120,10 +127,7 @@ class _Line(NamedTuple):
     """What a request line means."""
 
     route: Route
-    control: Operation | None
-    """What it changes on a server, if anything."""
-    overridden: Operation | None
-    """The same where a header may change the method."""
+    control: HttpControl
 
 
 class HeadReader:
@@ -131,7 +135,7 @@ class HeadReader:
 
     __slots__ = (
         "_body_size", "_deadline", "_errors", "_gate", "_identity", "_limits", "_lines", "_marker",
-        "_noted", "_requests", "_responses", "known_request", "known_response",
+        "_noted", "_requests", "_responses", "_spend", "known_request", "known_response",
     )  # fmt: skip
 
     def __init__(
@@ -143,7 +147,10 @@ class HeadReader:
         noted: frozenset[bytes] = frozenset(),
         deadline: bytes = b"",
         identity: bytes = b"",
+        spend: Callable[[int], None] | None = None,
     ) -> None:
+        self._spend = spend
+        """Is told what reading a head costs that is not an `ORDINARY_HEAD`."""
         self._gate = gate or Gate()
         self._noted = noted
         """Names, in lower case, of fields that plans keep."""
@@ -174,6 +181,8 @@ class HeadReader:
         Raises:
             MessageError: it must not be relayed; says whether its answer may have a body.
         """
+        if len(head) > ORDINARY_HEAD and self._spend is not None:
+            self._spend(_cost_of(head))
         try:
             return parse_request_head(head, self._limits)
         except MessageError as fault:
@@ -215,21 +224,17 @@ class HeadReader:
         line = self._lines.get(text) or self._lines.revive(text)
         if line is None:
             method, target = request.method, request.target
-            line = _Line(
-                http_route(method, target),
-                http_control(method, target, is_overridden=False),
-                http_control(method, target, is_overridden=True),
-            )
+            line = _Line(http_route(method, target), http_control(method, target))
             self._lines.put(text, line)
         return line
 
     def _claim(self, head: bytes, line: _Line) -> Claim | None:
         gate = self._gate
-        control = line.control
-        if control is line.overridden is None and not gate.asks_all:
+        control, overridden = line.control
+        if control is overridden is None and not gate.asks_all:
             return None
-        if control is not line.overridden and _fields(head, METHOD_OVERRIDES):
-            control = line.overridden
+        if control is not overridden and _fields(head, METHOD_OVERRIDES):
+            control = overridden
         return gate.claim(
             control or line.route.operation,
             _fields(head, gate.noted) if gate.noted else (),
@@ -265,6 +270,15 @@ class HeadReader:
             elif not response.is_interim:
                 self._responses.put(head, response)
         return response
+
+
+def _cost_of(head: bytes) -> int:
+    """What reading a head costs, in units of `IterationBudget`."""
+    cost = len(head) // _BYTES_PER_UNIT
+    line = head[: head.find(CRLF)]
+    if b"%" in line or not line.isascii():
+        cost += len(line) // _SPELLED_PER_UNIT
+    return cost
 
 
 def _fields(head: bytes, names: frozenset[bytes]) -> list[FieldLine]:

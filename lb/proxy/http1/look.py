@@ -14,14 +14,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lb.domain.operation import OperationKind
 from lb.domain.pool import ModelRoute, Placements
 from lb.domain.sequence import SequenceStep
+from lb.kserve.inspect import Findings
 from lb.kserve.json_parameters import ParametersScan
 from lb.kserve.regions import http_regions
 from lb.kserve.sequence import http_step, json_step
-from lb.kserve.work import NOTHING_KNOWN, UNSAID, Work, json_priority, json_rows, json_work
+from lb.kserve.work import UNSAID, Work, json_priority, json_rows, json_work
 from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.findings import note_findings
 from lb.proxy.http1.heads import KnownRows, RequestPlan
 from lb.wire.grpc.compression import GZIP_OR_ZLIB
 from lb.wire.http1.body import Payload
@@ -149,9 +150,17 @@ def look_at_whole(
     body: bytes,
 ) -> None:
     """Note what decides where a request goes that came in one read, not compressed."""
-    # HOT PATH (benchmarks/bench_schedule.py). Of a scheduled model that has no sequences only the
-    # work is noted, in one go, and the rows are known by how its JSON begins; what follows is the
-    # reference.
+    # HOT PATH (benchmarks/bench_schedule.py). Of a model that has no sequences only the version is
+    # noted, and of a scheduled one the work, in one go: the rows are known by how its JSON begins.
+    # What follows is the reference.
+    if (
+        route is not None
+        and route.plan is None
+        and route.facts.is_stateful is False
+        and not regions
+    ):
+        exchange.particulars = Particulars(plan.route.version)
+        return
     if (
         route is not None
         and route.plan is not None
@@ -176,18 +185,17 @@ def look_at_whole(
             any(map(look.feed, look.slices(body)))
         note(exchange, plan, route, regions, look)
         return
-    step = None
-    named: tuple[bytes, ...] = ()
+    found = Findings(plan.route.version)
     head = b""
     if plan.is_inference:
         head = body if plan.json_size < 0 else body[: plan.json_size]
         if route is None or route.facts.is_stateful is not False:
-            step = http_step(head, exchange.model)
+            found.step = http_step(head, exchange.model)
         if regions:
-            named = tuple(name for name in http_regions(head) if name in regions)
-    _note(exchange, plan, route, step, named)
+            found.regions = http_regions(head)
     if route is not None and route.plan is not None:
-        _note_work(exchange, plan, json_work(head))
+        found.rows, found.priority = json_work(head)
+    note_findings(exchange, found, route, regions, max(plan.length, exchange.bytes_in))
 
 
 def _look_for_rows(plan: RequestPlan, head: bytes) -> int:
@@ -210,39 +218,12 @@ def note(
     look: BodyLook | None,
 ) -> None:
     """Note what a look at its body has found."""
-    step = None
-    named: tuple[bytes, ...] = ()
+    found = Findings(plan.route.version)
     if look is not None:
         if regions:
-            named = tuple(name for name in look.regions if name in regions)
+            found.regions = look.regions
         if route is None or route.facts.is_stateful is not False:
-            step = look.step(exchange.model)
-    _note(exchange, plan, route, step, named)
-    if route is not None and route.plan is not None:
-        _note_work(exchange, plan, NOTHING_KNOWN if look is None else look.work)
-
-
-def _note(
-    exchange: Exchange,
-    plan: RequestPlan,
-    route: ModelRoute | None,
-    step: SequenceStep | None,
-    regions: tuple[bytes, ...],
-) -> None:
-    if step is None and not regions and (route is None or route.is_plain):
-        return
-    exchange.particulars = particulars = Particulars(plan.route.version)
-    particulars.step = step
-    particulars.regions = regions
-
-
-def _note_work(exchange: Exchange, plan: RequestPlan, work: Work) -> None:
-    """Note what the queue goes by, unless the request does not go through it."""
-    particulars = exchange.particulars
-    if (
-        particulars is not None
-        and particulars.step is None
-        and exchange.operation.kind is OperationKind.INFERENCE
-    ):
-        size = max(plan.length, exchange.bytes_in)
-        particulars.queued = Queued(work.rows, work.priority, size)
+            found.step = look.step(exchange.model)
+        if route is not None and route.plan is not None:
+            found.rows, found.priority = look.work
+    note_findings(exchange, found, route, regions, max(plan.length, exchange.bytes_in))

@@ -6,8 +6,9 @@ backend meanwhile, and the ones that are not needed grow old at the other end an
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, Port
 from lb.domain.pool import PoolSnapshot
@@ -18,24 +19,27 @@ _SWEEPS: Final = 4
 """Looks for old connections per idle time, so that none stays more than a quarter longer."""
 
 
-class Pooled(Protocol):
+class Pooled:
     """A connection as the pool sees it."""
 
-    backend: Backend
-    port: Port
-    idle_since: float
+    __slots__ = ("backend", "idle_since", "port")
 
+    def __init__(self, backend: Backend, port: Port) -> None:
+        self.backend = backend
+        self.port = port
+        self.idle_since = 0.0
+
+    @abstractmethod
     def hung(self) -> None:
         """The backend is silent: the request that is under way, if there is one, may leave it."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close it; no request is under way."""
-        ...
 
+    @abstractmethod
     def abort(self) -> None:
         """Close it; a request that is under way fails."""
-        ...
 
 
 AnyConnection = TypeVar("AnyConnection", bound=Pooled)

@@ -24,11 +24,6 @@ class Http1Relay(Http1Shared):
         return ServerConnection(self)
 
     @property
-    def downstream_connections(self) -> int:
-        """Open connections of clients."""
-        return len(self.servers)
-
-    @property
     def upstream_connections(self) -> int:
         """Open connections to backends."""
         return len(self.upstreams.open)

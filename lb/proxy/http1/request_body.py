@@ -145,8 +145,8 @@ class RequestBody:
             raise RuntimeError("an attempt was made without the request")
         if self._kept_size > UNCOUNTED or self._length > UNCOUNTED:
             self._send_much(connection, kept)
-        elif len(kept) == 1 and connection.transport is not None:
-            connection.transport.write(kept[0])
+        elif len(kept) == 1 and (transport := connection.transport) is not None:
+            transport.write(kept[0])
         else:
             connection.write(kept)
 

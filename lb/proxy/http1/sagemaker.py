@@ -94,7 +94,7 @@ class SageMakerFront(Front):
 
     def _managing(self, subject: bytes) -> Callable[[Http1Exchange], None]:
         def arrange(exchange: Http1Exchange) -> None:
-            fan_out = exchange.relay.fan_out
+            fan_out = exchange.relay.parts.fan_out
             if fan_out is not None:
                 ask = Management(self.shelf, subject).ask
                 exchange.handler = AskedRequest(exchange, fan_out, ask)
@@ -102,7 +102,7 @@ class SageMakerFront(Front):
         return arrange
 
     def _unable(self) -> Answer | None:
-        return Answer(501) if self.relay.fan_out is None else None
+        return Answer(501) if self.relay.parts.fan_out is None else None
 
     def unless_loaded(self, name: bytes) -> Answer | None:
         """The answer about a model that is not."""

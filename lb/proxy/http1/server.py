@@ -26,9 +26,11 @@ from lb.proxy.http1.answers import LONG_ANSWER, REASONS, Answer, error, model_re
 from lb.proxy.http1.asked import AskedRequest
 from lb.proxy.http1.client import JOIN_BYTES, PIECE_COST, write_pieces
 from lb.proxy.http1.exchange import Http1Exchange
-from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, RequestPlan
+from lb.proxy.http1.front import Front, Turn
+from lb.proxy.http1.heads import ORDINARY_HEAD, UNREADABLE, UNREADABLE_HEAD, RequestPlan
 from lb.proxy.http1.request_body import UNCOUNTED
-from lb.proxy.http1.shared import Http1Shared
+from lb.proxy.http1.shared import Http1Shared, know_nothing
+from lb.proxy.http1.sides import ClientSide
 from lb.proxy.http1.watched import guard
 from lb.wire.http1.body import (
     FEW,
@@ -78,22 +80,30 @@ _STEP_COST: Final = 60
 """Units of `IterationBudget` for one of them."""
 
 
-class ServerConnection:
+class ServerConnection(ClientSide):
     """A client's connection with its requests.
 
     Whatever a client can hold up is bounded by time: a head, a body, taking its answer, closing.
     """
 
     __slots__ = (
-        "_age_timer", "_alarm", "_at", "_backlog", "_charged", "_collector", "_decoder",
+        "_age_timer", "_alarm", "_at", "_backlog", "_charged", "_collector", "_decoder", "_found",
         "_goes_on", "_identity", "_is_processing", "_known_plan", "_lingered", "_pending", "_plan",
-        "_taken", "_unsent", "_unsent_since", "client", "closes", "eof", "exchange",
-        "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "pump", "relay",
-        "served", "since", "state", "transport",
+        "_taken", "_turn", "_unsent", "_unsent_since", "client", "closes", "eof", "exchange",
+        "front", "held", "is_full", "is_leaving", "is_plain", "is_reading", "options", "pump",
+        "relay", "served", "since", "state", "transport",
     )  # fmt: skip
 
-    def __init__(self, relay: Http1Shared) -> None:
+    def __init__(self, relay: Http1Shared, front: Front | None = None) -> None:
+        """
+        Args:
+            relay: its options, ledger and timers hold.
+            front: says what the requests mean, where they are not those of the v2 protocol.
+        """
         self.relay = relay
+        self.front = front
+        self._turn: Turn | None = None
+        """What the front said of the request under way."""
         self.options = relay.options
         """Those in force when its request began, or else now."""
         self.is_leaving = relay.draining
@@ -128,8 +138,7 @@ class ServerConnection:
         self._alarm = Alarm(relay.timers, relay.clock, self._look_at_time)
         self.held = 0
         """For the ledger, which writes it."""
-        self._known_plan = relay.known_plan
-        self._plan = relay.plan
+        self._look_up_heads()
         # What was read and not used yet: `_pending` from `_at` on.
         self._pending = b""
         self._at = 0
@@ -137,6 +146,9 @@ class ServerConnection:
         """Bytes of it on the ledger."""
         self._backlog = 0
         """Bytes of answers on the ledger that the client does not take."""
+        self._found: tuple[bytes, RequestPlan] | None = None
+        """The head that `_pending` begins with, and what it means, where it was read already and
+        is so long that no cache keeps it."""
         self._collector = HeadCollector(self.options.head, of_request=True)
         self._decoder: BodyDecoder | None = None
         """Of the request's body, while it arrives."""
@@ -161,7 +173,7 @@ class ServerConnection:
         relay.traffic.connections += 1
         self.since = relay.clock()
         self._alarm.ring_by(self.since + self.options.head_timeout_s)
-        if not relay.crowd.enter(self.client.address):
+        if not relay.parts.crowd.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.state = State.CLOSED
             self.transport.abort()
@@ -170,14 +182,14 @@ class ServerConnection:
         """asyncio: the client is gone."""
         relay = self.relay
         relay.servers.discard(self)
-        relay.unread.discard(self)
+        relay.paused_clients.discard(self)
         self._drop_backlog()
         self.transport = None
         self.state = State.CLOSED
         self._alarm.cancel()
         self.limit_age(0.0)
         relay.traffic.connections -= 1
-        relay.crowd.leave(self.client.address)
+        relay.parts.crowd.leave(self.client.address)
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:
@@ -192,7 +204,9 @@ class ServerConnection:
             end = data.find(END) + 4
             if end > 3:
                 head = data[:end]
-                plan = self._known_plan(head) or self._plan(head)
+                plan = self._known_plan(head)
+                if plan is None and (end <= ORDINARY_HEAD or self.relay.iteration.left > 0):
+                    plan = self._plan(head)
                 if plan is not None and plan.is_plain and plan.length == len(data) - end:
                     self.state = _BUSY
                     relay = self.relay
@@ -205,6 +219,8 @@ class ServerConnection:
                         data[end:] if len(data) <= JOIN_BYTES else memoryview(data)[end:]
                     )
                     return
+                if plan is not None and end > ORDINARY_HEAD:
+                    self._found = (head, plan)
         if self.state is _LINGER:
             self.throw_away(data)
             return
@@ -259,7 +275,6 @@ class ServerConnection:
     def _use_pending(self) -> None:
         self._is_processing = True
         iteration = self.relay.iteration
-        most = _STEPS_AT_ONCE if iteration.left > 0 else 1
         steps = 0
         try:
             while (
@@ -268,7 +283,7 @@ class ServerConnection:
                 and (self._read_body() if self.state is _BODY else self._read_head())
             ):
                 steps += 1
-                if steps >= most and self._pending:
+                if (steps >= _STEPS_AT_ONCE or iteration.left <= 0) and self._pending:
                     self._let_others_go_first()
         except MessageError as fault:
             self._refuse(fault)
@@ -320,7 +335,13 @@ class ServerConnection:
         """Read a head and begin its request. False when there is nothing more to do now."""
         if self.state not in (_READY, _HEAD) or self.is_full:
             return False
-        if len(self._collector) == 0 and (end := self._pending.find(END, self._at)) >= 0:
+        collected_size = len(self._collector)
+        end = -1 if collected_size else self._pending.find(END, self._at)
+        size = collected_size + (end if end >= 0 else len(self._pending)) - self._at
+        if size > ORDINARY_HEAD and self._found is None and self.relay.iteration.left <= 0:
+            self._let_others_go_first()
+            return False
+        if end >= 0:
             head = self._pending[self._at : end + 4]
             self._advance(end + 4)
             # RFC 9112 2.2: one empty line before a request; some clients end bodies with it.
@@ -336,7 +357,22 @@ class ServerConnection:
         self._begin(self._read_plan(head))
         return True
 
+    def _look_up_heads(self) -> None:
+        """Look heads up among those that were seen before. No head means to a front what it says,
+        so none is known there."""
+        relay = self.relay
+        is_v2 = self.front is None
+        self._known_plan = relay.known_plan if is_v2 else know_nothing
+        self._plan = relay.plan if is_v2 else know_nothing
+
     def _read_plan(self, head: bytes) -> RequestPlan:
+        if self.front is not None:
+            self._turn = turn = self.front.turn(head)
+            return turn.plan
+        found = self._found
+        self._found = None
+        if found is not None and found[0] == head:
+            return found[1]
         return self.relay.heads.request(head)
 
     def _wait_for_head(self) -> None:
@@ -366,6 +402,8 @@ class ServerConnection:
         if exchange.due < inf:
             self._alarm.ring_by(exchange.due)
         answer = self._own_answer(exchange)
+        if answer is None and self._turn is not None and self._turn.answer is not None:
+            answer = self._turn.answer()
         if answer is not None:
             exchange.answer_only(answer, ended=decoder.ended)
         else:
@@ -377,8 +415,17 @@ class ServerConnection:
     def _new_exchange(self, plan: RequestPlan, now: float) -> Http1Exchange:
         relay = self.relay
         exchange = Http1Exchange(relay, self, plan, now)
-        if plan.route.is_asked and relay.fan_out is not None and plan.operation.asks in relay.kinds:
-            exchange.handler = AskedRequest(exchange, relay.fan_out)
+        turn = self._turn
+        if turn is not None:
+            exchange.method, exchange.path = turn.method, turn.path
+        if turn is not None and turn.arrange is not None:
+            turn.arrange(exchange)
+        elif (
+            plan.route.is_asked
+            and relay.parts.fan_out is not None
+            and plan.operation.asks in relay.kinds
+        ):
+            exchange.handler = AskedRequest(exchange, relay.parts.fan_out)
         elif plan.is_inference and relay.dispatcher.gate.guards_regions:
             guard(exchange)
         return exchange
@@ -521,7 +568,7 @@ class ServerConnection:
             self.transport.resume_reading()
         else:
             self.transport.pause_reading()
-            self.relay.unread.add(self)
+            self.relay.paused_clients.add(self)
 
     def _refuse(self, fault: MessageError) -> None:
         """The client broke a rule: say which, and close."""
@@ -738,8 +785,8 @@ class ServerConnection:
         """Go by the relay's options from now on. No request is under way."""
         relay = self.relay
         self.options = options = relay.options
-        self._known_plan = relay.known_plan
-        self._plan = relay.plan
+        self._look_up_heads()
+        self._found = None
         self._collector.limits = options.head
         if self.state is _READY:
             self._alarm.ring_by(self.since + options.client_idle_s)
@@ -796,6 +843,7 @@ class ServerConnection:
         """Forget what was read and not used."""
         self._pending = b""
         self._at = 0
+        self._found = None
         if self._charged:
             self.charge(-self._charged)
             self._charged = 0

@@ -1,57 +1,45 @@
-"""Calls that are refused for what their heads say: not gRPC, too large, not allowed, too many."""
+"""Which calls are refused for what their heads say: not gRPC, too large, malformed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, NamedTuple
 
-from lb.access.gate import Claim
-from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
-from lb.proxy.failure import grpc_status
-from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC, pushback, trailers_only
+from lb.proxy.http2.options import Http2Options
+from lb.proxy.http2.replies import BAD_METHOD, NOT_GRPC
 from lb.wire.http2.budget import Spending
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
+from lb.wire.http2.heads import RequestHead
 
 _POST: Final = b"POST"
 
 
-def is_refused(call: Call) -> bool:
-    """Whether a call must not go on; it has been answered then."""
-    head = call.head
-    options = call.relay.options
+class Refusal(NamedTuple):
+    """Why a call must not go on, and what its client is told."""
+
+    reason: Reason
+    detail: str = ""
+    spends: Spending | None = None
+    """What the client may not do too often."""
+    status: int = 200
+    """Of HTTP."""
+    block: bytes = b""
+    """The whole answer, where that is HTTP's and not gRPC's."""
+
+
+def refusal_of(head: RequestHead, options: Http2Options) -> Refusal | None:
+    """Why a call with this head must not go on; None where it may, as far as the head says."""
     if head.fault:
-        call.fail(Reason.BAD_REQUEST, head.fault)
-        call.server.spend(Spending.FAULT)
-    elif not head.is_grpc or head.method != _POST:
-        _refuse_foreign(call)
-    elif head.size > options.head_size or head.count > options.fields:
-        call.fail(Reason.HEAD_TOO_LARGE, "request metadata is too large")
-        call.server.spend(Spending.OVERSIZED)
-    elif head.loop:
-        call.fail(Reason.LOOP, head.loop)
-    elif head.unusable:
-        call.fail(Reason.BAD_REQUEST, head.unusable)
-    elif head.claim is not None:
-        _ask_gate(call, cast("Claim", head.claim))
-    return call.finished
-
-
-def _refuse_foreign(call: Call) -> None:
-    """Not gRPC: the answer is HTTP's ("gRPC over HTTP2": 415 and no grpc-status)."""
-    is_post = call.head.method == _POST
-    call.status = 415 if is_post else 405
-    call.answer_whole(NOT_GRPC if is_post else BAD_METHOD, Reason.UNSUPPORTED)
-
-
-def _ask_gate(call: Call, claim: Claim) -> None:
-    try:
-        call.relay.dispatcher.admit(call, claim, call.server.client)
-    except RequestRefused as refusal:
-        call.status = 200
-        call.grpc_status = status = grpc_status(refusal.reason)
-        block = trailers_only(status, refusal.detail)
-        if refusal.retry_after_s:
-            block += pushback(refusal.retry_after_s)
-        call.answer_whole(block, refusal.reason)
+        return Refusal(Reason.BAD_REQUEST, head.fault, Spending.FAULT)
+    if head.method != _POST:
+        return Refusal(Reason.UNSUPPORTED, status=405, block=BAD_METHOD)
+    if not head.is_grpc:
+        # "gRPC over HTTP2": 415 and no grpc-status.
+        return Refusal(Reason.UNSUPPORTED, status=415, block=NOT_GRPC)
+    if head.size > options.head_size or head.count > options.fields:
+        detail = "request metadata is too large"
+        return Refusal(Reason.HEAD_TOO_LARGE, detail, Spending.OVERSIZED)
+    if head.loop:
+        return Refusal(Reason.LOOP, head.loop)
+    if head.unusable:
+        return Refusal(Reason.BAD_REQUEST, head.unusable)
+    return None

@@ -1,30 +1,29 @@
 """A gRPC call at one backend: a stream of one of its connections, and what it answers.
 
-An answer goes to the client as it comes. While nothing of it has gone there, another attempt may
-take the place of this one, with what the pipe of the request has retained: when this one ends, when
-its backend is silent, or when it answers that it cannot serve the call. Beside it there may be a
-second one (`lb.proxy.hedging`): the first of the two that answers is the one that counts.
+An answer goes to its `ResponseSink`: to the client as it comes, but for those of streams. While
+nothing of it has gone there, another attempt may take the place of this one, with what the pipe of
+the request has retained: when this one ends, when its backend is silent, or when it answers that it
+cannot serve the call. Beside it there may be a second one (`lb.proxy.http2.hedge`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final
 
 from lb.domain.backend import Backend, Port
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import Outcome, Reason
-from lb.kserve.errors import GRPC_STATUSES, meaning
+from lb.kserve.errors import GRPC_STATUSES, Meaning, meaning
 from lb.proxy.exchange import Attempt
-from lb.proxy.http2.replies import status_trailers
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.link import Link
+from lb.proxy.http2.replies import not_run, status_trailers
+from lb.proxy.retry import Next
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus, decode_message, status_of_http, status_of_reset
 from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, StreamError, pack_header
 from lb.wire.http2.heads import NO_STATUS, ResponseHead
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
-    from lb.proxy.http2.client import ClientLink
 
 _ANSWERED: Final = Outcome.ANSWERED
 _INFERENCE: Final = OperationKind.INFERENCE
@@ -40,12 +39,77 @@ _MAX_EARLY_HEADS: Final = 10
 """Informational responses to one request."""
 
 
+class ResponseSink:
+    """Where the response of an attempt goes: here to the client, as it comes. What streams do with
+    it beside that extends this."""
+
+    __slots__ = ()
+
+    noun: ClassVar[str] = "request"
+    """What a backend resets, to clients."""
+
+    def takes_head(self, attempt: GrpcAttempt, head: ResponseHead, end_stream: bool) -> bool:
+        """The head of the response arrived, or its trailers. False: they go to the client."""
+        return False
+
+    def shown(self, attempt: GrpcAttempt, payload: Payload, end_stream: int) -> Payload | None:
+        """Payload of the response arrived. Returns what goes to the client for it; None: nothing
+        does now."""
+        return payload
+
+    @property
+    def fails_over(self) -> bool:
+        """Whether another backend may be asked, where this one answers with an error."""
+        return True
+
+    def will_fail(self, attempt: GrpcAttempt, outcome: Outcome) -> None:
+        """The attempt ends so; whether there is another one is not known yet."""
+
+    def may_retry(self, outcome: Outcome) -> bool:
+        """Whether there may be another attempt, as far as the sink knows."""
+        return True
+
+    def retry(self, attempt: GrpcAttempt, outcome: Outcome, *, is_unsent: bool) -> None:
+        """There is another attempt."""
+        attempt.call.go_again(outcome, is_unsent=is_unsent)
+
+    def failed(
+        self,
+        attempt: GrpcAttempt,
+        outcome: Outcome,
+        reason: Reason,
+        detail: str,
+        status: GrpcStatus | None,
+    ) -> None:
+        """There is no response, and no other attempt."""
+        attempt.call.fail(reason, detail, status=status)
+
+    def backend_hung(self, attempt: GrpcAttempt) -> None:
+        """The backend is silent."""
+        attempt.leave_backend(Outcome.STALLED)
+
+    def give_way(self, attempt: GrpcAttempt) -> None:
+        """The ledger wants the bytes back that are held for the attempt."""
+        attempt.call.evict()
+
+    def cut_off(self, attempt: GrpcAttempt, code: int) -> None:
+        """The backend reset the stream within the response: so ends the client's."""
+        call = attempt.call
+        call.grpc_status = status_of_reset(code)
+        call.close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
+        call.server.reset(call.client_id, code)
+
+
+TO_CLIENT: Final = ResponseSink()
+
+
 class GrpcAttempt(Attempt):
-    """One try of a call. Its pipes are the call's, but for a second attempt: that has its own."""
+    """One try of a call. Its pipes are the call's, but for a second attempt, and for one of several
+    that a stream has at once: those have their own."""
 
     __slots__ = (
         "begun", "call", "early_heads", "held_head", "held_text", "link", "message_size",
-        "request", "response",
+        "request", "response", "sink",
     )  # fmt: skip
 
     def __init__(self, call: Call, backend: Backend, port: Port, began_at: float) -> None:
@@ -58,24 +122,27 @@ class GrpcAttempt(Attempt):
         self.connected_at = self.first_byte_at = 0.0
         self.erred = self.begun = False
         self.outcome = self.queued = self.underway = None
-        self.link: ClientLink | None = None
+        self.link: Link | None = None
         """The connection, once it has a stream there."""
         self.held_head: ResponseHead | None = None
         """Of the response to an inference, until a message comes."""
         self.held_text = b""
         """The beginning of that message."""
         self.message_size = self.early_heads = 0
+        self.sink = TO_CLIENT
         self.request = call.request
         self.response = call.response
 
     call: Call
-    """As `exchange`."""
+    """As `exchange`, which is only a part of it where a stream has several attempts at once."""
     begun: bool
-    """Some of its response has gone to the client."""
+    """Some of its response has gone to the client, or waits for its turn."""
     message_size: int
     """Bytes of the message that is its answer, once that goes to the client."""
     early_heads: int
     """Informational responses so far."""
+    sink: ResponseSink
+    """Where its response goes."""
     request: Pipe[Any]
     response: Pipe[Any]
 
@@ -84,21 +151,16 @@ class GrpcAttempt(Attempt):
         """Whether it has, or had, one on a connection."""
         return self.request.sink is not None
 
-    @property
-    def is_second(self) -> bool:
-        """Whether another attempt is the one that counts, until this one has answered first."""
-        return self.call.hedge is self
-
     # The answer
 
     def response_head(self, head: ResponseHead, end_stream: bool) -> None:
         """The head of the response arrived, or its trailers."""
         # HOT PATH (benchmarks/load). Twice per call.
+        if self.sink is not TO_CLIENT and self.sink.takes_head(self, head, end_stream):
+            return
         call = self.call
         response = self.response
         if not self.begun:
-            if call.hedge is not None and not self._leads(head, end_stream):
-                return
             if self.held_head is not None:
                 self._end_held(self.held_head, head, end_stream)
                 return
@@ -118,7 +180,10 @@ class GrpcAttempt(Attempt):
             response.ended = True
             self._answered(head.grpc_status)
             response.finished = True
-            call.server.send_head(call.client_id, head.block, end_stream=True)
+            block = head.block
+            if head.not_run and call.head.passed and not call.may_have_run:
+                block += not_run(head.not_run)
+            call.server.send_head(call.client_id, block, end_stream=True)
             call.pipe_finished(response)
             return
         if head.status or not end_stream:
@@ -126,7 +191,7 @@ class GrpcAttempt(Attempt):
         response.ended = True
         status, block = head.grpc_status, head.block
         if status > 0:
-            self._tell_of_error(head)
+            self.tell_of_error(head)
         if not status and self.message_size not in (0, call.bytes_out):
             block = self._answered_badly(block)
         else:
@@ -150,6 +215,7 @@ class GrpcAttempt(Attempt):
             self.begun
             or call.hedge is not None
             or self.held_head is not None
+            or self.sink is not TO_CLIENT
             or size > response.credit
             or size > server.credit
             or size > server.peer_frame_size
@@ -196,28 +262,28 @@ class GrpcAttempt(Attempt):
         server.close_stream(stream_id)
         request.owner = response.owner = None
         response.opposite = relay.no_pipe
-        relay.dispatcher.answered_whole(self, status, now)
+        relay.accounts.answered_whole(self, status, now)
         if self.queued is not None:
-            relay.dispatcher.queue.ended(call.protocol, self.queued, _ANSWERED, status, now)
+            relay.accounts.queue.ended(call.protocol, self.queued, _ANSWERED, status, now)
         return True
 
     def _end_slowly(self, trailers: ResponseHead) -> None:
         """The whole answer went out, and something is left to be done."""
         if trailers.grpc_status > 0:
-            self._tell_of_error(trailers)
+            self.tell_of_error(trailers)
         self._answered(trailers.grpc_status)
         self.call.pipe_finished(self.response)
 
     def _other_head(self, head: ResponseHead, end_stream: bool) -> None:
         """What came is not the head of an answer to a call."""
         if head.status < 200:
-            self._early_head(head, end_stream)
+            self.early_head(head, end_stream)
             return
         # "gRPC over HTTP2" has clients take this for an error, whatever follows.
         self.detach(None if end_stream and self.request.finished else ErrorCode.CANCEL)
         self.failed(Outcome.PROTOCOL_ERROR, _FOREIGN, status_of_http(head.status))
 
-    def _early_head(self, head: ResponseHead, end_stream: bool) -> None:
+    def early_head(self, head: ResponseHead, end_stream: bool) -> None:
         """An informational response, which gRPC has no use for, or none at all."""
         if not head.status or end_stream:
             raise StreamError(ErrorCode.PROTOCOL_ERROR, "response without a final status")
@@ -230,11 +296,16 @@ class GrpcAttempt(Attempt):
     def response_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the response arrived."""
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
+        if self.sink is not TO_CLIENT:
+            shown = self.sink.shown(self, payload, end_stream)
+            if shown is None:
+                return
+            payload = shown
         call = self.call
         if not self.begun:
             head = self.held_head
             if head is None:
-                self._broken_response("DATA before the head of a response")
+                self.broken_response("DATA before the head of a response")
                 return
             if self.held_text:
                 payload = b"".join((self.held_text, payload))
@@ -259,7 +330,7 @@ class GrpcAttempt(Attempt):
         """Whether a response without a message does not go on to the client, because another
         backend may do better, or because it claims to be OK."""
         if head.grpc_status > 0:
-            return self._is_served_elsewhere(head)
+            return self.sink.fails_over and self._is_served_elsewhere(head)
         if head.grpc_status or self.call.operation.kind is not _INFERENCE or head.status != _OK:
             return False
         self._unusable_answer()
@@ -282,7 +353,7 @@ class GrpcAttempt(Attempt):
         """The response goes to the client from now on: nobody waits for another attempt."""
         call = self.call
         if call.hedge is not None:
-            call.end_hedge()
+            call.cancel_hedge()
         self.begun = call.begun = True
         self.first_byte_at = call.relay.now
         call.status = status
@@ -313,12 +384,13 @@ class GrpcAttempt(Attempt):
         if call.bytes_out > self.message_size:
             self._answered(GrpcStatus.OK, Outcome.PROTOCOL_ERROR)
             return block
-        _, text = call.relay.dispatcher.steps.failure(call, Outcome.PROTOCOL_ERROR)
+        _, text = call.relay.retry.failure(call, Outcome.PROTOCOL_ERROR)
         call.reason = Reason.UPSTREAM_PROTOCOL
         self._answered(GrpcStatus.INTERNAL, Outcome.PROTOCOL_ERROR)
         return status_trailers(GrpcStatus.INTERNAL, f"{text}: {_UNUSABLE}")
 
-    def _broken_response(self, detail: str) -> None:
+    def broken_response(self, detail: str) -> None:
+        """The backend broke the protocol in its response."""
         if self.link is not None:
             error = StreamError(ErrorCode.PROTOCOL_ERROR, detail)
             self.link.on_stream_error(self.request.sink_id, error)
@@ -330,11 +402,11 @@ class GrpcAttempt(Attempt):
         port = self.port
         port.bytes_sent += call.bytes_in
         port.bytes_received += call.bytes_out
-        dispatcher = call.relay.dispatcher
+        relay = call.relay
         if status < 0:
             status = status_of_http(call.status)
-            dispatcher.answered_with_error(self, status, "")
-        dispatcher.attempt_ended(self, outcome, status, call.relay.now)
+            relay.dispatcher.blame.answered_with_error(self, status, "")
+        relay.accounts.attempt_ended(self, outcome, status, relay.now)
         link = self.link
         if link is not None:
             request = self.request
@@ -367,7 +439,7 @@ class GrpcAttempt(Attempt):
 
     def passes(self, _pipe: Pipe[Any]) -> bool:
         """Whether payload of the answer goes on as it comes, but for being counted."""
-        return self.begun
+        return self.begun and self.sink is TO_CLIENT
 
     def pipe_finished(self, pipe: Pipe[Any]) -> None:
         """END_STREAM went out on one side."""
@@ -379,10 +451,7 @@ class GrpcAttempt(Attempt):
 
     def evict(self) -> None:
         """The ledger wants these bytes back."""
-        if self.is_second:
-            self.give_up(Outcome.CANCELLED, ErrorCode.CANCEL)
-        else:
-            self.call.evict()
+        self.sink.give_way(self)
 
     # How it ends without an answer
 
@@ -414,30 +483,44 @@ class GrpcAttempt(Attempt):
             detail: of that, for the client.
             status: for the client, where it is not that of the outcome.
         """
-        call = self.call
-        if self.is_second:
-            self.give_up(outcome, None)
-        elif not (call.finished or self.goes_again(outcome)):
-            reason, text = call.relay.dispatcher.steps.failure(call, outcome)
-            call.fail(reason, f"{text}: {detail}" if detail else text, status=status)
+        exchange = self.exchange
+        self.sink.will_fail(self, outcome)
+        if not (exchange.finished or self.goes_again(outcome)):
+            reason, text = self.call.relay.retry.failure(exchange, outcome)
+            text = f"{text}: {detail}" if detail else text
+            self.sink.failed(self, outcome, reason, text, status)
 
     def goes_again(self, outcome: Outcome) -> bool:
-        """End it, and have the call placed again if it may be."""
+        """End it, and have the call placed again if it may be; the one beside it takes its place
+        if that was sent whole."""
         is_unsent = not self.has_stream
         self.leave(outcome)
-        if not self._may_retry(outcome, is_unsent=is_unsent):
-            return False
-        self.call.go_again(outcome, is_unsent=is_unsent)
-        return True
+        follows = self.what_follows(outcome, is_unsent=is_unsent)
+        self.go_on_after(follows, outcome, is_unsent=is_unsent)
+        return follows is not Next.NOTHING
 
-    def _may_retry(self, outcome: Outcome, *, is_unsent: bool) -> bool:
+    def what_follows(self, outcome: Outcome, *, is_unsent: bool) -> Next:
+        """What follows it. To be asked once."""
+        if not self.sink.may_retry(outcome):
+            return Next.NOTHING
         call = self.call
-        return call.relay.dispatcher.may_retry(
-            call,
+        hedge = call.hedge
+        return call.relay.retry.after_failure(
+            self.exchange,
             outcome,
-            body_retained=is_unsent or call.request.retained is not None,
-            response_begun=call.begun,
+            body_retained=is_unsent or self.request.retained is not None,
+            response_begun=self.begun,
+            is_hedge_sent=isinstance(hedge, GrpcAttempt)
+            and hedge.request.finished
+            and not call.request.queue,
         )
+
+    def go_on_after(self, follows: Next, outcome: Outcome, *, is_unsent: bool) -> None:
+        """Have that follow, now that it has ended."""
+        if follows is Next.AGAIN:
+            self.sink.retry(self, outcome, is_unsent=is_unsent)
+        elif follows is Next.HEDGE and (hedge := attempt_of(self.call)) is not None:
+            hedge.take_over()
 
     def leave(self, outcome: Outcome) -> None:
         """It is over, and off its connection but for what that has noted."""
@@ -445,32 +528,35 @@ class GrpcAttempt(Attempt):
         if self.link is not None:
             self.link.forget(request)
             self.link = None
-        self.call.relay.dispatcher.attempt_ended(self, outcome)
+        self.call.relay.accounts.attempt_ended(self, outcome)
         request.sink = None
 
     def backend_hung(self) -> None:
         """The backend is silent: go elsewhere, if that is allowed and there is somebody."""
-        if self.is_second:
-            self.give_up(Outcome.STALLED, ErrorCode.CANCEL)
-        else:
-            self.leave_backend(Outcome.STALLED)
+        self.sink.backend_hung(self)
 
     def leave_backend(self, outcome: Outcome) -> None:
         """Have the call go elsewhere, if that is allowed and there is somebody."""
-        call = self.call
-        if call.begun or call.finished or self.outcome is not None:
+        if self.begun or self.outcome is not None or self.exchange.finished:
             return
+        self.is_replaced(outcome if self.has_stream else Outcome.CONNECT_TIMEOUT)
+
+    def is_replaced(self, outcome: Outcome) -> bool:
+        """End it, which is under way, if another attempt may take its place; that does so then."""
         is_unsent = not self.has_stream
-        if is_unsent:
-            outcome = Outcome.CONNECT_TIMEOUT
-        if self._may_retry(outcome, is_unsent=is_unsent):
-            self.detach(ErrorCode.CANCEL)
-            self.leave(outcome)
-            call.go_again(outcome, is_unsent=is_unsent)
+        follows = self.what_follows(outcome, is_unsent=is_unsent)
+        if follows is Next.NOTHING:
+            return False
+        self.detach(ErrorCode.CANCEL)
+        self.leave(outcome)
+        self.go_on_after(follows, outcome, is_unsent=is_unsent)
+        return True
 
     def leave_parting(self) -> None:
         """Its backend is to become empty: a stream asks nothing of it any more, where it may ask
         another one."""
+        if self.call.part is not None:
+            self.call.part.leave_parting()
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
@@ -480,23 +566,19 @@ class GrpcAttempt(Attempt):
     def upstream_reset(self, code: int) -> None:
         """The backend reset the stream; it is off its connection already."""
         call = self.call
-        if self.is_second:
-            self.give_up(Outcome.RESET, None)
-            return
         if code == ErrorCode.REFUSED_STREAM and not self.begun and self.held_head is None:
-            call.relay.dispatcher.tell_of_refusal(self)
+            call.relay.dispatcher.blame.refused(self)
             self.failed(Outcome.REFUSED)
             return
         if self.begun:
-            # The response is on its way: the client's stream ends as the backend's did.
-            call.grpc_status = status_of_reset(code)
-            call.close(Outcome.RESET, Reason.UPSTREAM_RESET, None)
-            call.server.reset(call.client_id, code)
-            return
-        if call.finished or self.goes_again(Outcome.RESET):
-            return
-        detail = f"backend {self.backend.name} (grpc) reset the request with code {code}"
-        call.fail(Reason.UPSTREAM_RESET, detail, status=status_of_reset(code))
+            self.sink.cut_off(self, code)
+        elif not (self.exchange.finished or self.goes_again(Outcome.RESET)):
+            self.sink.failed(self, Outcome.RESET, *self.told_of_reset(code))
+
+    def told_of_reset(self, code: int) -> tuple[Reason, str, GrpcStatus]:
+        """Why, in which words and with which status a client is told that the backend did that."""
+        text = f"backend {self.backend.name} (grpc) reset the {self.sink.noun} with code {code}"
+        return Reason.UPSTREAM_RESET, text, status_of_reset(code)
 
     # Errors that a backend answers
 
@@ -505,8 +587,9 @@ class GrpcAttempt(Attempt):
         and the call goes there."""
         if self._is_cut_off(head) and self._is_mended_elsewhere(Outcome.CUT_OFF):
             return True
-        is_broken = self._tell_of_error(head)
-        if head.grpc_status in GRPC_STATUSES and self._goes_elsewhere(head):
+        is_broken = self.tell_of_error(head)
+        says_why = head.not_run or head.grpc_status in GRPC_STATUSES
+        if says_why and self.goes_elsewhere(head):
             return True
         return is_broken and self._is_mended_elsewhere(Outcome.BROKEN)
 
@@ -526,69 +609,45 @@ class GrpcAttempt(Attempt):
             )
         )
 
-    def _goes_elsewhere(self, head: ResponseHead) -> bool:
+    def goes_elsewhere(self, head: ResponseHead) -> bool:
         """Whether the call goes to another backend, since this one says it cannot serve it."""
-        known = meaning(decode_message(head.grpc_message))
-        call = self.call
+        known = Meaning.NOT_RUN if head.not_run else meaning(decode_message(head.grpc_message))
+        is_kept = self.request.retained is not None and self.sink.may_retry(Outcome.NOT_HERE)
         if (
             known is None
             or self.link is None
-            or not call.relay.dispatcher.goes_elsewhere(
-                call, known, body_retained=call.request.retained is not None
-            )
+            or not self.call.relay.retry.goes_elsewhere(self.exchange, known, body_retained=is_kept)
         ):
             return False
         self._end_stream()
         self.failed(Outcome.NOT_HERE)
         return True
 
-    def _tell_of_error(self, head: ResponseHead) -> bool:
+    def tell_of_error(self, head: ResponseHead) -> bool:
         """The backend answers with an error. Whether that says that it is broken."""
         text = decode_message(head.grpc_message)
-        return self.call.relay.dispatcher.answered_with_error(self, head.grpc_status, text)
+        return self.call.relay.dispatcher.blame.answered_with_error(self, head.grpc_status, text)
 
     def _is_mended_elsewhere(self, outcome: Outcome) -> bool:
         """Whether the call goes to another backend, since this one has ended it in some way."""
-        if self.link is None or not self._may_retry(outcome, is_unsent=False):
+        if self.link is None:
+            return False
+        follows = self.what_follows(outcome, is_unsent=False)
+        if follows is Next.NOTHING:
             return False
         self._end_stream()
         self.leave(outcome)
-        self.call.go_again(outcome, is_unsent=False)
+        self.go_on_after(follows, outcome, is_unsent=False)
         return True
 
     # Beside another attempt
 
-    def _leads(self, head: ResponseHead, end_stream: bool) -> bool:
-        """Whether this attempt goes on with its response, of two that are under way."""
+    def take_over(self) -> None:
+        """What was sent is the request of this attempt from now on, and its answer goes to the
+        client."""
         call = self.call
-        if not self.is_second:
-            return True
-        if head.status < 200 and not end_stream:
-            return False
-        if (
-            not head.is_answer
-            or end_stream
-            or not call.is_sent
-            or not call.is_under_way
-            or not self.request.finished
-        ):
-            # An error is not what one hopes for, and the first attempt goes on.
-            self._answered_beside(head, end_stream)
-            return False
-        self._overtake()
-        return True
-
-    def _overtake(self) -> None:
-        """Its answer is the one that the client gets."""
-        call = self.call
-        first = call.grpc_attempt
-        assert first is not None
-        call.relay.dispatcher.overtake(call)
-        # What was sent is the request of this attempt from now on; what was kept is needed no more.
+        self.sink = TO_CLIENT
         request, response = call.request, self.response
-        first.detach(ErrorCode.CANCEL)
-        first.leave(Outcome.OVERTAKEN)
-        request.clear()
         request.sink, request.sink_id = self.request.sink, self.request.sink_id
         request.finished = True
         self._drop_pipe(self.request)
@@ -606,19 +665,6 @@ class GrpcAttempt(Attempt):
         pipe.owner = None
         pipe.opposite = self.call.relay.no_pipe
 
-    def _answered_beside(self, head: ResponseHead, end_stream: bool) -> None:
-        """What came is no answer for the client."""
-        dispatcher = self.call.relay.dispatcher
-        if not head.is_answer or (end_stream and not head.grpc_status):
-            # Not of gRPC, or status OK without a message.
-            self.give_up(Outcome.PROTOCOL_ERROR, ErrorCode.CANCEL)
-            return
-        if head.grpc_status > 0:
-            self._tell_of_error(head)
-        if head.grpc_status >= 0:
-            dispatcher.attempt_ended(self, _ANSWERED, head.grpc_status)
-        self.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
-
     def give_up(self, outcome: Outcome, code: ErrorCode | None) -> None:
         """End it, beside another one that goes on."""
         self.detach(code)
@@ -629,14 +675,7 @@ class GrpcAttempt(Attempt):
         self._drop_pipe(self.response)
 
 
-def second_attempt(call: Call, backend: Backend, port: Port, began_at: float) -> GrpcAttempt:
-    """An attempt beside the first, with pipes of its own: its request is complete."""
-    relay = call.relay
-    attempt = GrpcAttempt(call, backend, port, began_at)
-    request: Pipe[Any] = Pipe(attempt, relay.ledger, 0, 0)
-    response: Pipe[Any] = Pipe(attempt, relay.ledger, relay.options.answer_window, 0)
-    request.opposite, response.opposite = response, request
-    request.ended = True
-    request.trailers = call.request.trailers
-    attempt.request, attempt.response = request, response
-    return attempt
+def attempt_of(call: Call) -> GrpcAttempt | None:
+    """The last attempt of a call; None before the first."""
+    attempt = call.attempt
+    return attempt if isinstance(attempt, GrpcAttempt) else None

@@ -2,33 +2,36 @@
 
 Phases: the first message may be awaited to learn the model; then the call is placed, and an attempt
 (`lb.proxy.http2.attempt`) waits for a connection or has one; a call that we answer ourselves has no
-attempt. Whatever ends a call, nothing is left behind on either connection, in timers and in the
-ledger.
+attempt. What is done with a request beside relaying it is for its `CallPart`. Whatever ends a call,
+nothing is left behind on either connection, in timers and in the ledger.
 """
 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, Final, Protocol, cast
 
+from lb.access.gate import Claim
 from lb.domain.backend import AppProtocol
 from lb.domain.errors import RequestRefused
 from lb.domain.operation import ModelIn
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.pool import ModelRoute
-from lb.proxy.exchange import Exchange
-from lb.proxy.failure import grpc_status
-from lb.proxy.http2.admission import is_refused
-from lb.proxy.http2.attempt import GrpcAttempt
-from lb.proxy.http2.look import look_again, look_closer, look_quickly
+from lb.kserve.operations import MODEL_INFER
+from lb.proxy import failure
+from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.http2.admission import refusal_of
+from lb.proxy.http2.link import Link
+from lb.proxy.http2.look import NAME_AT, SEQUENCE_ID, inspect_first
 from lb.proxy.http2.memory_guard import MemoryGuard, guard_of
 from lb.proxy.http2.replies import (
     ANSWER_HEAD,
     RESET_CODES,
+    not_run,
     pushback,
     status_trailers,
     trailers_only,
 )
+from lb.proxy.http2.shared import Http2Shared
 from lb.wire.grpc.message import PREFIX_SIZE, MessageMeter, model_name, nested_name
 from lb.wire.grpc.status import GrpcStatus
 from lb.wire.http2.codec import COPY_BELOW
@@ -36,29 +39,40 @@ from lb.wire.http2.flow import UNCOUNTED, Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, Malformed, StreamError, window_update
 from lb.wire.http2.heads import NO_LENGTH, NO_STATUS, RequestHead
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.relay import Http2Relay
-    from lb.proxy.http2.server import ServerLink
-
 _GRPC: Final = AppProtocol.GRPC
 _DEPTHS: Final = {ModelIn.MESSAGE: 0, ModelIn.SPEC: 1, ModelIn.TASK: 2}
 """How many messages deep the name of the model stands; TF Serving has it in one of its own."""
 _MODEL_PEEK: Final = 2048
 """Bytes of the first message that are looked at before a call is placed without a model."""
-_SEQUENCE_ID: Final = b"sequence_id"
-_NAME_AT: Final = PREFIX_SIZE + 2
-"""Where the name of a model stands in a message, behind its length."""
+
+
+class BackendSide(Protocol):
+    """An attempt, as its call sees it: what ends it, or takes the call elsewhere."""
+
+    def detach(self, code: ErrorCode | None) -> None:
+        """Leave the backend's connection, resetting the stream there."""
+        ...
+
+    def give_up(self, outcome: Outcome, code: ErrorCode | None) -> None:
+        """End it, beside another one that goes on."""
+        ...
+
+    def leave_backend(self, outcome: Outcome) -> None:
+        """Have the call go elsewhere, if that is allowed and there is somebody."""
+        ...
+
+    def backend_stalled(self) -> None:
+        """The backend has taken nothing of the request that waits for it."""
+        ...
 
 
 class Call(Exchange):
     """A gRPC call in the relay: a stream of a client."""
 
     __slots__ = (
-        "begun", "client_id", "guard", "head", "held_back", "look_again_at", "messages", "relay",
-        "request", "response", "server", "timer", "watch",
+        "begun", "client_id", "guard", "head", "held_back", "look_again_at", "messages", "part",
+        "relay", "request", "response", "server", "timer",
     )  # fmt: skip
-
-    may_wait: ClassVar[bool] = True
 
     begun: bool
     """Some of the response has gone to the client."""
@@ -67,9 +81,7 @@ class Call(Exchange):
     look_again_at: int
     """Bytes of the request that must have come before they are looked at again."""
 
-    def __init__(
-        self, relay: Http2Relay, server: ServerLink, stream_id: int, head: RequestHead
-    ) -> None:
+    def __init__(self, relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> None:
         # HOT PATH (benchmarks/load). One object and two pipes per call, beside its attempt. What
         # `Exchange` sets is set here, most of it once: its own constructor costs as much again.
         self.protocol = _GRPC
@@ -88,7 +100,7 @@ class Call(Exchange):
         self.attempts = self.bytes_in = self.bytes_out = self.status = self.look_again_at = 0
         self.grpc_status = NO_STATUS
         self.placed_at = self.ended_at = self.held_until = 0.0
-        self.finished = self.begun = self.held_back = False
+        self.finished = self.begun = self.held_back = self.may_have_run = False
         options = relay.options
         self.relay = relay
         self.server = server
@@ -98,8 +110,8 @@ class Call(Exchange):
         self.guard: MemoryGuard | None = None
         """Looks into the request, where its client may not use shared memory."""
         self.timer: Any = None
-        self.watch: Any = None
-        """Ends the subscription of a health watch."""
+        self.part: CallPart | None = None
+        """Takes the request in the place of the call, where it is not just relayed."""
         ledger = relay.ledger
         window_max = options.stream_window_max
         request: Pipe[Any] = Pipe(self, ledger, server.options.stream_window, window_max)
@@ -119,7 +131,7 @@ class Call(Exchange):
         """The head is complete."""
         # HOT PATH (benchmarks/load).
         relay = self.relay
-        relay.dispatcher.begin(self)
+        relay.accounts.begin(self)
         head = self.head
         if head.is_plain and not end_stream:
             if head.timeout_s or relay.options.request_timeout_s:
@@ -134,113 +146,101 @@ class Call(Exchange):
         head = self.head
         if end_stream:
             self.request.ended = True
-            if not self._length_fits():
+            if not self.length_fits():
                 return
         if head.timeout_s is not None and head.timeout_s <= 0:
             self.fail(Reason.DEADLINE, "deadline exceeded")
             return
         if head.timeout_s or relay.options.request_timeout_s:
             self.set_timer()
-        if is_refused(self):
+        if self._is_refused():
             return
-        if relay.dispatcher.gate.guards_regions:
-            self.guard = guard_of(self)
+        gate = relay.dispatcher.gate
+        if gate.guards_regions:
+            self.guard = guard_of(self.operation, head.claim, self.server.client, gate)
         self._proceed(end_stream)
+
+    def _is_refused(self) -> bool:
+        """Whether its head, or who its client is, keeps it from going on; it has been answered
+        then."""
+        head, server = self.head, self.server
+        refusal = refusal_of(head, self.relay.options)
+        if refusal is not None:
+            if refusal.block:
+                self.status = refusal.status
+                self.answer_whole(refusal.block, refusal.reason)
+            else:
+                self.fail(refusal.reason, refusal.detail)
+            if refusal.spends is not None:
+                server.spend(refusal.spends)
+        elif head.claim is not None:
+            try:
+                self.relay.dispatcher.admit(self, cast("Claim", head.claim), server.client)
+            except RequestRefused as refused:
+                self.refuse(refused)
+        return self.finished
 
     def _proceed(self, end_stream: bool) -> None:
         """The head may pass."""
-        if self.operation.model_in in _DEPTHS and not end_stream:
+        if self.part is not None:
+            self.part.begin(end_stream)
+        elif self.operation.model_in in _DEPTHS and not end_stream:
             self.held_back = True
         else:
             self._place()
 
     def begin_whole(self, payload: bytes, size: int) -> None:
-        """The request is complete, small and plain."""
+        """The request is complete, small and plain; its head may have come before."""
         # HOT PATH (benchmarks/bench_http2_relay.py). `begin` and `request_data` in one for the
-        # common unary call; those are the reference.
+        # common unary call; those are the reference. What such a message says is looked up by how
+        # it begins; the reference of that is `inspect_first`.
         relay = self.relay
-        relay.dispatcher.open_exchanges += 1
-        if self.head.timeout_s or relay.options.request_timeout_s:
-            self.set_timer()
-        self._place_whole(payload, size)
-
-    def _place_whole(self, payload: bytes, size: int) -> None:
-        """Place a call whose request is one small message, and send both in one piece."""
-        # HOT PATH (benchmarks/bench_http2_relay.py). What such a message says is looked up by how
-        # it begins; the reference is `_find_model`.
-        relay = self.relay
+        if self.held_back:
+            self.held_back = False
+        else:
+            relay.accounts.open_exchanges += 1
+            if self.head.timeout_s or relay.options.request_timeout_s:
+                self.set_timer()
         self.bytes_in = size
         request = self.request
         request.ended = True
         request.retained = [payload]
         request.retained_size = size
-        dispatcher = relay.dispatcher
-        models = relay.models
-        if (
-            models.snapshot is dispatcher.pool.current
-            and size > _NAME_AT
-            and (known := models.by_start(payload[: payload[_NAME_AT - 1] + _NAME_AT])) is not None
-            and (
-                known.is_plain
-                or (known.work is None and _SEQUENCE_ID not in payload)
-                or (known.work is not None and look_again(self, known.work, payload))
-            )
+        prefixes = relay.prefixes
+        known = None
+        if prefixes.snapshot is relay.dispatcher.pool.current and size > NAME_AT:
+            known = prefixes.find(payload[: payload[NAME_AT - 1] + NAME_AT])
+        if known is not None and (
+            known.is_plain or (not known.rows and SEQUENCE_ID not in payload)
         ):
-            self.model = known.name
+            self.model = known.model
+        elif (
+            known is not None
+            and known.rows
+            and self.operation is MODEL_INFER
+            and payload.startswith(known.head)
+        ):
+            self.model = known.model
+            queued = Queued(known.rows, known.priority, size - PREFIX_SIZE)
+            self.particulars = Particulars(known.version, queued)
         elif not self._find_model(payload):
             return
-        try:
-            attempt = dispatcher.place(self, GrpcAttempt, relay.now)
-        except RequestRefused as refusal:
-            self.refuse(refusal)
-            return
-        if attempt is None:
-            request.push(payload)
-            return
-        pool = relay.pools.get(attempt.backend)
-        if pool is None:
-            pool = relay.pool(attempt.backend)
-        links = pool.links
-        if links and len((link := links[0]).streams) < link.stream_limit:
-            link.open_whole(attempt, payload, size)
-        else:
-            pool.start_whole(attempt, payload, size)
+        relay.place_whole(self, payload, size)
 
     def _find_model(self, payload: bytes) -> bool:
         """Look for what a whole small message says. False when the call has gone its way."""
-        # HOT PATH (benchmarks/bench_schedule.py). What a scheduled model goes by is read in one
-        # pass; `look_closer` is the reference.
-        self.model = name = model_name(payload) or b""
-        snapshot = self.relay.dispatcher.pool.current
-        route = snapshot.routes.get(name)
-        is_plain = route is not None and route.is_plain
-        if not snapshot.regions and name and (is_plain or route is None):
-            self.relay.models.learn(snapshot, payload, name, is_plain=is_plain)
-        elif (
-            route is not None
-            and route.plan is not None
-            and route.facts.is_stateful is False
-            and not snapshot.regions
-            and payload[_NAME_AT - 1] == len(name)
-            and look_quickly(self, snapshot, payload)
-        ):
-            return True
-        if (
-            snapshot.regions
-            or (route is not None and not is_plain)
-            or (route is None and (_SEQUENCE_ID in payload or not payload.startswith(b"\0")))
-        ):
-            look_closer(self, payload, route, is_all=True)
-            if self.particulars is not None and self.particulars.step is not None:
-                if self.request.push(payload):
-                    self._place()
-                return False
+        self.model = model_name(payload) or b""
+        inspect_first(self, self.server, payload, is_all=True)
+        if self.particulars is not None and self.particulars.step is not None:
+            if self.request.push(payload):
+                self._place()
+            return False
         return True
 
     def request_data(self, payload: Payload, end_stream: int) -> None:
         """Payload of the request arrived."""
         # HOT PATH (benchmarks/load). Once per DATA frame, or part of one.
-        if self.guard is not None and not self.guard.clears(self, payload, end_stream):
+        if self.guard is not None and not self.is_cleared(self.guard, payload, end_stream):
             return
         request = self.request
         size = len(payload)
@@ -252,8 +252,7 @@ class Call(Exchange):
             and not self.bytes_in
             and self.head.content_length in (NO_LENGTH, size)
         ):
-            self.held_back = False
-            self._place_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
+            self.begin_whole(payload, size)  # type: ignore[arg-type]  # below COPY_BELOW: bytes
             return
         self.bytes_in += size
         retained = request.retained
@@ -264,20 +263,32 @@ class Call(Exchange):
                 retained.append(payload)
                 request.retained_size = size
             else:
-                self._retain(payload)
-        if self.messages is not None and not self._message_fits(payload):
+                self.retain(payload)
+        if self.messages is not None and not self.message_fits(payload):
             return
         if self.held_back and not self._peek(payload, end_stream):
             return
         if end_stream:
             request.ended = True
-            if not self._length_fits():
+            if not self.length_fits():
                 return
         sink = request.sink
         if sink is not None:
             sink.send_data(request, payload)
         else:
             self._keep(payload)
+
+    def is_cleared(self, guard: MemoryGuard, payload: Payload, end_stream: int) -> bool:
+        """Whether all of the payload may go on. If not, the call has ended, or the payload comes
+        again in the next turn."""
+        wrong = guard.inspect(payload)
+        if wrong is None:
+            self.server.postpone(self.request, payload, end_stream)
+            return False
+        self.server.inspected += guard.frames
+        if wrong:
+            self.fail(Reason.CONTROL_REFUSED, wrong)
+        return not wrong
 
     def resume_request(self, payload: Payload, end_stream: int) -> None:
         """Payload that was postponed comes again (`Http2Codec.postpone`)."""
@@ -287,7 +298,7 @@ class Call(Exchange):
         """Whether payload of the request goes on as it comes, but for being counted."""
         return not self.held_back and self.messages is None and self.guard is None
 
-    def _retain(self, payload: Payload) -> None:
+    def retain(self, payload: Payload) -> None:
         """Keep payload for another attempt."""
         request = self.request
         limit = self.relay.options.retained_size
@@ -318,24 +329,26 @@ class Call(Exchange):
         if (
             not depth
             and (route is None or not route.is_plain or snapshot.regions)
-            and not self._look(payload, route, end_stream)
+            and not self._look(payload, end_stream)
         ):
             return True
         self.held_back = False
         self._place()
         return not self.finished
 
-    def _look(self, payload: Payload, route: ModelRoute | None, end_stream: int) -> bool:
-        """Take a second look at what has come. False while that is too little."""
+    def _look(self, payload: Payload, end_stream: int) -> bool:
+        """Inspect what has come. False while that is too little."""
         # Looked at anew only when there is much more, or crumbs would cost the square of the size.
         if self.bytes_in < self.look_again_at and not end_stream:
             return False
         self.look_again_at = 2 * self.bytes_in
         queue = self.request.queue or ()
         data = b"".join((*queue, payload))
-        return look_closer(self, data, route, is_all=bool(end_stream))
+        return inspect_first(self, self.server, data, is_all=bool(end_stream))
 
-    def _message_fits(self, payload: Payload) -> bool:
+    def message_fits(self, payload: Payload) -> bool:
+        """Whether messages are no longer than is allowed, which they are with `messages`. False
+        when the call is over."""
         assert self.messages is not None
         self.messages.feed(payload)
         limit = self.messages.limit
@@ -344,7 +357,9 @@ class Call(Exchange):
         self.fail(Reason.BODY_TOO_LARGE, f"message is larger than the limit of {limit} bytes")
         return False
 
-    def _length_fits(self) -> bool:
+    def length_fits(self) -> bool:
+        """Whether the request, which is complete, is as long as its head says. False when the call
+        is over."""
         expected = self.head.content_length
         if expected in (NO_LENGTH, self.bytes_in):
             return True
@@ -363,6 +378,8 @@ class Call(Exchange):
 
     def drop_upload(self, size: int) -> None:
         """Payload that nobody reads: the client may go on sending."""
+        if not size or self.finished:
+            return
         increment = self.request.went_out(size)
         if increment:
             self.server.out.append(window_update(self.client_id, increment))
@@ -373,7 +390,7 @@ class Call(Exchange):
         request = self.request
         request.trailers = block
         request.ended = True
-        if not self._length_fits():
+        if not self.length_fits():
             return
         if self.held_back:
             self.held_back = False
@@ -384,34 +401,42 @@ class Call(Exchange):
     # Attempts
 
     @property
-    def grpc_attempt(self) -> GrpcAttempt | None:
-        """Its attempt, as what it is."""
-        attempt = self.attempt
-        return attempt if isinstance(attempt, GrpcAttempt) else None
+    def backend_side(self) -> BackendSide | None:
+        """Its attempt, as far as it knows that."""
+        return cast("BackendSide | None", self.attempt)
 
     def _place(self) -> None:
-        relay = self.relay
-        try:
-            attempt = relay.dispatcher.place(self, GrpcAttempt, relay.now)
-        except RequestRefused as refusal:
-            self.refuse(refusal)
-            return
-        if attempt is not None:
-            relay.pool(attempt.backend).start(attempt)
+        self.relay.place(self)
 
     def place_anew(self) -> None:
         """Begin the next attempt."""
         self.relay.now = self.relay.clock()
-        self._place()
+        if self.part is not None:
+            self.part.place()
+        else:
+            self._place()
 
     def go_on(self) -> None:
-        """See `Exchange`."""
+        """See `Waiting`."""
         self.place_anew()
 
     def go_again(self, outcome: Outcome, *, is_unsent: bool) -> None:
         """Have another attempt, which sends what the last one was sent."""
+        if self.part is not None:
+            self.part.pause()
         if is_unsent or self.request.rewind():
-            self.relay.dispatcher.go_again(self, outcome, self.place_anew)
+            self.relay.retry.go_again(self, outcome, self.place_anew)
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `Exchange`."""
+        return super().may_run_twice if self.part is None else self.part.may_run_twice
+
+    @property
+    def first_byte_at(self) -> float:
+        """See `RequestRecord`."""
+        merged_at = self.part.merged_at if self.part is not None else 0.0
+        return merged_at or super().first_byte_at
 
     @property
     def is_sent(self) -> bool:
@@ -420,13 +445,14 @@ class Call(Exchange):
 
     def attempt_late(self) -> None:
         """See `Exchange`."""
-        if self.grpc_attempt is not None:
-            self.grpc_attempt.leave_backend(Outcome.LATE)
+        attempt = self.backend_side
+        if attempt is not None:
+            attempt.leave_backend(Outcome.LATE)
 
-    def end_hedge(self) -> None:
+    def cancel_hedge(self) -> None:
         """Nobody waits for the second attempt any more."""
-        hedge = self.hedge
-        if isinstance(hedge, GrpcAttempt):
+        hedge = cast("BackendSide | None", self.hedge)
+        if hedge is not None:
             hedge.give_up(Outcome.OVERTAKEN, ErrorCode.CANCEL)
 
     # What pipes ask of their owner
@@ -445,8 +471,9 @@ class Call(Exchange):
 
     def backend_stalled(self) -> None:
         """The backend has taken nothing of the request that waits for it."""
-        if self.grpc_attempt is not None:
-            self.grpc_attempt.backend_stalled()
+        attempt = self.backend_side
+        if attempt is not None:
+            attempt.backend_stalled()
 
     # Ends
 
@@ -498,13 +525,13 @@ class Call(Exchange):
             return
         if reason is Reason.MEMORY:
             self.relay.watch_memory()
-        code = grpc_status(reason) if status is None else status
-        self._detach(ErrorCode.CANCEL)
-        self._stop(outcome)
+        code = failure.grpc_status(reason) if status is None else status
+        self._end_attempts(outcome, ErrorCode.CANCEL)
         self.grpc_status = code
         if not self.begun:
             self.status = 200
-            block = trailers_only(code, detail)
+            why = failure.not_run(self, reason, self.head.passed)
+            block = trailers_only(code, detail) + not_run(why)
             self.answer_whole(block + pushback(retry_after_s) if retry_after_s else block, reason)
             return
         self.response.clear()
@@ -513,7 +540,7 @@ class Call(Exchange):
         self._leave(reason)
 
     def refuse(self, refusal: RequestRefused) -> None:
-        """See `Exchange`."""
+        """Answer that the call is not placed. See also `Waiting`."""
         self.fail(refusal.reason, refusal.detail, retry_after_s=refusal.retry_after_s)
 
     @property
@@ -561,33 +588,31 @@ class Call(Exchange):
         """End without telling the client, who knows."""
         if self.finished:
             return
-        self._detach(code)
-        self._stop(outcome)
+        self._end_attempts(outcome, code)
         if self.grpc_status == NO_STATUS:
             self.grpc_status = GrpcStatus.CANCELLED
         self._leave(reason)
 
-    def _detach(self, code: ErrorCode | None) -> None:
-        """Take the call off its backend's connection, resetting the stream there."""
-        attempt = self.grpc_attempt
+    def _end_attempts(self, outcome: Outcome, code: ErrorCode | None) -> None:
+        """End its attempt or its waiting, and reset its streams at backends."""
+        if self.part is not None and self.part.ends_attempts(code):
+            return
+        attempt = self.backend_side
         if attempt is not None:
             attempt.detach(code)
-
-    def _stop(self, outcome: Outcome) -> None:
-        """End its attempt, or its waiting."""
-        self.relay.dispatcher.stop(self, outcome)
+        self.relay.accounts.stop(self, outcome)
 
     def _leave(self, reason: Reason | None, now: float | None = None) -> None:
         """Leave nothing behind on the client's connection, in timers and in the ledger."""
         # HOT PATH (benchmarks/load).
         if self.hedge is not None:
-            self.end_hedge()
+            self.cancel_hedge()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.watch is not None:
-            self.watch()
-            self.watch = None
+        part = self.part
+        if part is not None:
+            part.leave(reason)
         request, response = self.request, self.response
         request.ended = response.ended = True
         if request.held or request.retained is not None:
@@ -601,7 +626,114 @@ class Call(Exchange):
         # The pipes point at each other and here: break the rings so that no collector is needed.
         request.owner = response.owner = None
         response.opposite = self.relay.no_pipe
-        self.relay.dispatcher.finish(self, reason, now)
+        self.relay.accounts.finish(self, reason, now)
+        if part is not None:
+            self.part = None  # they point at each other
+
+
+class CallPart:
+    """Takes the request of a call in its place: what there is to do with it beside relaying it.
+
+    Connections tell it what comes, as it owns the pipe of the request; what concerns the whole call
+    it passes on to that.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        call.part = call.request.owner = self
+
+    # What the call asks of it
+
+    def begin(self, end_stream: bool) -> None:
+        """The head may pass."""
+
+    def place(self) -> None:
+        """Begin the next attempt."""
+
+    def pause(self) -> None:
+        """An attempt has ended, and another one follows."""
+
+    def leave_parting(self) -> None:
+        """A backend is to become empty: ask nothing of it any more, if another one may be asked."""
+
+    def ends_attempts(self, code: ErrorCode | None) -> bool:
+        """Reset the streams of the attempts that it has. False where the call has one at most."""
+        return False
+
+    def leave(self, reason: Reason | None) -> None:
+        """The call is over. Nothing is to be left behind."""
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `Exchange`."""
+        return False
+
+    @property
+    def merged_at(self) -> float:
+        """When the first answer came, if it was merged with others; else 0.0."""
+        return 0.0
+
+    # What connections tell the owner of a pipe
+
+    def passes(self, _pipe: Pipe[Any]) -> bool:
+        """See `Call`: all of the request is looked at."""
+        return False
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the request arrived."""
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """Payload that was postponed comes again."""
+        self.request_data(payload, end_stream)
+
+    def request_trailers(self, block: bytes) -> None:
+        """The request ended with trailers."""
+
+    @property
+    def started_at(self) -> float:
+        """See `RequestRecord`."""
+        return self.call.started_at
+
+    @property
+    def begun(self) -> bool:
+        """See `Call`."""
+        return self.call.begun
+
+    @property
+    def head(self) -> RequestHead:
+        """Of the request."""
+        return self.call.head
+
+    @property
+    def bytes_in(self) -> int:
+        """See `RequestRecord`."""
+        return self.call.bytes_in
+
+    def client_gone(self, reason: Reason = Reason.CLIENT_GONE) -> None:
+        """See `Call`."""
+        self.call.client_gone(reason)
+
+    def client_broke_stream(self, error: StreamError) -> None:
+        """See `Call`."""
+        self.call.client_broke_stream(error)
+
+    def tell_client(self, fault: Malformed) -> bool:
+        """See `Call`."""
+        return self.call.tell_client(fault)
+
+    def pipe_finished(self, pipe: Pipe[Any]) -> None:
+        """See `Call`."""
+        self.call.pipe_finished(pipe)
+
+    def backend_stalled(self) -> None:
+        """See `Call`."""
+        self.call.backend_stalled()
+
+    def evict(self) -> None:
+        """See `Call`."""
+        self.call.evict()
 
 
 def _shorter(asked_s: float | None, own_s: float) -> float:

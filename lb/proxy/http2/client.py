@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
-from lb.domain.backend import AppProtocol, Port
+from lb.domain.backend import AppProtocol, Backend, Port
 from lb.domain.outcome import Outcome
 from lb.net.timers import Timer
+from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.link import PER_SIDE, Link
+from lb.proxy.http2.shared import Http2Shared
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import BACKEND_ALLOWANCES, Traffic
@@ -28,10 +30,6 @@ from lb.wire.http2.frames import (
 from lb.wire.http2.states import AS_CLIENT, StreamTable, stream_table
 from lb.wire.native import mypyc_attr, specialise
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.attempt import GrpcAttempt
-    from lb.proxy.http2.pool import UpstreamPool
-
 _log = logging.getLogger(__name__)
 
 _LAST_STREAM_ID: Final = 2**31 - 2**20
@@ -40,26 +38,61 @@ _STREAM_CAP: Final = 1024
 """Our own limit on streams per connection: Triton advertises none."""
 
 
+class LinkOwner(Protocol):
+    """The pool of a connection, as that sees it."""
+
+    relay: Http2Shared
+    backend: Backend
+    port: Port
+    waiting: deque[GrpcAttempt]
+
+    def connected(self, link: ClientLink) -> None:
+        """`link` is up and takes no calls yet."""
+        ...
+
+    def serve_waiting(self) -> None:
+        """A connection has room: start waiting calls."""
+        ...
+
+    def retire(self, link: ClientLink) -> None:
+        """`link` takes no more calls."""
+        ...
+
+    def retire_all(self) -> None:
+        """No connection of the pool takes more calls."""
+        ...
+
+    def discard(self, link: ClientLink) -> None:
+        """`link` is closed."""
+        ...
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientLink(Link):
     """One upstream HTTP/2 connection."""
 
     __slots__ = (
-        "_timer", "bound", "greeted", "last_byte_at", "next_id", "pool", "retired", "stream_limit",
+        "_timer", "bound", "greeted", "last_byte_at", "next_id", "pool", "port", "retired",
+        "stream_limit", "unbound",
     )  # fmt: skip
 
     table: ClassVar[StreamTable] = stream_table(AS_CLIENT)
     may_enable_push: ClassVar[bool] = False
 
-    def __init__(self, pool: UpstreamPool) -> None:
+    def __init__(self, pool: LinkOwner) -> None:
         super().__init__(pool.relay, BACKEND_ALLOWANCES)
         self.pool = pool
-        self.greeted: asyncio.Future[bool] = pool.relay.loop.create_future()
+        self.port = pool.port
+        """See `Owing`."""
+        self.greeted: asyncio.Future[bool] = self.relay.loop.create_future()
         """True when the backend's SETTINGS have come; False when it was lost before."""
         self._timer: Timer | None = None
         """Until the backend acknowledges our SETTINGS."""
         self.bound: deque[GrpcAttempt] = deque()
         """Attempts that wait for room here and may go nowhere else; the pool serves them."""
+        self.unbound = pool.waiting
+        """Those that wait for room on any connection of the pool. Here because it is looked at
+        whenever a stream ends, and compiled code finds what a Protocol has by its name."""
         self.next_id = 1
         self.last_byte_at = 0.0
         self.stream_limit = 0
@@ -72,7 +105,7 @@ class ClientLink(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: connected."""
         super().connection_made(transport)
-        self.pool.port.connections += 1
+        self.port.connections += 1
         self.out.append(fr.PREFACE)
         self.write_preamble(self.options.client_settings())
         self.mark()
@@ -81,18 +114,18 @@ class ClientLink(Link):
     def data_received(self, data: bytes) -> None:
         """asyncio: bytes came."""
         super().data_received(data)
-        self.last_byte_at = self.pool.port.last_byte_at = self.relay.now
+        self.last_byte_at = self.port.last_byte_at = self.relay.now
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone, and so are its calls."""
         self.relay.now = self.relay.clock()
-        self.pool.port.connections -= 1
+        self.port.connections -= 1
         self.transport = None
         self.end_timers()
         if not self.greeted.done():
             self.greeted.set_result(False)
         elif not self.streams and not self.retired:
-            self.relay.dispatcher.connection_lost(self.pool.backend, AppProtocol.GRPC)
+            self.relay.accounts.connection_lost(self.pool.backend, AppProtocol.GRPC)
         self.retire()
         self._drop_calls(Outcome.LOST)
         self.pool.discard(self)
@@ -230,7 +263,7 @@ class ClientLink(Link):
             self._stalls.end()
         if self.retired:
             self.close_if_over()
-        elif self.pool.waiting or self.bound:
+        elif self.unbound or self.bound:
             self.pool.serve_waiting()
 
     # What the codec reports
@@ -340,7 +373,7 @@ class ClientLink(Link):
     def _check_acknowledged(self) -> None:
         """It has not (RFC 9113 6.5.3)."""
         if self.transport is not None and not self.parted:
-            self.pool.port.connect_failures += 1
+            self.port.connect_failures += 1
             self.relay.now = self.relay.clock()
             self._abandon(TooLate(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS are not acknowledged"))
 
@@ -364,11 +397,6 @@ class ClientLink(Link):
     def on_stalled(self) -> None:
         """The backend reads nothing at all."""
         self._give_up("backend does not read")
-
-    @property
-    def port(self) -> Port:
-        """See `Owing`."""
-        return self.pool.port
 
     @property
     def owes_since(self) -> float:

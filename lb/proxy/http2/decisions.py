@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lb.domain.backend import BackendKind
 from lb.domain.operation import ModelIn, Operation, Treatment
@@ -21,7 +21,7 @@ from lb.kserve.operations import (
     SERVER_READY,
     grpc_operation,
 )
-from lb.proxy.http2.asked import AskedCall
+from lb.proxy.http2.asked import QUESTION_LIMIT, Collector, OwnAnswer
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.health import (
     QUESTION_BYTES,
@@ -29,28 +29,53 @@ from lb.proxy.http2.health import (
     answer_ready,
     answer_server,
 )
+from lb.proxy.http2.link import Link
 from lb.proxy.http2.memory_guard import INFERENCES
-from lb.proxy.http2.stream_call import StreamCall
+from lb.proxy.http2.shared import Http2Shared
+from lb.proxy.http2.stream_session import StreamSession
 from lb.wire.hops import HOPS, loop_in, passed
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.heads import RequestHead
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.relay import Http2Relay
-    from lb.proxy.http2.server import ServerLink
-
 _ASKED: Final = frozenset({Treatment.BROADCAST, Treatment.MERGE})
-Handler = Callable[["Http2Relay", "ServerLink", int, RequestHead], Call]
+Handler = Callable[[Http2Shared, Link, int, RequestHead], Call]
 """Makes a call."""
-_SERVER: Final = partial(AskedCall, answer=answer_server, most=QUESTION_BYTES)
-_HEALTH: Final = partial(AskedCall, answer=answer_health, most=QUESTION_BYTES)
+
+
+def _ours(answer: OwnAnswer) -> Handler:
+    """Makes a call about health, which we answer."""
+    return partial(_collected, answer=answer, most=QUESTION_BYTES)
+
+
+def _collected(
+    relay: Http2Shared,
+    server: Link,
+    stream_id: int,
+    head: RequestHead,
+    *,
+    answer: OwnAnswer | None = None,
+    most: int = QUESTION_LIMIT,
+) -> Call:
+    """A call whose request is collected: see `Collector`."""
+    call = Call(relay, server, stream_id, head)
+    Collector(call, answer, most)
+    return call
+
+
+def _streamed(relay: Http2Shared, server: Link, stream_id: int, head: RequestHead) -> Call:
+    """A stream of inferences."""
+    call = Call(relay, server, stream_id, head)
+    StreamSession(call)
+    return call
+
+
 _OURS: Final[dict[Operation, Handler]] = {
-    SERVER_LIVE: _SERVER,
-    SERVER_READY: _SERVER,
-    HEALTH_CHECK: _HEALTH,
-    HEALTH_WATCH: _HEALTH,
-    MODEL_READY: partial(AskedCall, answer=answer_ready, most=QUESTION_BYTES),
+    SERVER_LIVE: _ours(answer_server),
+    SERVER_READY: _ours(answer_server),
+    HEALTH_CHECK: _ours(answer_health),
+    HEALTH_WATCH: _ours(answer_health),
+    MODEL_READY: _ours(answer_ready),
 }
 _PATHS: Final = 256
 """Whose decisions are remembered; they come from clients."""
@@ -74,7 +99,7 @@ class Decisions:
 
     __slots__ = ("_by_path", "_gate", "_identity", "_marker", "_relay")
 
-    def __init__(self, relay: Http2Relay) -> None:
+    def __init__(self, relay: Http2Shared) -> None:
         self._relay = relay
         self._gate = relay.dispatcher.gate
         self._identity = identity = relay.dispatcher.identity
@@ -139,10 +164,10 @@ class Decisions:
         relay = self._relay
         if operation is MODEL_STREAM_INFER:
             # Other servers put other messages into their streams.
-            return StreamCall if BackendKind.TRITON in relay.kinds else None
+            return _streamed if BackendKind.TRITON in relay.kinds else None
         if operation in _OURS:
             return _OURS[operation]
         if operation.treatment in _ASKED:
-            is_asked = relay.fan_out is not None and operation.asks in relay.kinds
-            return AskedCall if is_asked else None
+            is_asked = relay.parts.fan_out is not None and operation.asks in relay.kinds
+            return _collected if is_asked else None
         return None

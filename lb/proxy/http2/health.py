@@ -11,7 +11,7 @@ from lb.domain.pool import PoolSnapshot
 from lb.kserve.health import EXITING, SERVER_NAMES, Serving, flag_message, health_message
 from lb.kserve.operations import HEALTH_WATCH, SERVER_LIVE
 from lb.proxy.exchange import Particulars
-from lb.proxy.http2.asked import UNPARSABLE, AskedCall
+from lb.proxy.http2.asked import UNPARSABLE, Collector
 from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, ready_through, status_trailers
 from lb.proxy.readiness import Readiness, readiness
@@ -54,10 +54,11 @@ def watched(snapshot: PoolSnapshot, service: bytes) -> Serving:
     return serving(snapshot, service) if is_known else Serving.SERVICE_UNKNOWN
 
 
-def answer_server(call: AskedCall) -> None:
+def answer_server(collector: Collector) -> None:
     """Answer `ServerLive` and `ServerReady`, whose messages have no fields."""
-    if _read(call) is None:
+    if _read(collector) is None:
         return
+    call = collector.call
     dispatcher = call.relay.dispatcher
     if call.operation is SERVER_LIVE:
         call.finish_answer(frame_message(flag_message(True)))
@@ -72,35 +73,38 @@ def answer_server(call: AskedCall) -> None:
             call.finish_answer(answer, ready_through(state))
 
 
-def answer_health(call: AskedCall) -> None:
+def answer_health(collector: Collector) -> None:
     """Answer `Check` and `Watch` of `grpc.health.v1.Health`."""
-    found = _read(call)
+    found = _read(collector)
     if found is None:
         return
+    call = collector.call
     service = found.get(1, b"")
     if call.operation is HEALTH_WATCH:
-        _watch(call, service)
+        _watch(collector, service)
     elif call.relay.dispatcher.exiting:
         call.finish_answer(frame_message(health_message(Serving.NOT_SERVING)))
     else:
         _check(call, service)
 
 
-def _check(call: AskedCall, service: bytes) -> None:
+def _check(call: Call, service: bytes) -> None:
     state = serving(call.relay.dispatcher.pool.current, service)
     fields = b""
-    if state is Serving.SERVING and call.head.passed:
+    if call.head.passed:
         through = own_readiness(call)
-        if through.loop:
+        if state is Serving.SERVING and through.loop:
             call.fail(Reason.LOOP, through.loop)
             return
-        fields = ready_through(through)
+        if through.is_ready is (state is Serving.SERVING):
+            fields = ready_through(through)
     call.finish_answer(frame_message(health_message(state)), fields)
 
 
-def _watch(call: AskedCall, service: bytes) -> None:
+def _watch(collector: Collector, service: bytes) -> None:
     """Send the state now and whenever it changes, until the client goes (health.proto), or we do: a
     drain would wait for those who watch until its time is over."""
+    call = collector.call
     relay = call.relay
     last = 0
 
@@ -120,16 +124,16 @@ def _watch(call: AskedCall, service: bytes) -> None:
     call.begun = True
     call.status = 200
     call.server.send_head(call.client_id, OK_HEAD, end_stream=False)
-    call.watch = relay.dispatcher.pool.subscribe(tell)
+    collector.watch = relay.dispatcher.pool.subscribe(tell)
     tell(relay.dispatcher.pool.current)
 
 
-def answer_ready(call: AskedCall) -> None:
+def answer_ready(collector: Collector) -> None:
     """Answer `ModelReady`: ready if any backend has the model; else a backend says what it is."""
-    request = call.request
-    pieces = list(request.retained or ())  # a backend may get them, too
+    call = collector.call
+    pieces = list(call.request.retained or ())  # a backend may get them, too
     try:
-        names = _strings(call.message())
+        names = _strings(collector.message())
     except (RequestRefused, ProtobufError):
         names = {}
     call.model, version = names.get(1, b""), names.get(2, b"")
@@ -139,20 +143,18 @@ def answer_ready(call: AskedCall) -> None:
     if version:
         call.particulars = Particulars()
         call.particulars.version = version
-    request.retained = pieces
-    if request.rewind():
-        call.place_anew()
+    collector.give_back(pieces)
 
 
-def _read(call: AskedCall) -> dict[int, bytes] | None:
+def _read(collector: Collector) -> dict[int, bytes] | None:
     """The strings of a call's message; None where it cannot be read: the call is over then."""
-    message = call.take_message()
+    message = collector.take_message()
     if message is None:
         return None
     try:
         return _strings(message)
     except ProtobufError:
-        call.fail(Reason.BAD_REQUEST, UNPARSABLE)
+        collector.call.fail(Reason.BAD_REQUEST, UNPARSABLE)
         return None
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast
 
+from lb.domain.client import NOBODY, Client
 from lb.net.timers import Timer
 from lb.proxy.http2.farewell import Farewell
+from lb.proxy.http2.shared import Http2Shared
 from lb.proxy.http2.stalls import StallWatch
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Allowances
@@ -23,15 +26,11 @@ from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import (
     ErrorCode,
     Http2Error,
-    StreamError,
     TooLate,
     frame_header,
     pack_header,
 )
 from lb.wire.native import mypyc_attr
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.relay import Http2Relay
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +62,9 @@ class Link(Http2Codec):
     """Common part of server and client connections."""
 
     __slots__ = (
-        "_begun_timer", "_goes_on", "_stalls", "bulky", "congested", "dirty", "fresh",
-        "large_reads", "options", "parted", "relay", "transport", "unread", "waiting",
+        "_begun_timer", "_goes_on", "_stalls", "bulky", "client", "congested", "dirty",
+        "extra_fields", "fresh", "large_reads", "options", "parted", "relay", "transport", "unread",
+        "waiting",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = inf
@@ -72,7 +72,7 @@ class Link(Http2Codec):
     frame_cost: ClassVar[int] = 10
     """Units of `IterationBudget` for a frame."""
 
-    def __init__(self, relay: Http2Relay, allowances: Allowances) -> None:
+    def __init__(self, relay: Http2Shared, allowances: Allowances) -> None:
         options = relay.options
         super().__init__(
             relay.new_block_reader(),
@@ -85,6 +85,11 @@ class Link(Http2Codec):
         self.options = options
         """Those in force when it connected: what the peer was told of them stays."""
         self.transport: asyncio.Transport | None = None
+        self.client: Client = NOBODY
+        """Whose requests come over it; those of nobody, where it leads to a backend."""
+        self.extra_fields = b""
+        """Fields that we add to each of these requests (forwarding and the subject of the client's
+        certificate, if on)."""
         self.dirty = False
         """In the relay's list of connections to flush."""
         self.bulky = 0
@@ -187,16 +192,16 @@ class Link(Http2Codec):
             Farewell(transport, self.relay.timers, self.connection_lost).begin()
         self.parted = True
 
+    @abstractmethod
     def on_abandoned(self, error: Http2Error) -> None:
         """The connection ends because of `error`; log it and end its streams."""
-        raise NotImplementedError
 
     def eof_received(self) -> None:
         """asyncio: the peer writes no more; the transport closes."""
 
+    @abstractmethod
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection is gone."""
-        raise NotImplementedError
 
     def pause_writing(self) -> None:
         """asyncio: the transport's buffer passed its high-water mark."""
@@ -241,10 +246,14 @@ class Link(Http2Codec):
             transport.abort()
 
     def mark(self) -> None:
-        """Have this connection flushed at the end of this turn of the event loop."""
+        """Have this connection flushed at the end of this turn of the event loop, after all reads
+        of the turn were relayed."""
         if not self.dirty:
             self.dirty = True
-            self.relay.flush_soon(self)
+            relay = self.relay
+            if not relay.dirty:
+                relay.loop.call_soon(relay.flush)
+            relay.dirty.append(self)
 
     # Sending
 
@@ -455,19 +464,23 @@ class Link(Http2Codec):
         self.write_reset(stream_id, code)
         self.mark()
 
+    @abstractmethod
+    def close_stream(self, stream_id: int) -> None:
+        """A call is over here."""
+
     # What is stalled
 
+    @abstractmethod
     def bytes_of(self, pipe: Pipe[Any]) -> int:
         """All payload that has come for an outbound pipe, sent or not."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_stream_stalled(self, pipe: Pipe[Any]) -> None:
         """The peer has taken nothing of a stream for too long."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_stalled(self) -> None:
         """The peer has read nothing for too long."""
-        raise NotImplementedError
 
     # What the codec reports, alike on both sides
 
@@ -504,11 +517,3 @@ class Link(Http2Codec):
         for inbound in tuple(self.streams.values()):
             if inbound.opposite.queue:
                 self.drain(inbound.opposite, _BURST)
-
-    def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
-        """See the subclasses."""
-        raise NotImplementedError
-
-    def on_stream_error(self, stream_id: int, error: StreamError) -> None:
-        """See the subclasses."""
-        raise NotImplementedError

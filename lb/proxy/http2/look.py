@@ -1,33 +1,39 @@
-"""A second look at the first message of a call, for what beside its model decides where it goes:
-the model's version, the sequence that it is a step of, the shared memory that it names.
+"""The inspection of the first message of a call, for what beside its model decides where it goes:
+the model's version, the sequence that it is a step of, the shared memory that it names, and how
+much work it is.
 
-Only models that may be stateful, or that not all backends have ready, need it. Nothing is decoded;
-a compressed message is inflated as far as it is looked at, and goes on as it came.
+Only models that may be stateful, that are scheduled, or that not all backends have ready, need it.
+Nothing is decoded; a compressed message is inflated as far as it is looked at, and goes on as it
+came.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lb.domain.pool import ModelRoute, PoolSnapshot
+from lb.kserve.inspect import (
+    MAX_FIELDS,
+    MAX_TENSOR_FIELDS,
+    Findings,
+    inspect,
+    inspect_quickly,
+)
 from lb.kserve.operations import MODEL_INFER
-from lb.kserve.regions import MAX_ROUTING_FIELDS, grpc_regions
-from lb.kserve.sequence import MAX_FIELDS, Asked, Incomplete, grpc_asked
-from lb.kserve.work import grpc_work, quick_look
-from lb.proxy.exchange import Particulars, Queued
+from lb.proxy.exchange import Exchange, Particulars, Queued
+from lb.proxy.findings import note_findings
+from lb.proxy.http2.link import Link
 from lb.wire.grpc.compression import inflated_start
 from lb.wire.grpc.message import NAME_SEARCH_LIMIT, PREFIX_SIZE
 from lb.wire.protobuf import FieldBudget
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.call import Call
-    from lb.proxy.http2.models import KnownWork
-
 LOOK_BYTES: Final = 32 * 1024
 """Of the first message that are held back at most; parameters take a few hundred."""
+SEQUENCE_ID: Final = b"sequence_id"
+"""What says nothing of it is no step of a sequence."""
 _INFLATED_BYTES: Final = (4 * 1024, 256 * 1024)
 """Of a compressed message at first, and when that was too little."""
-_ID: Final = b"sequence_id"
+NAME_AT: Final = PREFIX_SIZE + 2
+"""Where a name of one byte's length stands in a message."""
 _FIELDS_PER_FRAME: Final = 24
 """Fields that take as long as a frame: a microsecond each, against 20 to 30."""
 _BYTES_PER_FRAME: Final = 16 * 1024
@@ -42,21 +48,24 @@ class Inspected:
     turn, see `Http2Codec.inspected`.
     """
 
-    __slots__ = ("asked", "inflated", "regions", "work")
+    __slots__ = ("_limit", "budget", "inflated")
 
     def __init__(self) -> None:
-        self.asked = FieldBudget(MAX_FIELDS)
-        self.regions = FieldBudget(MAX_ROUTING_FIELDS)
-        self.work = FieldBudget(MAX_FIELDS)
+        self._limit = MAX_FIELDS
+        self.budget = FieldBudget(MAX_FIELDS)
         self.inflated = 0
         """Bytes."""
+
+    def count_tensors(self) -> None:
+        """The fields of tensors will be walked over, too: the message may have more of them."""
+        self.budget.left += MAX_TENSOR_FIELDS - self._limit
+        self._limit = MAX_TENSOR_FIELDS
 
     @property
     def frames(self) -> int:
         """How many frames take as long to be handled."""
-        left = self.asked.left + self.regions.left + self.work.left
-        seen = 2 * MAX_FIELDS + MAX_ROUTING_FIELDS - left
-        return frames_of(seen) + self.inflated // _BYTES_PER_FRAME
+        seen = self._limit - self.budget.left
+        return frames_of(seen) + frames_of_inflated(self.inflated)
 
 
 def frames_of(fields: int) -> int:
@@ -64,115 +73,114 @@ def frames_of(fields: int) -> int:
     return fields // _FIELDS_PER_FRAME
 
 
-def look_closer(call: Call, data: bytes, route: ModelRoute | None, *, is_all: bool) -> bool:
+def frames_of_inflated(size: int) -> int:
+    """How many frames take as long to be handled as so many bytes are inflated."""
+    return size // _BYTES_PER_FRAME
+
+
+def inspect_first(call: Exchange, link: Link, data: bytes, *, is_all: bool) -> bool:
     """Note in a call what decides where it goes. False while more of it is needed to tell.
 
     Args:
         call: whose model is set, unless its message is compressed.
+        link: of its client, on which what it costs is counted.
         data: the first bytes of the request, prefix included.
-        route: of the model.
         is_all: there is no more to come.
     """
-    snapshot = call.relay.dispatcher.pool.current
+    # HOT PATH (benchmarks/bench_schedule.py). Of a small whole message of a scheduled model that
+    # has no sequences the work is read by `inspect_quickly`. What follows is the reference.
+    name = call.model
+    relay = link.relay
+    snapshot = relay.dispatcher.pool.current
+    route = snapshot.routes.get(name)
+    regions = snapshot.regions
+    if is_all and name and not regions:
+        if route is None or route.is_plain:
+            relay.prefixes.learn(snapshot, data, name, is_plain=route is not None)
+        elif (
+            route.plan is not None
+            and route.facts.is_stateful is False
+            and call.operation is MODEL_INFER
+            and data[NAME_AT - 1] == len(name)
+            and (quick := inspect_quickly(data, NAME_AT + len(name))) is not None
+        ):
+            relay.prefixes.learn_work(snapshot, data, name, quick)
+            version, rows, priority, _ = quick
+            call.particulars = Particulars(version, Queued(rows, priority, len(data) - PREFIX_SIZE))
+            return True
+    if not regions and route is not None and route.is_plain:
+        return True
     may_wait = not is_all and len(data) < LOOK_BYTES
     if len(data) < PREFIX_SIZE:
         return not may_wait
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
     is_there = len(message) == size or not may_wait
-    if is_there and route is None and not (data[0] or snapshot.regions or _ID in message):
+    if is_there and route is None and not (data[0] or regions or SEQUENCE_ID in message):
         return True  # of a model without a route only a sequence is of interest
-    cost = Inspected()
-    try:
-        message, size, asked = read_asked(message, size, cost, is_compressed=bool(data[0]))
-    except Incomplete:
-        if may_wait:
-            call.server.inspected += cost.frames
-            return False
-        asked = Asked(call.model, b"", None)
-    if data[0] and len(asked.model) <= NAME_SEARCH_LIMIT:
-        call.model = asked.model
-        route = snapshot.routes.get(asked.model)
-    regions: tuple[bytes, ...] = ()
-    if snapshot.regions and call.operation is MODEL_INFER:
-        if len(message) < size and may_wait:
-            call.server.inspected += cost.frames
-            return False
-        regions = known_regions(message, snapshot, cost)
-    step = asked.step
-    if call.operation is not MODEL_INFER or (route and route.facts.is_stateful is False):
-        step = None
-    if step is not None or regions or (route is not None and not route.is_plain):
-        call.particulars = particulars = Particulars(asked.version)
-        particulars.step = step
-        particulars.regions = regions
-        if route is not None and route.plan is not None and step is None and _may_wait(call):
-            work = grpc_work(message, cost.work)
-            particulars.queued = Queued(work.rows, work.priority, size)
-    call.server.inspected += cost.frames
-    return True
-
-
-def known_regions(message: bytes, snapshot: PoolSnapshot, cost: Inspected) -> tuple[bytes, ...]:
-    """The regions that a message names and that some backend has."""
-    return tuple([
-        name for name in grpc_regions(message, cost.regions) if name in snapshot.regions
-    ])  # fmt: skip
-
-
-def look_again(call: Call, known: KnownWork, payload: bytes) -> bool:
-    """As `look_quickly`, for a message that begins like an earlier one; False: it does not."""
-    # HOT PATH (benchmarks/bench_schedule.py). One comparison of bytes; `look_quickly` is the
-    # reference.
-    if call.operation is not MODEL_INFER or not payload.startswith(known.head):
+    is_inference = call.operation is MODEL_INFER
+    if regions and is_inference and not is_there:
         return False
-    queued = Queued(known.rows, known.priority, len(payload) - PREFIX_SIZE)
-    call.particulars = Particulars(known.version, queued)
+    cost = Inspected()
+    found = inspect_message(
+        message,
+        size,
+        cost,
+        is_compressed=bool(data[0]),
+        with_rows=is_inference and (data[0] != 0 or (route is not None and route.plan is not None)),
+        with_regions=is_inference and bool(regions),
+    )
+    link.inspected += cost.frames
+    if may_wait and not found.is_complete:
+        return False
+    if data[0] and len(found.model) <= NAME_SEARCH_LIMIT:
+        call.model = found.model
+        route = snapshot.routes.get(found.model)
+    if not is_inference:
+        found.step = None
+    note_findings(call, found, route, regions, size)
     return True
 
 
-def look_quickly(call: Call, snapshot: PoolSnapshot, payload: bytes) -> bool:
-    """Note how much work a small whole message is, of a model that is scheduled and has no
-    sequences. False where `look_closer` has to.
+def inspect_message(
+    message: bytes,
+    size: int,
+    cost: Inspected,
+    *,
+    is_compressed: bool,
+    with_rows: bool,
+    with_regions: bool,
+    only_names: bool = False,
+) -> Findings:
+    """What a message says, see `inspect`.
 
     Args:
-        call: whose model is known.
-        snapshot: the pool.
-        payload: the message with its prefix, and a name of one byte's length.
+        message: what has come of it, without its prefix.
+        size: bytes of all of it, as its prefix announces.
+        cost: where to note what it costs.
+        is_compressed: by gzip or zlib.
+        with_rows: find the rows.
+        with_regions: find the regions.
+        only_names: as for `inspect`; not of a compressed one.
     """
-    # HOT PATH (benchmarks/bench_schedule.py). `look_closer` is the reference.
-    name = call.model
-    if payload[0] or call.operation is not MODEL_INFER:
-        return False
-    found = quick_look(payload, PREFIX_SIZE + 2 + len(name))
-    if found is None:
-        return False
-    call.relay.models.learn_work(snapshot, payload, name, found)
-    version, rows, priority, _ = found
-    call.particulars = Particulars(version, Queued(rows, priority, len(payload) - PREFIX_SIZE))
-    return True
-
-
-def _may_wait(call: Call) -> bool:
-    return call.may_wait and call.operation is MODEL_INFER
-
-
-def read_asked(
-    message: bytes, size: int, cost: Inspected, *, is_compressed: bool
-) -> tuple[bytes, int, Asked]:
-    """What a message asks for, with as much of it as was read and the size of all of it.
-
-    Raises:
-        Incomplete: too little of it has come.
-    """
+    if with_regions:
+        cost.count_tensors()
     if not is_compressed:
-        return message, size, grpc_asked(message, size, cost.asked)
+        return inspect(
+            message,
+            size,
+            cost.budget,
+            with_rows=with_rows,
+            with_regions=with_regions,
+            only_names=only_names,
+        )
+    found = Findings()
     for limit in _INFLATED_BYTES:
         text, full_size = inflated_start(message, limit)
         cost.inflated += len(text)
-        try:
-            return text, full_size, grpc_asked(text, full_size, cost.asked)
-        except Incomplete:
-            if len(text) < limit:
-                break
-    raise Incomplete
+        found = inspect(
+            text, full_size, cost.budget, with_rows=with_rows, with_regions=with_regions
+        )
+        if found.is_complete or len(text) < limit:
+            break
+    return found

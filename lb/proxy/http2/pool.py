@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lb.balancing.sequences import Pin
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.net.dial import dial
+from lb.proxy.http2.attempt import GrpcAttempt
 from lb.proxy.http2.client import ClientLink
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.attempt import GrpcAttempt
-    from lb.proxy.http2.relay import Http2Relay
+from lb.proxy.http2.shared import Http2Shared
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +25,7 @@ _MAX_DIALS: Final = 4
 class UpstreamPool:
     """Multiplexed connections to one backend. A new one only when streams run out."""
 
-    def __init__(self, relay: Http2Relay, backend: Backend) -> None:
+    def __init__(self, relay: Http2Shared, backend: Backend) -> None:
         self.relay = relay
         self.backend = backend
         self.port = backend.port(AppProtocol.GRPC)
@@ -159,7 +157,7 @@ class UpstreamPool:
             self._fail_waiting(Outcome.CONNECT_FAILED, "it has left the pool")
         elif self._dials < min(_MAX_DIALS, 1 + len(self.waiting) // 256):
             self._dials += 1
-            self.relay.tasks.spawn(self._dial(), name=f"dial-grpc:{self.backend.name}")
+            self.relay.parts.tasks.spawn(self._dial(), name=f"dial-grpc:{self.backend.name}")
 
     async def _dial(self) -> None:
         port = self.port
@@ -170,7 +168,7 @@ class UpstreamPool:
                 port.address,
                 lambda: ClientLink(self),
                 options.connect_timeout_s,
-                tls=self.relay.tls.find(port.tls, AppProtocol.GRPC),
+                tls=self.relay.parts.tls.find(port.tls, AppProtocol.GRPC),
                 handshake_s=options.handshake_timeout_s,
             )
             await self._greet(link)
@@ -213,7 +211,8 @@ class UpstreamPool:
             raise UpstreamError(Outcome.CONNECT_FAILED, "it closed the new connection")
 
     def _fail_waiting(self, outcome: Outcome, detail: str) -> None:
-        waiting, self.waiting = self.waiting, deque()
+        waiting = tuple(self.waiting)
+        self.waiting.clear()  # the same one for good: connections have it, too
         for attempt in waiting:
             if self._still_waits(attempt):
                 attempt.failed(outcome, detail)

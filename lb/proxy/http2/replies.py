@@ -8,7 +8,7 @@ from typing import Final
 from lb.domain.outcome import Reason
 from lb.proxy.readiness import Readiness
 from lb.wire.grpc.status import GrpcStatus, encode_message
-from lb.wire.hops import READY_THROUGH
+from lb.wire.hops import NOT_RUN, READY_THROUGH
 from lb.wire.http2.fields import encode_field
 from lb.wire.http2.frames import ErrorCode
 
@@ -43,6 +43,12 @@ def pushback(retry_after_s: float) -> bytes:
 def ready_through(state: Readiness) -> bytes:
     """The field that tells another balancer through which balancers we are ready."""
     return encode_field(READY_THROUGH, state.through) if state.through else b""
+
+
+def not_run(why: bytes) -> bytes:
+    """The field that tells another balancer that the call did not run here; nothing without
+    `why`."""
+    return encode_field(NOT_RUN, why) if why else b""
 
 
 def status_trailers(status: GrpcStatus, detail: str = "") -> bytes:

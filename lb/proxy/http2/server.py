@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from lb.domain.client import NOBODY, Client
 from lb.domain.outcome import Reason
 from lb.net.client import client_of
 from lb.net.timers import Timer
-from lb.proxy.http2.call import Call
+from lb.proxy.http2.call import Call, CallPart
 from lb.proxy.http2.link import PER_SIDE, Link
+from lb.proxy.http2.shared import Http2Shared
 from lb.wire.http2 import frames as fr
 from lb.wire.http2.budget import Spending, Traffic
 from lb.wire.http2.codec import COPY_BELOW
@@ -34,9 +34,6 @@ from lb.wire.http2.heads import RequestHead
 from lb.wire.http2.states import StreamState
 from lb.wire.native import mypyc_attr, specialise
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.relay import Http2Relay
-
 _log = logging.getLogger(__name__)
 
 _DRAIN_PING: Final = b"tlbdrain"
@@ -51,6 +48,9 @@ _DYNAMIC_HEAD: Final = 4
 until it acknowledges our SETTINGS: a library decodes it, and nothing is remembered."""
 _DYNAMIC_UNIT: Final = 6
 """Binary logarithm: 64 bytes of such a head take as long as another frame."""
+_UNSEEN_UNIT: Final = 9
+"""Likewise: 512 bytes of a head that was not seen lately, beside what any head counts for. In
+Huffman coding they take 50 microseconds."""
 _MOST_UNREAD: Final = 2 * 2**20
 """Bytes: heads and trailers of all streams that a client may have open, of a kilobyte each."""
 _YOUNG_S: Final = 1.0
@@ -67,18 +67,21 @@ class ServerLink(Link):
     """One downstream HTTP/2 connection."""
 
     __slots__ = (
-        "_age_timer", "_drain_step", "_ended", "_idle_since", "_preface", "_timer", "_unanswered",
-        "_unopened", "client", "extra_fields",
+        "_age_timer", "_decided", "_drain_step", "_ended", "_idle_since", "_preface", "_timer",
+        "_unanswered", "_unopened",
     )  # fmt: skip
 
     most_unread: ClassVar[float] = _MOST_UNREAD
     frame_cost: ClassVar[int] = 30
 
-    def __init__(self, relay: Http2Relay) -> None:
+    def __init__(self, relay: Http2Shared) -> None:
         super().__init__(relay, relay.client_allowances)
         self.frames_at_once = _FRAMES_AT_ONCE
         self._preface = fr.PREFACE
         """What is still to come of the preface."""
+        self._decided: tuple[bytes, RequestHead] | None = None
+        """A block that `take_whole` leaves to `on_head`, and its head, where nothing else keeps
+        it: to decode it may take milliseconds."""
         self._drain_step = 0
         self._idle_since = 0.0
         self._ended = 0
@@ -89,10 +92,6 @@ class ServerLink(Link):
         """Streams that never became calls."""
         self._timer: Timer | None = None
         self._age_timer: Timer | None = None
-        self.client: Client = NOBODY
-        self.extra_fields = b""
-        """Fields that we add to every request of this connection (forwarding and the subject of
-        the client's certificate, if on)."""
 
     # Transport
 
@@ -108,7 +107,7 @@ class ServerLink(Link):
         relay.servers.add(self)
         relay.traffic.accepted += 1
         relay.traffic.connections += 1
-        if not relay.crowd.enter(self.client.address):
+        if not relay.parts.crowd.enter(self.client.address):
             relay.traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
             self.abort()
             return
@@ -152,7 +151,7 @@ class ServerLink(Link):
         """asyncio: the client is gone, and so are its calls."""
         self.relay.servers.discard(self)
         self.relay.traffic.connections -= 1
-        self.relay.crowd.leave(self.client.address)
+        self.relay.parts.crowd.leave(self.client.address)
         if self._timer is not None:
             self._timer.cancel()
         self.limit_age(0.0)
@@ -227,7 +226,13 @@ class ServerLink(Link):
 
     def _read_head(self, block: bytes) -> RequestHead:
         """A head that is not known by its bytes. It may take as long as some frames."""
-        if not self.blocks.is_stateless:
+        decided = self._decided
+        self._decided = None
+        if decided is not None and decided[0] is block:
+            return decided[1]
+        if self.blocks.is_stateless:
+            self.inspected += len(block) >> _UNSEEN_UNIT
+        else:
             self.inspected += _DYNAMIC_HEAD + (len(block) >> _DYNAMIC_UNIT)
         return self.blocks.request(block)
 
@@ -267,12 +272,17 @@ class ServerLink(Link):
         """A head that was not seen lately; None when `on_head` must deal with it."""
         if not self.blocks.is_stateless:
             return None
+        self.inspected += len(block) >> _UNSEEN_UNIT
         try:
             head = self.blocks.request(block)
         except StreamError:
             return None
         if head.route is None:
             self.relay.decide(head)
+        if not head.is_plain:
+            if self.blocks.known_request(block) is None:
+                self._decided = (block, head)
+            return None
         return head
 
     def _refuse(self, stream_id: int, block: bytes) -> None:
@@ -291,6 +301,7 @@ class ServerLink(Link):
         if not self.may_pass(fr.HEADERS, stream_id) or pipe is None:
             self.blocks.skip(block)
             return
+        self.inspected += len(block) >> _UNSEEN_UNIT
         trailers = self.blocks.trailers(block)
         if not end_stream:
             raise Malformed(ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
@@ -317,10 +328,10 @@ class ServerLink(Link):
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The client cancelled."""
         self._unanswered += 1
-        call = pipe.owner
-        if _is_rapid(call, self.relay.now):
+        owner = pipe.owner
+        if _is_rapid(owner, self.relay.now):
             self.spend(Spending.RESET)
-        call.client_gone()
+        owner.client_gone()
 
     def on_stream_error(self, stream_id: int, error: StreamError) -> None:
         """The client broke the rules on one stream."""
@@ -451,7 +462,7 @@ class ServerLink(Link):
             self.transport.abort()
 
 
-def _is_rapid(call: Call, now: float) -> bool:
+def _is_rapid(call: Call | CallPart, now: float) -> bool:
     """Whether a request that its client resets was only made to be reset (CVE-2023-44487)."""
     age_s = now - call.started_at
     if call.begun or age_s >= _YOUNG_S:

@@ -8,16 +8,39 @@ there, since among very many streams the turn of one may come late.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from typing import Any, Final, Protocol
 
 from lb.net.timers import Timer
+from lb.proxy.http2.shared import Http2Shared
 from lb.wire.http2.flow import Pipe
-
-if TYPE_CHECKING:
-    from lb.proxy.http2.link import Link
 
 _LOOKS: Final = 10
 """Looks within the limit: a stall is found at most two of them late."""
+
+
+class Sender(Protocol):
+    """A connection, as what looks for stalls sees it."""
+
+    relay: Http2Shared
+    transport: asyncio.Transport | None
+    streams: dict[int, Pipe[Any]]
+    waiting: dict[Pipe[Any], None]
+    congested: bool
+    credit: int
+    credited: int
+
+    def bytes_of(self, pipe: Pipe[Any]) -> int:
+        """All payload that has come for an outbound pipe, sent or not."""
+        ...
+
+    def on_stream_stalled(self, pipe: Pipe[Any]) -> None:
+        """The peer has taken nothing of a stream for too long."""
+        ...
+
+    def on_stalled(self) -> None:
+        """The peer has read nothing for too long."""
+        ...
 
 
 class StallWatch:
@@ -25,7 +48,7 @@ class StallWatch:
 
     __slots__ = ("_buffered", "_credited", "_limit_s", "_link", "_marks", "_moved_at", "_timer")
 
-    def __init__(self, link: Link, limit_s: float) -> None:
+    def __init__(self, link: Sender, limit_s: float) -> None:
         """
         Args:
             link: the connection.

@@ -1,6 +1,6 @@
 """One stream of a client, served by several upstream streams.
 
-Requests go to the branches as `RoutedStream` decides. On the way back whole messages are merged:
+Requests go to the branches as `StreamRouter` decides. On the way back whole messages are merged:
 answers that are counted (see `Debts`) in the order of their requests over the whole stream, others
 as they come, and never two messages into each other. An answer whose turn has not come waits under
 the window of its own branch, so what is held is bounded by the windows, and no branch can make
@@ -13,30 +13,32 @@ left. A branch that is lost while others live ends with errors in the stream for
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lb.balancing.sequences import lost_text, sequence_text
 from lb.domain.backend import Backend
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.sequence import SequenceStep
-from lb.kserve.gate import ERROR_TAG
+from lb.kserve.gate import ERROR_TAG, StreamMask
 from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.failure import grpc_status
+from lb.proxy.http2.attempt import attempt_of
+from lb.proxy.http2.call import Call
 from lb.proxy.http2.replies import OK_HEAD, status_trailers, trailers_only
 from lb.proxy.http2.stream_branch import Branch
 from lb.proxy.http2.stream_pipes import move_queue
+from lb.proxy.http2.stream_router import StreamRouter
+from lb.proxy.http2.stream_single import SingleBackend
+from lb.proxy.http2.stream_work import MAX_UNANSWERED, Work
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.fields import FieldCache
 from lb.wire.http2.flow import Payload, Pipe
 from lb.wire.http2.frames import ErrorCode, window_update
 from lb.wire.http2.heads import ResponseHead
 
-if TYPE_CHECKING:
-    from lb.proxy.http2.stream_call import StreamCall
-
-MAX_UNANSWERED: Final = 2**16
-"""Counted requests of one stream without an answer; beyond that its client does not read."""
+_ENDS_AT_ERROR: Final = b"triton_grpc_error"
 _STATUSES: Final = frozenset(GrpcStatus)
 _EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
 """What a server says that shuts down, to streams that were not half-closed."""
@@ -45,27 +47,40 @@ _EXITING: Final = frozenset({GrpcStatus.CANCELLED, GrpcStatus.UNAVAILABLE})
 class Outlet(Pipe[Any]):
     """The merged answers on their way to the client. What waits came out of a branch already."""
 
-    __slots__ = ()
+    __slots__ = ("merge",)
+
+    def __init__(self, merge: StreamMerge, call: Call) -> None:
+        super().__init__(call, call.relay.ledger, 2**31, 0)
+        self.merge: StreamMerge | None = merge
+        """Until that is over."""
 
     def went_out(self, size: int) -> int:
         """See `Pipe`. Nobody is credited: the branches were."""
         self.owed = 0
-        if not self.queue and self.owner is not None:
-            self.owner.answers_went_out()
+        if not self.queue and self.merge is not None:
+            self.merge.answers_went_out()
         return 0
 
 
 class StreamMerge:
-    """The branches of one call."""
+    """The branches of one call. To be begun once the call has it."""
 
     __slots__ = (
-        "_aside", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_order", "_sources",
-        "_speaker", "_status", "_trailers", "begun_at", "call", "inbound",
+        "_aside", "_call", "_has_left", "_is_pumping", "_is_scheduled", "_local", "_mask", "_order",
+        "_router", "_sources", "_speaker", "_status", "_trailers", "begun_at", "inbound",
         "is_closing", "live", "outlet",
     )  # fmt: skip
 
-    def __init__(self, call: StreamCall) -> None:
-        self.call = call
+    def __init__(self, call: Call, router: StreamRouter, mask: StreamMask) -> None:
+        """
+        Args:
+            call: whose stream it is.
+            router: of its messages.
+            mask: of all that goes to the client.
+        """
+        self._call = call
+        self._router = router
+        self._mask = mask
         self.live: dict[Backend, Branch] = {}
         """Upstream streams that are open, the first one first."""
         self._aside: list[Branch] = []
@@ -91,19 +106,23 @@ class StreamMerge:
         """When its first answer came, if that was merged."""
         self._is_pumping = False
         self._is_scheduled = False
+        call.may_have_run = True  # what its portions did is not on its account
         self.inbound = call.response
         self.outlet = self._new_outlet()
-        call.merge = self
-        if call.is_under_way:
-            self._adopt()
+        router.live = self.live
 
     # The change from one upstream stream to several
 
+    def begin(self, single: SingleBackend) -> None:
+        """Go on from one backend, if there is one yet."""
+        if self._call.is_under_way:
+            self._adopt(single)
+
     def _new_outlet(self) -> Outlet:
-        call = self.call
+        call = self._call
         before = self.inbound
         server = call.server
-        outlet = Outlet(call, call.relay.ledger, 2**31, 0)
+        outlet = Outlet(self, call)
         outlet.sink, outlet.sink_id, outlet.credit = server, call.client_id, before.credit
         outlet.opposite = call.request
         call.request.opposite = outlet
@@ -113,7 +132,8 @@ class StreamMerge:
                 del server.waiting[before]
                 server.waiting[outlet] = None
             increment = before.went_out(size)
-            link = call.grpc_attempt.link if call.grpc_attempt is not None else None
+            attempt = attempt_of(call)
+            link = attempt.link if attempt is not None else None
             if increment and link is not None:
                 link.out.append(window_update(before.source_id, increment))
                 link.mark()
@@ -121,19 +141,17 @@ class StreamMerge:
         call.response = outlet
         return outlet
 
-    def _adopt(self) -> None:
-        call = self.call
-        backend = call.backend
-        assert backend is not None
-        branch = self._new_branch(backend, call.model)
-        branch.debts = call.debts
-        branch.cutter = call.mask.cutter()
-        branch.take_accounts(call)
+    def _adopt(self, single: SingleBackend) -> None:
+        call = self._call
+        assert call.backend is not None
+        branch = self._new_branch(call.backend, call.model)
+        branch.adopt(self.inbound, single, self._router)
         if not branch.cutter.is_between:
             self._speaker = branch
             branch.debts.answered(1)
         self._order.extend([branch] * len(branch.debts.counted))
-        branch.adopt()
+        if branch.attempt is not None and branch.attempt.link is None:
+            branch.open()  # it waited for a connection
 
     # Requests
 
@@ -145,33 +163,32 @@ class StreamMerge:
         return branch
 
     def _new_branch(self, backend: Backend, model: bytes) -> Branch:
-        branch = self.live[backend] = Branch(self)
-        branch.model = model
+        branch = self.live[backend] = Branch(self._call, self, model)
         self._sources.append(branch)
         return branch
 
-    def expect(self, branch: Branch, message: StreamMessage, backend: Backend) -> None:
+    def expect(
+        self, branch: Branch, message: StreamMessage, work: Work | None, backend: Backend
+    ) -> None:
         """A request goes to a branch, whose backend is or will be the one given."""
-        branch.note(message)
-        branch.account(message, self.call.take_work(), backend)
-        if branch.debts.note(message, self.call.relay.now) and message.has_one_answer:
+        if branch.note(message, work, backend) and message.has_one_answer:
             self._line_up(branch)
 
     def _line_up(self, branch: Branch) -> None:
         self._order.append(branch)
         if len(self._order) > MAX_UNANSWERED:
-            self.call.fail(Reason.MEMORY, "too many requests wait for their answers")
+            self._call.fail(Reason.MEMORY, "too many requests wait for their answers")
 
     def refuse(self, message: StreamMessage, text: str) -> Branch:
         """Answer a request with an error in its turn. Returns where the rest of it goes."""
         local = self._local
         if local is None:
-            local = self._local = Branch(self)
-            local.finished = True
+            local = self._local = Branch(self._call, self, b"")
+            local.portion.finished = True
             self._sources.append(local)
         if local.debts.expect(message):
             self._line_up(local)
-        if not self.call.finished and local.response.push(error_answer(message.id, text)):
+        if not self._call.finished and local.response.push(error_answer(message.id, text)):
             self.pump()
         return local
 
@@ -196,9 +213,9 @@ class StreamMerge:
     def leave_parting(self, but: Backend | None = None) -> None:
         """Ask nothing more of backends that are to become empty, but of one. Their streams end when
         all is answered that they were asked; sequences go on where they are."""
-        parting = self.call.relay.dispatcher.pool.current.parting
+        parting = self._call.relay.dispatcher.pool.current.parting
         for backend, branch in tuple(self.live.items()):
-            is_bound = branch.has_steps and backend.open_sequences
+            is_bound = branch.portion.has_steps and backend.open_sequences
             if backend in parting and backend is not but and not is_bound:
                 self.set_aside(branch)
                 branch.is_leaving = self._has_left = True
@@ -213,13 +230,13 @@ class StreamMerge:
 
     # Answers
 
-    def begin(self, head: ResponseHead) -> None:
+    def head_came(self, head: ResponseHead) -> None:
         """A branch sent the head of its response: the first one goes to the client."""
-        if not self.call.begun:
+        if not self._call.begun:
             self._begin(head.block)
 
     def _begin(self, block: bytes) -> None:
-        call = self.call
+        call = self._call
         call.begun = True
         call.status = 200
         self.begun_at = call.relay.now
@@ -230,17 +247,17 @@ class StreamMerge:
         if not self._is_pumping and not self._is_scheduled:
             # Not from within the drain of the outlet.
             self._is_scheduled = True
-            self.call.relay.loop.call_soon(self._pump_later)
+            self._call.relay.loop.call_soon(self._pump_later)
 
     def _pump_later(self) -> None:
         self._is_scheduled = False
-        if not self.call.finished:
-            self.call.relay.now = self.call.relay.clock()
+        if not self._call.finished:
+            self._call.relay.now = self._call.relay.clock()
             self.pump()
 
     def pump(self) -> None:
         """Pass on what may go out now."""
-        call = self.call
+        call = self._call
         if self._is_pumping or call.finished:
             return
         self._is_pumping = True
@@ -282,7 +299,7 @@ class StreamMerge:
         return None
 
     def _pass_on(self, branch: Branch) -> None:
-        call = self.call
+        call = self._call
         piece = branch.take()
         self._speaker = None if branch.cutter.is_between else branch
         self._say(piece)
@@ -290,11 +307,11 @@ class StreamMerge:
             branch.response.clear()
 
     def _say(self, piece: Payload) -> None:
-        call = self.call
+        call = self._call
         if not call.begun:
             self._begin(OK_HEAD)
         call.bytes_out += len(piece)
-        call.server.send_data(self.outlet, call.mask.feed(piece))
+        call.server.send_data(self.outlet, self._mask.feed(piece))
 
     # Ends
 
@@ -315,10 +332,10 @@ class StreamMerge:
             self._go_on()
             return
         text = f"backend {branch.name} (grpc) ended the stream with status {status}: {detail}"
-        if self.call.ends_at_first_error:
+        if _ends_at_first_error(self._call):
             self._note(status, detail, None)
             self._end_all_but(branch)
-        elif status in _EXITING and not self.call.request.ended:
+        elif status in _EXITING and not self._call.request.ended:
             self._lose(branch, status, text, Reason.UPSTREAM_LOST)
         else:
             self._note(status, detail, None)
@@ -336,12 +353,12 @@ class StreamMerge:
         """An upstream stream is gone, and what its backend knew of it."""
         self._close(branch)
         if self._speaker is branch and not self._has_whole(branch):
-            self.call.fail(reason, text, outcome, status=status)
+            self._call.fail(reason, text, outcome, status=status)
             return
         if branch.is_done:
             self._go_on()
             return
-        self.call.forget_starts(branch.debts, branch.backend, outcome)
+        self._router.forget_starts(branch.debts, branch.backend, outcome)
         self._lose(branch, grpc_status(reason) if status is None else status, text, reason)
         self._go_on()
 
@@ -451,12 +468,12 @@ class StreamMerge:
         unsaid = list(debts.counted)[count:]
         errors = [error_answer(message.id, _text(message.step, branch, text)) for message in unsaid]
         for key, debt in debts.sequences.items():
-            if not debt.is_over(self.call.relay.now):
+            if not debt.is_over(self._call.relay.now):
                 errors.append(error_answer(debt.id, _text(SequenceStep(key), branch, text)))
         response.push(said + b"".join(errors))
 
     def _end_if_over(self) -> None:
-        call = self.call
+        call = self._call
         outlet = self.outlet
         is_over = self.is_closing or (call.request.ended and not self._open)
         if not is_over or self._speaker is not None or outlet.ended:
@@ -485,6 +502,7 @@ class StreamMerge:
 
     def leave(self, outcome: Outcome) -> None:
         """The call is over. Nothing is left behind."""
+        self.outlet.merge = None
         for branch in self._sources:
             branch.leave(outcome)
         self._sources.clear()
@@ -492,6 +510,14 @@ class StreamMerge:
         self.live.clear()
         self._order.clear()
         self._speaker = self._local = None
+
+
+def _ends_at_first_error(call: Call) -> bool:
+    """Whether the client has asked for that (Triton's `triton_grpc_error`)."""
+    return any(
+        field.name == _ENDS_AT_ERROR and field.value == b"true"
+        for field in FieldCache().split(call.head.block)
+    )
 
 
 def _is_error(head: bytes) -> bool:
@@ -503,6 +529,6 @@ def _text(step: SequenceStep | None, branch: Branch, text: str) -> str:
     """What to tell of a request that a lost branch has not answered."""
     if step is None or branch.backend is None:
         return text
-    if branch.relay.dispatcher.steps.table.is_lost(step.key):
+    if branch.call.relay.dispatcher.steps.table.is_lost(step.key):
         return f"{lost_text(step.key, branch.backend)} ({text})"
     return f"{sequence_text(step.key)}: {text}"

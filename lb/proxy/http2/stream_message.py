@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.kserve.sequence import Asked, Incomplete
 from lb.kserve.stream_debts import StreamMessage
-from lb.kserve.work import grpc_work
-from lb.proxy.http2.look import LOOK_BYTES, Inspected, known_regions, read_asked
+from lb.proxy.http2.look import LOOK_BYTES, SEQUENCE_ID, Inspected, inspect_message
 from lb.wire.grpc.message import PREFIX_SIZE, model_name
-from lb.wire.protobuf import BYTES, FieldBudget, ProtobufError, fields
 
-SEQUENCE_ID: Final = b"sequence_id"
-"""What says nothing of it is no step of a sequence."""
-_ID: Final = 3
-"""Field of ModelInferRequest."""
-_FIELDS_BEFORE_ID: Final = 16
-"""Before the id there are the names of the model and of its version."""
-_REMEMBERED_BYTES: Final = 256
-"""Of a client's own words in one message; ten thousands of messages may wait for answers."""
+_VERSION_BYTES: Final = 256
+"""Of a version that are remembered; ten thousands of messages may wait for answers."""
 
 
 def read_message(
@@ -43,38 +34,41 @@ def read_message(
         return None
     model = name or b""
     route = snapshot.routes.get(model)
+    regions = snapshot.regions
     size = int.from_bytes(data[1:PREFIX_SIZE], "big")
     message = data[PREFIX_SIZE : PREFIX_SIZE + size]
-    if not (data[0] or snapshot.regions):
-        is_there = len(message) == size or not may_wait
-        if is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message):
-            rows = _rows(route, message, cost)
-            is_unserved = _is_unserved(model, route, snapshot)
-            return StreamMessage(
-                model, b"", _request_id(message), None, (), is_unserved or _has_one_answer(route),
-                rows, size if rows else 0, is_unserved,
-            )  # fmt: skip
-    try:
-        message, size, asked = read_asked(message, size, cost, is_compressed=bool(data[0]))
-    except Incomplete:
-        if may_wait:
-            return None
-        asked = Asked(model, b"", None)
-    if snapshot.regions and len(message) < size and may_wait:
+    is_there = len(message) == size or not may_wait
+    if regions and not is_there:
         return None
-    regions = known_regions(message, snapshot, cost) if snapshot.regions else ()
-    route = snapshot.routes.get(asked.model)
-    step = asked.step
-    if route is not None and route.facts.is_stateful is False:
-        step = None
-    rows = _rows(route, message, cost) if step is None else 0
-    is_unserved = _is_unserved(asked.model, route, snapshot)
+    is_compressed = bool(data[0])
+    needs_only_name = not (is_compressed or regions) and (
+        is_plain(route) or (route is None and is_there and SEQUENCE_ID not in message)
+    )
+    found = inspect_message(
+        message,
+        size,
+        cost,
+        is_compressed=is_compressed,
+        with_rows=is_compressed or not model or _has_rows(route),
+        with_regions=bool(regions),
+        only_names=needs_only_name,
+    )
+    if needs_only_name:
+        found.version, found.step = b"", None
+    elif found.is_complete:
+        model = found.model
+        route = snapshot.routes.get(model)
+    elif may_wait:
+        return None
+    step = None if route is not None and route.facts.is_stateful is False else found.step
+    rows = found.rows if step is None and _has_rows(route) else 0
+    is_unserved = _is_unserved(model, route, snapshot)
     return StreamMessage(
-        asked.model,
-        asked.version[:_REMEMBERED_BYTES],  # what is cut off makes no version that anybody has
-        _request_id(message),
+        model,
+        found.version[:_VERSION_BYTES],  # what is cut off makes no version that anybody has
+        found.request_id,
         step,
-        regions,
+        tuple([name for name in found.regions if name in regions]) if regions else (),
         is_unserved or _has_one_answer(route),
         rows,
         size if rows else 0,
@@ -101,22 +95,6 @@ def _is_unserved(model: bytes, route: ModelRoute | None, snapshot: PoolSnapshot)
     return bool(model) and snapshot.knows_all
 
 
-def _rows(route: ModelRoute | None, message: bytes, cost: Inspected) -> int:
-    """The batch dimension of a request that is scheduled; 0 of others."""
-    if route is None or route.plan is None or route.facts.is_decoupled is not False:
-        return 0
-    return grpc_work(message, cost.work).rows
-
-
-def _request_id(message: bytes) -> bytes:
-    """The client's name for a request; empty where it has none, or none of usual length was
-    seen."""
-    try:
-        for number, kind, start, end in fields(message, 0, None, FieldBudget(_FIELDS_BEFORE_ID)):
-            if number == _ID and kind == BYTES:
-                return message[start:end] if end - start <= _REMEMBERED_BYTES else b""
-            if number > _ID:
-                break
-    except (IndexError, ProtobufError):
-        pass
-    return b""
+def _has_rows(route: ModelRoute | None) -> bool:
+    """Whether the batch dimension of requests for a model is of interest: they are scheduled."""
+    return route is not None and route.plan is not None and route.facts.is_decoupled is False

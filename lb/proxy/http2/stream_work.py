@@ -8,16 +8,20 @@ ticket; what a step of a sequence took teaches what steps cost.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lb.balancing.habits import StepCost
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, Ticket
 from lb.kserve.gate import ERROR_TAG
+from lb.proxy.exchange import Attempt
 from lb.proxy.queue import Queue
 from lb.wire.grpc.cutter import MessageCutter
 from lb.wire.grpc.message import PREFIX_SIZE
 from lb.wire.http2.flow import Payload
+
+MAX_UNANSWERED: Final = 2**16
+"""Counted requests of one stream without an answer; beyond that its client does not read."""
 
 
 class StepUnderway(NamedTuple):
@@ -36,15 +40,15 @@ class Underway:
 
     __slots__ = ("_cutter", "_is_error", "_queue", "_requests")
 
-    def __init__(self, queue: Queue, before: int = 0, cutter: MessageCutter | None = None) -> None:
+    def __init__(self, queue: Queue, before: int = 0) -> None:
         """
         Args:
             queue: of the process.
             before: requests without answers that came before the first one to be told of.
-            cutter: of the answers, at the first byte to be told of by `arrived`.
         """
         self._queue = queue
-        self._cutter = cutter or MessageCutter()
+        self._cutter = MessageCutter()
+        """At the first byte to be told of by `arrived`."""
         self._is_error = False
         """The answer that is coming is an error."""
         self._requests: deque[Work | None] = deque([None] * before)
@@ -93,3 +97,18 @@ class Underway:
             work = requests.popleft()
             if isinstance(work, Ticket):
                 self._queue.over(work, now, Ending.NEITHER)
+
+
+def underway_of(attempt: Attempt | None) -> Underway | None:
+    """The requests without an answer of an attempt, where accounts are kept of them: as long as
+    answers can be told apart by their number."""
+    found = attempt.underway if attempt is not None else None
+    return found if isinstance(found, Underway) else None
+
+
+def keep_no_accounts(attempt: Attempt | None, now: float) -> None:
+    """Answers of an attempt can be told apart no more, or there will be none."""
+    underway = underway_of(attempt)
+    if underway is not None and attempt is not None:
+        underway.close(now)
+        attempt.underway = None

@@ -9,6 +9,8 @@ GZIP_OR_ZLIB: Final = 47
 """Window bits that take both: `gzip`, and zlib, which gRPC calls `deflate`."""
 UNKNOWN_SIZE: Final = 2**31
 """Beyond any message."""
+_FED: Final = 64 * 1024
+"""Bytes that are inflated in one step at most."""
 
 
 def inflated(data: bytes | memoryview, limit: int) -> bytes | None:
@@ -27,6 +29,45 @@ def inflated(data: bytes | memoryview, limit: int) -> bytes | None:
     except zlib.error:
         return None
     return message if inflater.eof and not inflater.unused_data else None
+
+
+class Inflater:
+    """Inflates a whole message in slices."""
+
+    __slots__ = ("_at", "_data", "_inflater")
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        """
+        Args:
+            data: the message without its prefix.
+        """
+        self._data = memoryview(data)
+        self._at = 0
+        self._inflater = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
+
+    @property
+    def is_whole(self) -> bool:
+        """All of it was given."""
+        return self._inflater.eof
+
+    def next(self, limit: int) -> bytes:
+        """The next bytes of the message, `limit` at most; perhaps none, though others follow.
+
+        Raises:
+            zlib.error: it is broken, cut off, or followed by something.
+        """
+        inflater = self._inflater
+        piece: bytes | memoryview = inflater.unconsumed_tail
+        if not piece:
+            # Some at a time: what zlib has no use for yet is copied in each step.
+            piece = self._data[self._at : self._at + _FED]
+            if not piece:
+                raise zlib.error("incomplete")
+            self._at += len(piece)
+        text = inflater.decompress(piece, limit)
+        if inflater.eof and (inflater.unused_data or self._at < len(self._data)):
+            raise zlib.error("something follows")
+        return text
 
 
 def inflated_start(data: bytes | memoryview, limit: int) -> tuple[bytes, int]:

@@ -30,8 +30,7 @@ _CHUNKED: Final = re.compile(rb"[ \t]*chunked[ \t]*", re.IGNORECASE)
 _CODINGS: Final = re.compile(
     rb"[ \t]*" + TOKEN + rb"(?:[ \t]*,[ \t]*" + TOKEN + rb")*[ \t]*", re.IGNORECASE
 )
-_OPTIONS: Final = re.compile(rb"[ \t,]*(?:" + TOKEN + rb"[ \t]*(?:,[ \t,]*|$))*")
-_OPTION: Final = re.compile(TOKEN)
+_OPTIONS: Final = re.compile(rb"[ \t,]*+(?:" + TOKEN + rb"[ \t]*+(?:,[ \t,]*+|$))*+")
 _VIOLATION: Final = re.compile(rb"[^\t\r\n -~\x80-\xff]|\r[^\n]|(?<!\r)\n")
 
 NOT_NOMINABLE: Final = ACTED_UPON | frozenset(
@@ -101,15 +100,22 @@ def connection_options(value: bytes, before: Options = frozenset()) -> Options:
     """
     if _OPTIONS.fullmatch(value) is None:
         raise MessageError(400, "invalid Connection")
-    options = _OPTION.findall(value.lower())
+    options = value.lower().translate(None, b" \t").split(b",")
     if isinstance(before, set):
         # A hundred such fields must not copy thousands of options each time.
         before.update(options)
-        return before
-    return set(options)
+        found = before
+    else:
+        found = set(options)
+    found.discard(b"")
+    return found
 
 
 def without_nominated(lines: list[bytes], options: Options) -> list[bytes]:
     """Drop the field lines that Connection options name (RFC 9110 7.6.1)."""
-    nominated = options - NOT_NOMINABLE
-    return [line for line in lines if line[: line.index(b":")].lower() not in nominated]
+    names = [line[: line.index(b":")].lower() for line in lines]
+    return [
+        line
+        for name, line in zip(names, lines, strict=True)
+        if name not in options or name in NOT_NOMINABLE
+    ]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from lb.wire.hops import NOT_RUN
 from lb.wire.http1.body import CHUNKED, UNTIL_CLOSE
 from lb.wire.http1.collect import check_size
 from lb.wire.http1.errors import MessageError
@@ -33,7 +34,8 @@ class ResponseHead:
     """A response head that may be relayed."""
 
     __slots__ = (
-        "head", "is_clean", "is_http10", "keep_alive", "length", "options", "plain", "status",
+        "head", "is_clean", "is_http10", "keep_alive", "length", "not_run", "options", "plain",
+        "status",
     )  # fmt: skip
 
     def __init__(self, status: int, *, is_http10: bool) -> None:
@@ -49,6 +51,8 @@ class ResponseHead:
         """Start line and end-to-end fields, without framing by chunks and the empty line."""
         self.plain = b""
         """The head for an HTTP/1.1 client whose connection lives on, with its empty line."""
+        self.not_run = b""
+        """Value of that field of another balancer (`lb.wire.hops`). It is not in what goes on."""
         self.is_clean = False
         """Nothing had to change: `plain` is the very head that was parsed."""
 
@@ -171,6 +175,11 @@ def _read_connection(response: ResponseHead, _line: bytes, value: bytes) -> byte
     return b""
 
 
+def _read_not_run(response: ResponseHead, _line: bytes, value: bytes) -> bytes:
+    response.not_run = value.strip(b" \t")
+    return b""
+
+
 def _drop(_response: ResponseHead, _line: bytes, _value: bytes) -> bytes:
     return b""
 
@@ -184,4 +193,5 @@ _FIELDS: Final[dict[bytes, Callable[[ResponseHead, bytes, bytes], bytes]]] = {
     b"upgrade": _drop,  # nothing is ever upgraded through us
     b"http2-settings": _drop,
     b"proxy-connection": _drop,
+    NOT_RUN: _read_not_run,
 }

@@ -3,6 +3,7 @@ the peer do how often."""
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from typing import Any, ClassVar, Final
 
 from lb.wire.http2 import frames as fr
@@ -27,8 +28,12 @@ _FREE_WHEN_OVER: Final = frozenset({fr.DATA, fr.PRIORITY, fr.WINDOW_UPDATE})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Endpoint:
-    """What a codec needs of its subclass, and what both know of streams."""
+class Endpoint(metaclass=ABCMeta):
+    """What a codec needs of its subclass, and what both know of streams.
+
+    Its owner extends it instead of being called through a Protocol, which would take a call, and a
+    look-up of two attributes, more for each frame (docs/decisions/0021-compiling.md).
+    """
 
     __slots__ = ("_guard", "_reset_by_us", "control", "out", "reset_by_peer", "streams")
 
@@ -52,9 +57,9 @@ class Endpoint:
 
     # What the subclass does
 
+    @abstractmethod
     def on_head(self, stream_id: int, block: bytes, end_stream: bool) -> None:
         """A complete header block arrived: a request, a response, or trailers."""
-        raise NotImplementedError
 
     def take_whole(self, data: bytes, pos: int, stream_id: int, block: bytes) -> int:
         """Handle a whole small message at once: `block` and the frames behind it, from `pos` on.
@@ -67,38 +72,38 @@ class Endpoint:
         """
         return 0
 
+    @abstractmethod
     def on_data(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Payload arrived; its windows are accounted for. May be part of a frame."""
-        raise NotImplementedError
 
     def on_postponed(self, pipe: Pipe[Any], payload: Payload, end_stream: int) -> None:
         """Payload that was postponed comes again."""
-        raise NotImplementedError
+        self.on_data(pipe, payload, end_stream)
 
     def run_room(self, pipe: Pipe[Any], length: int) -> int:
         """Bytes of payload that may pass by `on_run`, in frames of `length`; 0 once `pipe` has
         ended."""
         return 0
 
+    @abstractmethod
     def on_run(self, pipe: Pipe[Any], pieces: list[Payload], length: int) -> None:
         """Payload of several DATA frames, each of `length`, of a stream that goes on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_reset(self, pipe: Pipe[Any], code: int) -> None:
         """The peer reset an open stream; it is still in `streams`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_goaway(self, last_stream_id: int, code: int) -> None:
         """The peer will not process streams of ours above `last_stream_id`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_credit(self, pipe: Pipe[Any] | None) -> None:
         """A stream (the outbound pipe) or, for None, the connection or all got credit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_stream_error(self, stream_id: int, error: StreamError) -> None:
         """The peer broke the rules on one stream: reset it."""
-        raise NotImplementedError
 
     def on_ping_ack(self, payload: bytes) -> None:
         """A PING of ours came back."""
@@ -109,9 +114,9 @@ class Endpoint:
     def on_acknowledged(self) -> None:
         """The peer has applied ours."""
 
+    @abstractmethod
     def is_idle(self, stream_id: int) -> bool:
         """Whether a stream was never opened by either side (RFC 9113 5.1)."""
-        raise NotImplementedError
 
     def on_unfinished(self) -> None:
         """A read ended within a frame, or within a header block."""
@@ -119,13 +124,13 @@ class Endpoint:
     def on_last_ids(self) -> None:
         """The peer runs out of stream ids."""
 
+    @abstractmethod
     def clock(self) -> float:
         """The time of the read under way, in seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def traffic(self) -> Traffic:
         """What the connection has seen so far."""
-        raise NotImplementedError
 
     # Budgets
 

@@ -46,6 +46,8 @@ HOPS: Final = 18
 """The hop marker, see `lb.wire.hops`."""
 BINARY: Final = 19
 """Metadata whose value gRPC has in base64: its name says so."""
+NOT_RUN: Final = 20
+"""What another balancer says of a request, see `lb.wire.hops`."""
 
 _KINDS: Final = {
     b":method": METHOD,
@@ -67,6 +69,7 @@ _KINDS: Final = {
     b"host": HOST,
     b"grpc-message": GRPC_MESSAGE,
     hops.HOPS: HOPS,
+    hops.NOT_RUN: NOT_RUN,
     **dict.fromkeys(field_names.DROPPED, DROPPED),
 }
 _PATH: Final = re.compile(ORIGIN_FORM)

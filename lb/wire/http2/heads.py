@@ -113,8 +113,8 @@ class ResponseHead:
     """The head of a response, or its trailers."""
 
     __slots__ = (
-        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "is_answer", "size",
-        "status",
+        "block", "cacheable", "content_length", "grpc_message", "grpc_status", "is_answer",
+        "not_run", "size", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -124,6 +124,8 @@ class ResponseHead:
         self.grpc_message = b""
         """As on the wire, percent-encoded."""
         self.grpc_status = NO_STATUS
+        self.not_run = b""
+        """Value of that field of another balancer (`lb.wire.hops`). It is not in `block`."""
         self.status = 0
         """0 for trailers."""
         self.is_answer = False
@@ -375,17 +377,21 @@ def build_response(
             head.grpc_status = _STATUSES.get(value, int(GrpcStatus.UNKNOWN))
         elif kind == f.CONTENT_LENGTH:
             head.content_length = _length(value)
+        elif kind == f.NOT_RUN:
+            head.not_run = value
         elif kind == f.GRPC_MESSAGE:
             head.grpc_message = value
-            if hide(value) != value:
-                head.block = _with_shown_message(fields, hide)
     if foreign and head.status == 200 and head.grpc_status == NO_STATUS:
         head.is_answer = False
+    text = head.grpc_message
+    if head.not_run or (text and hide(text) != text):
+        head.block = _as_shown(fields, hide)
     return head
 
 
-def _with_shown_message(fields: list[Field], hide: Callable[[bytes], bytes]) -> bytes:
+def _as_shown(fields: list[Field], hide: Callable[[bytes], bytes]) -> bytes:
     return b"".join([
         encode_field(field.name, hide(field.value)) if field.kind == f.GRPC_MESSAGE else field.raw
         for field in fields
+        if field.kind != f.NOT_RUN
     ])  # fmt: skip

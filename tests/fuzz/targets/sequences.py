@@ -9,8 +9,9 @@ import zlib
 from google.protobuf.message import DecodeError
 
 from lb.kserve import inference_pb2 as pb
+from lb.kserve.inspect import inspect
 from lb.kserve.json_parameters import ParametersScan
-from lb.kserve.sequence import Incomplete, grpc_asked, http_step, json_step
+from lb.kserve.sequence import http_step, json_step
 from lb.proxy.http1.look import BodyLook
 from tests.fakes.steps import grpc_step
 from tests.fuzz.target import Target, cuttings
@@ -34,10 +35,8 @@ def _check_message(data: bytes) -> None:
     else:
         assert _may_hold_groups(data) or step == reference.grpc_step(data, _MODEL)
     for size in {0, 1, len(data) // 2, len(data)}:
-        try:
-            grpc_asked(data[:size], len(data))
-        except Incomplete:
-            assert size < len(data)
+        found = inspect(data[:size], len(data), with_rows=True, with_regions=True)
+        assert found.is_complete or size < len(data)
 
 
 def _check_json(data: bytes) -> None:

@@ -157,12 +157,6 @@ def test_errors_make_a_backend_count_as_slower_for_a_while() -> None:
     assert lane.look(1, 0, 130.0) == pytest.approx(130.01)
 
 
-def test_backend_that_starts_slowly_counts_as_slower() -> None:
-    lane = taught(LaneLimit(4), 0.01)
-    lane.backend.set_share(0.1)
-    assert lane.look(1, 0, 100.0) == pytest.approx(100.1)
-
-
 def test_cancelled_attempt_teaches_nothing() -> None:
     lane = taught(LaneLimit(4), 0.01)
     end(lane, begin(lane, 100.0), 100.0001, Ending.NEITHER)

@@ -55,6 +55,55 @@ def test_full_lane_may_be_better_than_an_open_one() -> None:
     assert pool.best is pool.lanes[1]
 
 
+def test_backend_that_has_just_come_gets_what_would_wait_elsewhere() -> None:
+    pool = pool_of(0.01, 0.01, limit=1)
+    old, new = pool.lanes
+    new.backend.set_share(0.1)
+    for _ in range(2):
+        assert pool.choose(1, 0, 100.0) is old
+        new.last_pick += 1
+    begin(pool, old, 100.0)
+    assert pool.choose(1, 0, 100.0) is new
+    assert pool.is_best(100.0)
+
+
+def test_backend_that_has_just_come_is_not_made_faster_than_it_is() -> None:
+    pool = pool_of(0.01, 0.04, limit=1)
+    old, new = pool.lanes
+    new.backend.set_share(0.5)
+    begin(pool, old, 100.0)
+    assert pool.choose(1, 0, 100.0) is new
+    assert not pool.is_best(100.0)
+
+
+def test_lanes_that_nobody_would_choose_do_not_keep_a_request_from_one_that_has_just_come() -> None:
+    pool = pool_of(0.01, 0.01, 0.01, limit=1)
+    busy, shut, new = pool.lanes
+    new.backend.set_share(0.1)
+    begin(pool, busy, 100.0)
+    shut.backend.max_in_flight = shut.backend.in_flight = 1
+    assert pool.choose(1, 0, 100.0) is new
+    assert pool.is_best(100.0)
+
+
+def test_of_idle_lanes_one_that_has_just_come_gets_little() -> None:
+    pool = pool_of(0.01, 0.01, 0.05, 0.2)
+    new = pool.lanes[0]
+    new.backend.set_share(0.1)
+    begun: Counter[str] = Counter()
+    for number in range(1, 31):
+        lane = pool.choose(1, 0, 100.0)
+        assert lane is not None
+        assert pool.is_best(100.0)
+        lane.last_pick = number
+        begun[lane.backend.spec.name] += 1
+    assert begun == {"b1": 30}
+    begin(pool, pool.lanes[1], 100.0)
+    assert pool.choose(1, 0, 100.0) is pool.lanes[2]
+    begin(pool, pool.lanes[2], 100.0)
+    assert pool.choose(1, 0, 100.0) is new
+
+
 def test_none_is_chosen_where_all_are_full() -> None:
     pool = pool_of(0.005, 0.005, limit=1)
     for lane in pool.lanes:

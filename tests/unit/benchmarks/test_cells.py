@@ -69,7 +69,7 @@ def test_bodies_of_cells_are_among_those_that_are_written() -> None:
     assert set(payloads.JSON_HEADS) == large
     bodies = {cell.body for cell in CELLS}
     small = {"http-small", "grpc-small", "grpc-unscheduled"}
-    assert bodies == small | {"grpc-image", "grpc-large"} | large
+    assert bodies == small | {"grpc-image", "grpc-large", "grpc-foreign"} | large
 
 
 def test_the_unit_says_what_cpu_is_divided_by() -> None:

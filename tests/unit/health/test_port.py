@@ -249,6 +249,15 @@ def test_a_server_that_is_not_ready_is_partial_while_it_has_a_model_ready() -> N
     assert port.state is BackendState.UNREADY
 
 
+def test_a_balancer_that_is_not_ready_has_none_of_the_models_that_it_listed() -> None:
+    port = PortHealth(Thresholds(rise=2))
+    port.has_models = True
+    port.probed(Finding.NO_BACKEND_READY, 0.0)
+    assert port.state is BackendState.UNREADY
+    port.probed(Finding.READY, 0.0)
+    assert port.state is BackendState.PARTIAL
+
+
 def test_a_server_is_unready_only_after_it_has_said_so() -> None:
     port = PortHealth(Thresholds(rise=2))
     port.probed(Finding.REFUSED, 0.0)

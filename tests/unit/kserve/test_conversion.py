@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from lb.kserve import conversion
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.conversion import (
     MAX_BYTES,
@@ -161,6 +162,39 @@ def test_calls_that_are_about_nothing_in_particular_say_so() -> None:
 def test_what_cannot_be_said_as_a_message_is_refused(operation: str, body: bytes) -> None:
     with pytest.raises(ValueError, match=r"other protocol|no JSON"):
         to_message(operation, b"/v2/repository/models/m/load", body)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" + b"[]," * 50_000 + b"[]]",
+        b"[" + b"1," * 100_000 + b"1]",
+        b'"' + rb"\u0041" * 100_001 + b'"',
+        b'"","y":' * 20_001 + b'""',
+    ],
+    ids=["lists", "numbers", "escapes", "keys"],
+)
+@pytest.mark.parametrize("operation", ["RepositoryModelLoad", "TraceSetting"])
+def test_what_says_very_much_is_not_read(
+    operation: str, value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(conversion, "read_object", read.append)
+    with pytest.raises(ValueError, match="says too much"):
+        to_message(operation, b"/v2/repository/models/m/load", b'{"x":' + value + b"}")
+    assert read == []
+
+
+def test_long_files_and_configurations_of_many_tensors_are_read() -> None:
+    tensors = [{"name": f"IN_{n}", "data_type": "TYPE_FP32", "dims": [-1, 3]} for n in range(2000)]
+    config = json.dumps({"name": "m", "input": tensors})
+    data = bytes(range(256)) * 20_000
+    body = {"parameters": {"config": config, "file:1/model.onnx": b64encode(data).decode()}}
+    target = b"/v2/repository/models/m/load"
+    message = to_message("RepositoryModelLoad", target, json.dumps(body).encode())
+    found = pb.RepositoryModelLoadRequest.FromString(message).parameters
+    assert found["config"].string_param == config
+    assert found["file:1/model.onnx"].bytes_param == data
 
 
 def test_what_cannot_be_said_in_http_is_refused() -> None:

@@ -18,11 +18,10 @@ from lb.kserve.regions import (
     UNREADABLE,
     GrpcRegionWatch,
     HttpRegionWatch,
-    grpc_regions,
     http_regions,
 )
 from lb.wire.grpc.message import frame_message
-from tests.fakes.inspecting import refuses, steps_of
+from tests.fakes.inspecting import grpc_regions, refuses, steps_of
 
 
 def infer(*regions: str, tensor: bytes = b"") -> pb.ModelInferRequest:

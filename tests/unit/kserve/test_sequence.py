@@ -9,8 +9,9 @@ import pytest
 
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
-from lb.kserve.sequence import MAX_FIELDS, Asked, Incomplete, grpc_asked, http_step
-from tests.fakes.steps import grpc_step
+from lb.kserve.inspect import MAX_FIELDS, inspect
+from lb.kserve.sequence import http_step
+from tests.fakes.steps import Incomplete, grpc_step
 
 MODEL = b"m"
 
@@ -192,7 +193,7 @@ def test_sequences_of_models_with_impossible_names_are_none() -> None:
     assert http_step(head, b"m" * 1025) is None
     request = pb.ModelInferRequest(model_name="m" * 1025)
     request.parameters["sequence_id"].int64_param = 7
-    assert grpc_asked(request.SerializeToString()).step is None
+    assert inspect(request.SerializeToString()).step is None
 
 
 def test_parameters_are_among_the_first_fields_or_nothing_is_said() -> None:
@@ -200,8 +201,9 @@ def test_parameters_are_among_the_first_fields_or_nothing_is_said() -> None:
     step.parameters["sequence_id"].int64_param = 7
     text = step.SerializeToString()
     many = b"\x1a\x00" * 2 * MAX_FIELDS
-    assert grpc_asked(text).step is not None
-    assert grpc_asked(many + text) == Asked(b"", b"", None)
+    assert inspect(text).step is not None
+    found = inspect(many + text)
+    assert (found.model, found.version, found.step) == (b"", b"", None)
 
 
 def test_very_many_tensors_hide_nothing_that_stands_before_them() -> None:
@@ -210,6 +212,6 @@ def test_very_many_tensors_hide_nothing_that_stands_before_them() -> None:
     for number in range(1000):
         step.inputs.add(name=str(number), shape=[1])
         step.raw_input_contents.append(b"1234")
-    asked = grpc_asked(step.SerializeToString())
-    assert asked.model == b"m"
-    assert asked.step is not None
+    found = inspect(step.SerializeToString())
+    assert found.model == b"m"
+    assert found.step is not None

@@ -147,6 +147,74 @@ def test_wheel_catches_up_after_the_loop_was_late() -> None:
     assert fired == list(range(100))
 
 
+def test_timers_due_together_leave_others_their_turn_of_the_loop() -> None:
+    loop = FakeLoop()
+    wheel = loop.wheel()
+    fired: list[int] = []
+    turns: list[int] = []
+    timers = [
+        wheel.after(1.0, lambda number=number: fired.append(number))  # type: ignore[misc]
+        for number in range(1000)
+    ]
+    loop.stall(1.5)
+    while len(wheel):
+        before = len(fired)
+        loop.turn()
+        turns.append(len(fired) - before)
+        for timer in timers[500:600]:
+            timer.cancel()
+    assert max(turns) <= 100
+    assert len(turns) <= 100
+    assert fired == [*range(500), *range(600, 1000)]
+    assert loop.pending == 0
+
+
+def test_long_timers_on_their_way_round_are_filed_anew_in_several_turns() -> None:
+    loop = FakeLoop()
+    wheel = loop.wheel()
+    fired: list[float] = []
+    began = loop.time()
+    for _ in range(1000):
+        wheel.after(1.5 * TURN_S, lambda: fired.append(loop.time() - began))
+    loop.advance(TURN_S)
+    assert loop.wakes >= 10
+    loop.advance(TURN_S)
+    assert len(fired) == 1000
+    assert min(fired) >= 1.5 * TURN_S - 0.001
+    assert max(fired) <= 1.5 * TURN_S + TICK_S + 1e-6
+
+
+def test_timers_set_while_others_are_still_to_be_called_come_after_them() -> None:
+    loop = FakeLoop()
+    wheel = loop.wheel()
+    fired: list[str] = []
+    for _ in range(200):
+        wheel.after(0.1, lambda: fired.append("old"))
+    loop.stall(1.0)
+    loop.turn()
+    assert 0 < len(fired) < 200
+    wheel.after(0.0, lambda: fired.append("new"))
+    loop.advance(TICK_S)
+    assert fired == ["old"] * 200 + ["new"]
+
+
+def test_closing_stops_what_is_still_to_be_called() -> None:
+    loop = FakeLoop()
+    wheel = loop.wheel()
+    fired: list[int] = []
+
+    def fire() -> None:
+        fired.append(1)
+        if len(fired) == 10:
+            wheel.close()
+
+    for _ in range(1000):
+        wheel.after(0.1, fire)
+    loop.advance(1.0)
+    assert len(fired) == 10
+    assert len(wheel) == loop.pending == 0
+
+
 def test_the_callers_look_at_the_clock_is_taken() -> None:
     loop = FakeLoop()
     timer = loop.wheel().after(1.0, lambda: None, loop.time() - 0.5)

@@ -11,7 +11,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.probes.grpc import GrpcCall
-from lb.probes.plan import Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, Answer, ProbePlan, Question
 from lb.wire.http2 import frames
 
 ADDRESS = Address(host="127.0.0.1", port=8001)
@@ -236,6 +236,16 @@ def test_a_model_is_healthy_when_a_version_is_available(message: bytes, finding:
     talk.receive(server.http2.data_to_send())
     assert talk.answer is not None
     assert talk.answer.finding is finding
+
+
+def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
+    def reply(server: H2Connection) -> None:
+        field = ("triton-lb-ready-through", "triton-lb-0123456789abcdef")
+        server.send_headers(1, [*OPEN, field])
+        server.send_data(1, bytes(5))
+        server.send_headers(1, OK, end_stream=True)
+
+    assert answer_to(reply_bytes(reply)) == NO_BACKEND_READY
 
 
 def test_a_balancer_says_through_whom_it_is_ready() -> None:

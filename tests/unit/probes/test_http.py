@@ -6,7 +6,7 @@ import pytest
 from lb.domain.backend import Address
 from lb.health.port import Finding
 from lb.probes.http import HttpGet
-from lb.probes.plan import Answer, ProbePlan, Question
+from lb.probes.plan import NO_BACKEND_READY, Answer, ProbePlan, Question
 
 ADDRESS = Address(host="127.0.0.1", port=8000)
 
@@ -156,6 +156,15 @@ def test_a_balancer_says_through_whom_it_is_ready() -> None:
     for at in range(len(reply) + 1):
         answer = answer_to(reply[:at], reply[at:])
         assert answer == Answer(Finding.READY, "", path)
+
+
+def test_a_balancer_says_that_none_of_its_backends_is_ready() -> None:
+    field = b"Triton-LB-Ready-Through: triton-lb-0123456789abcdef\r\n"
+    reply = b"HTTP/1.1 400 Bad Request\r\n%bContent-Length: 0\r\n\r\n" % field
+    for at in range(len(reply) + 1):
+        assert answer_to(reply[:at], reply[at:]) == NO_BACKEND_READY
+    triton = answer_to(reply.replace(field, b""))
+    assert triton == Answer(Finding.MODELS_NOT_READY, "HTTP status 400")
 
 
 def test_a_head_without_end_is_given_up() -> None:

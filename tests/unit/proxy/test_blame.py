@@ -5,6 +5,7 @@ from __future__ import annotations
 from lb.domain.backend import Address, AppProtocol, Backend, BackendSpec
 from lb.domain.fault import Fault
 from lb.proxy.blame import Blame
+from lb.proxy.dispatch import NoConduct
 from lb.proxy.exchange import Attempt, Exchange
 from tests.fakes.records import INFER
 
@@ -26,49 +27,22 @@ def request(model: bytes = b"m") -> Exchange:
     return exchange
 
 
-def test_who_resets_what_another_one_answers_is_to_blame_once() -> None:
-    blame, exchange = Blame(), request()
-    reset(blame, exchange, ONE)
-    found = blame.of_answered(exchange)
-    assert found is not None
-    assert found.backend is ONE
-    assert blame.of_answered(exchange) is None
-
-
-def test_nobody_is_to_blame_for_what_two_backends_reset() -> None:
-    blame, exchange = Blame(), request()
-    for backend in (ONE, TWO, ONE):
-        reset(blame, exchange, backend)
-    assert blame.of_answered(exchange) is None
-    assert blame.of_failed(exchange, 1.0) is None
-
-
 def test_the_same_backend_twice_says_nothing_more() -> None:
-    blame, exchange = Blame(), request()
+    blame, exchange = Blame(NoConduct(), float), request()
     reset(blame, exchange, ONE)
     reset(blame, exchange, ONE)
     assert blame.of_answered(exchange) is not None
 
 
-def test_a_last_attempt_counts_unless_requests_for_its_model_were_at_fault_lately() -> None:
-    blame, bad = Blame(), request()
-    for backend in (ONE, TWO):
-        reset(blame, bad, backend, 1.0)
-    for model, now, is_told in ((b"m", 10.0, False), (b"m", 12.0, True), (b"n", 2.0, True)):
-        exchange = request(model)
-        reset(blame, exchange, ONE, now)
-        assert (blame.of_failed(exchange, now) is not None) is is_told
-
-
 def test_an_attempt_after_it_that_ended_otherwise_tells_nothing() -> None:
-    blame, exchange = Blame(), request()
+    blame, exchange = Blame(NoConduct(), float), request()
     reset(blame, exchange, ONE)
     exchange.attempts += 1
     assert blame.of_failed(exchange, 1.0) is None
 
 
 def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
-    blame, exchange = Blame(), request()
+    blame, exchange = Blame(NoConduct(), float), request()
     exchange.attempts = 1
     hedge = Attempt(exchange, ONE, ONE.port(exchange.protocol), 1.0)
     blame.suspect(hedge, Fault.ERROR, 0.1, 1.0)
@@ -76,7 +50,7 @@ def test_one_beside_another_tells_nothing_when_that_one_fails() -> None:
 
 
 def test_models_that_are_remembered_are_bounded() -> None:
-    blame = Blame()
+    blame = Blame(NoConduct(), float)
     for number in range(3000):
         exchange = request(b"%d" % number)
         reset(blame, exchange, ONE)

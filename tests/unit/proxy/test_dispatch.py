@@ -18,13 +18,15 @@ from lb.domain.errors import RequestRefused
 from lb.domain.fault import Fault
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Outcome, Reason
-from lb.domain.pool import PoolRef, PoolSnapshot
-from lb.proxy.dispatch import Dispatcher
+from lb.domain.pool import ConductSink, PoolRef
+from lb.domain.retry import RetryRules
+from lb.proxy.dispatch import Dispatcher, DispatchOptions
 from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.reruns import Reruns
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
 from tests.fakes.clock import FakeLoop
+from tests.fakes.conduct import Reports
 from tests.fakes.records import INFER
 from tests.fakes.relay import Finished, Outcomes, snapshot_of
 
@@ -43,14 +45,29 @@ class Parts(NamedTuple):
     loop: FakeLoop
 
 
-def make(count: int = 2, *, max_in_flight: int = 0, gate: Gate | None = None) -> Parts:
+def make(
+    count: int = 2,
+    *,
+    max_in_flight: int = 0,
+    gate: Gate | None = None,
+    rules: RetryRules | None = None,
+    conduct: ConductSink | None = None,
+) -> Parts:
     backends = tuple(make_backend(f"b{n}", max_in_flight=max_in_flight) for n in range(count))
     outcomes, finished, ledger, loop = Outcomes(), Finished(), Ledger(800), FakeLoop()
     ref = PoolRef(snapshot_of(backends))
+    rules = rules or RetryRules()
     dispatcher = Dispatcher(
-        ref, outcomes, finished, clock=loop.time, ledger=ledger, max_attempts=3, gate=gate
+        ref,
+        outcomes,
+        finished,
+        clock=loop.time,
+        ledger=ledger,
+        options=DispatchOptions(retry=rules),
+        gate=gate,
+        conduct=conduct,
+        reruns=Reruns(ref, loop.time, rules, schedule=loop.call_later),
     )
-    dispatcher.reruns = Reruns(ref, loop.time, schedule=loop.call_later)
     return Parts(dispatcher, backends, outcomes, finished, ledger, loop)
 
 
@@ -60,13 +77,13 @@ def exchange(operation: Operation = INFER) -> Exchange:
 
 def place(parts: Parts, one: Exchange) -> Attempt:
     """Begin an attempt of an exchange that need not wait."""
-    attempt = parts.dispatcher.place(one, Attempt)
+    attempt = parts.dispatcher.placer.place(one, Attempt)
     assert attempt is not None
     return attempt
 
 
 def may_retry(parts: Parts, one: Exchange, outcome: Outcome) -> bool:
-    return parts.dispatcher.may_retry(one, outcome, body_retained=True, response_begun=False)
+    return parts.dispatcher.retry.may_retry(one, outcome, body_retained=True, response_begun=False)
 
 
 def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
@@ -79,7 +96,7 @@ def test_an_attempt_is_counted_from_its_placement_to_its_end() -> None:
     assert (backend.in_flight, port.in_flight, port.attempts, one.attempts) == (1, 1, 1, 1)
     parts.loop.advance(0.003)
     for _ in range(2):
-        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 5)
+        parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 5)
     assert (backend.in_flight, port.in_flight, port.attempts) == (0, 0, 1)
     assert (attempt.outcome, one.is_under_way) == (Outcome.ANSWERED, False)
     assert port.codes == {5: 1}
@@ -94,18 +111,18 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
         parts = make(1)
         port = parts.backends[0].port(GRPC)
         one = exchange()
-        parts.dispatcher.begin(one)
+        parts.dispatcher.accounts.begin(one)
         attempt = place(parts, one)
         one.bytes_in, one.bytes_out = 7, 9
         parts.loop.advance(0.003)
         now = parts.loop.time()
         if is_whole:
-            parts.dispatcher.answered_whole(attempt, 5, now)
+            parts.dispatcher.accounts.answered_whole(attempt, 5, now)
         else:
             port.bytes_sent += 7  # the relay's part
             port.bytes_received += 9
-            parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 5, now)
-            parts.dispatcher.finish(one, None, now)
+            parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 5, now)
+            parts.dispatcher.accounts.finish(one, None, now)
         assert [record.record for record in parts.finished.records] == [one]
         names = ("in_flight", "attempts", "codes", "bytes_sent", "bytes_received", "failures")
         seen.append(
@@ -120,201 +137,44 @@ def test_an_answer_that_is_passed_on_at_once_is_counted_like_any_other() -> None
     assert seen[0] == seen[1]
 
 
-def test_a_failed_attempt_is_reported_and_its_backend_avoided() -> None:
-    parts = make(2)
-    one = exchange()
-    attempt = place(parts, one)
-    first = attempt.backend
-    parts.dispatcher.attempt_ended(attempt, Outcome.CONNECT_REFUSED)
-    assert parts.outcomes.seen == [(first.name, Outcome.CONNECT_REFUSED)]
-    assert first.port(GRPC).failures == {"connect_refused": 1}
-    assert first.in_flight == 0
-    assert may_retry(parts, one, Outcome.CONNECT_REFUSED)
-    assert place(parts, one).backend is not first
-    assert one.tried == (first,)
-
-
 def test_placed_at_is_that_of_the_first_attempt() -> None:
     parts = make(2)
     one = exchange()
-    parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
+    parts.dispatcher.accounts.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
     parts.loop.advance(1.0)
     assert place(parts, one).began_at == one.placed_at + 1.0
-
-
-def test_no_backend_means_a_refusal() -> None:
-    with pytest.raises(RequestRefused) as caught:
-        make(0).dispatcher.place(exchange(), Attempt)
-    assert caught.value.reason is Reason.NO_BACKEND
-
-
-def test_full_backends_mean_a_refusal() -> None:
-    parts = make(2, max_in_flight=1)
-    for _ in range(2):
-        parts.dispatcher.place(exchange(), Attempt)
-    with pytest.raises(RequestRefused) as caught:
-        parts.dispatcher.place(exchange(), Attempt)
-    assert caught.value.reason is Reason.BACKENDS_FULL
-    assert [backend.in_flight for backend in parts.backends] == [1, 1]
-
-
-def test_short_memory_means_a_refusal() -> None:
-    parts = make()
-
-    class Hoarder:
-        held = 0
-
-        def evict(self) -> None:
-            raise AssertionError
-
-    parts.ledger.take(Hoarder(), 700)
-    with pytest.raises(RequestRefused) as caught:
-        parts.dispatcher.place(exchange(), Attempt)
-    assert caught.value.reason is Reason.MEMORY
-
-
-def test_attempts_are_limited() -> None:
-    parts = make(5)
-    one = exchange()
-    for left in (True, True, False):
-        parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
-        assert may_retry(parts, one, Outcome.CONNECT_REFUSED) is left
 
 
 def test_a_refused_connection_needs_another_backend() -> None:
     parts = make(1)
     one = exchange()
-    parts.dispatcher.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
+    parts.dispatcher.accounts.attempt_ended(place(parts, one), Outcome.CONNECT_REFUSED)
     assert not may_retry(parts, one, Outcome.CONNECT_REFUSED)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.REFUSED, Outcome.STALE])
-def test_the_same_backend_will_do_for_what_a_new_connection_mends(outcome: Outcome) -> None:
-    parts = make(1)
-    one = exchange()
-    attempt = place(parts, one)
-    parts.dispatcher.attempt_ended(attempt, outcome)
-    assert may_retry(parts, one, outcome)
-    assert place(parts, one).backend is attempt.backend
-
-
-@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.STALE])
-def test_a_lost_connection_is_forgiven_once(outcome: Outcome) -> None:
-    parts = make(3)
-    one = exchange()
-    for _ in range(2):
-        parts.dispatcher.attempt_ended(place(parts, one), outcome)
-        assert may_retry(parts, one, outcome)
-    with pytest.raises(RequestRefused):
-        parts.dispatcher.place(one, Attempt)  # the first server gave no sign of life since
-
-
-def test_what_may_have_run_needs_another_backend() -> None:
-    parts = make(1)
-    one = exchange()
-    parts.dispatcher.attempt_ended(place(parts, one), Outcome.LOST)
-    assert not may_retry(parts, one, Outcome.LOST)
-
-
-def test_what_did_not_run_goes_again_at_once_and_the_rest_a_little_later() -> None:
-    parts = make(2)
-    placed: list[Outcome] = []
-    for outcome in (Outcome.REFUSED, Outcome.LOST):
-        parts.dispatcher.go_again(exchange(), outcome, lambda o=outcome: placed.append(o))  # type: ignore[misc]
-    assert placed == [Outcome.REFUSED]
-    parts.loop.advance(0.1)
-    assert placed == [Outcome.REFUSED, Outcome.LOST]
-
-
 def test_what_must_not_run_twice_goes_again_only_when_it_did_not_run() -> None:
-    parts = make(2)
-    parts.dispatcher.reruns.never = frozenset({b"orders"})
+    parts = make(2, rules=RetryRules(never=frozenset({b"orders"})))
     one = exchange()
     one.model = b"orders"
-    parts.dispatcher.attempt_ended(place(parts, one), Outcome.REFUSED)
+    parts.dispatcher.accounts.attempt_ended(place(parts, one), Outcome.REFUSED)
     assert may_retry(parts, one, Outcome.REFUSED)
     assert not may_retry(parts, one, Outcome.STALE)
-
-
-def test_what_the_table_forbids_is_not_placed_again() -> None:
-    """A control operation after a race, a lost body, a begun response, a lost answer."""
-    parts = make(2)
-    one = exchange(LOAD)
-    parts.dispatcher.attempt_ended(place(parts, one), Outcome.STALE)
-    assert not may_retry(parts, one, Outcome.STALE)
-    assert not may_retry(parts, one, Outcome.LOST)
-    for retained, begun in ((False, False), (True, True)):
-        assert not parts.dispatcher.may_retry(
-            one, Outcome.REFUSED, body_retained=retained, response_begun=begun
-        )
 
 
 def test_a_request_is_finished_once() -> None:
     parts = make()
     one = exchange()
-    parts.dispatcher.begin(one)
+    parts.dispatcher.accounts.begin(one)
     assert parts.dispatcher.open_exchanges == 1
     parts.loop.advance(2.0)
-    parts.dispatcher.finish(one, Reason.CLIENT_GONE)
-    parts.dispatcher.finish(one)
+    parts.dispatcher.accounts.finish(one, Reason.CLIENT_GONE)
+    parts.dispatcher.accounts.finish(one)
     assert parts.dispatcher.open_exchanges == 0
     assert [record.record for record in parts.finished.records] == [one]
     assert (one.reason, one.ended_at) == (Reason.CLIENT_GONE, parts.loop.time())
 
 
-def test_the_attempt_outlives_a_client_that_left() -> None:
-    parts = make(1)
-    one = exchange()
-    parts.dispatcher.begin(one)
-    attempt = place(parts, one)
-    parts.dispatcher.finish(one, Reason.CLIENT_GONE)
-    assert attempt.backend.in_flight == 1
-    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
-    assert attempt.backend.in_flight == 0
-
-
-def test_lost_idle_connections_are_reported() -> None:
-    parts = make(1)
-    parts.dispatcher.connection_lost(parts.backends[0], GRPC)
-    assert parts.outcomes.seen == [("b0", Outcome.LOST)]
-
-
-def test_the_exit_is_announced_to_those_who_watch() -> None:
-    parts = make(1)
-    seen: list[tuple[PoolSnapshot, bool]] = []
-    pool = parts.dispatcher.pool
-    pool.subscribe(lambda snapshot: seen.append((snapshot, parts.dispatcher.exiting)))
-    parts.dispatcher.announce_exit()
-    assert seen == [(pool.current, True)]
-    parts.dispatcher.place(exchange(), Attempt)
-
-
 # Access
-
-
-@pytest.mark.parametrize("outcome", [Outcome.ANSWERED, Outcome.LOST])
-@pytest.mark.parametrize("client_goes_first", [True, False])
-def test_limits_are_given_back_once_client_and_backend_are_done(
-    client_goes_first: bool, outcome: Outcome
-) -> None:
-    limit = Limit(concurrent=1)
-    gate = Gate(GateRules(limits=(LimitRule(limit),)))
-    parts = make(gate=gate)
-    claim = gate.claim(INFER, (), is_control=False)
-    assert claim is not None
-    one = exchange()
-    parts.dispatcher.begin(one)
-    parts.dispatcher.admit(one, claim, NOBODY)
-    attempt = place(parts, one)
-    ends = [
-        lambda: parts.dispatcher.finish(one),
-        lambda: parts.dispatcher.attempt_ended(attempt, outcome),
-    ]
-    for count, end in enumerate(ends if client_goes_first else reversed(ends)):
-        assert limit.open_of(b"") == 1, count
-        end()
-        end()
-    assert limit.open_of(b"") == 0
 
 
 def test_a_request_that_never_ran_gives_its_share_back() -> None:
@@ -325,9 +185,9 @@ def test_a_request_that_never_ran_gives_its_share_back() -> None:
     assert claim is not None
     for _ in range(2):
         one = exchange()
-        parts.dispatcher.begin(one)
+        parts.dispatcher.accounts.begin(one)
         parts.dispatcher.admit(one, claim, NOBODY)
-        parts.dispatcher.finish(one, Reason.NO_BACKEND)
+        parts.dispatcher.accounts.finish(one, Reason.NO_BACKEND)
 
 
 def test_the_name_of_the_token_is_known_even_of_refused_requests() -> None:
@@ -364,48 +224,16 @@ def test_a_request_has_the_name_of_whom_a_trusted_proxy_speaks_for(field: bytes,
     assert one.client == stranger.name
 
 
-def test_a_further_stream_of_a_call_is_an_attempt_at_the_backend_that_is_named() -> None:
-    parts = make()
-    backend = parts.backends[1]
-    one = exchange()
-    attempt = parts.dispatcher.begin_attempt(one, Attempt, backend, 7.0)
-    port = backend.port(GRPC)
-    assert (backend.in_flight, port.in_flight, port.attempts) == (1, 1, 1)
-    assert (one.attempt, one.backend, one.attempts) == (attempt, backend, 1)
-    assert (attempt.began_at, one.placed_at) == (7.0, 7.0)
-    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
-    assert (backend.in_flight, port.in_flight, port.codes) == (0, 0, {0: 1})
-
-
 # How requests fare
 
 
-class Conduct:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, bytes, object]] = []
-
-    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        backend.reports_due -= 1
-        self.told.append(("answered", backend.name, model, round(took_s, 3)))
-
-    def failed(
-        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
-    ) -> None:
-        self.told.append(("failed", backend.name, model, fault))
-
-    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
-        self.told.append(("abandoned", backend.name, model, round(waited_s, 3)))
-
-
-def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Conduct, Attempt]:
+def judged(operation: Operation = INFER, count: int = 1) -> tuple[Parts, Reports, Attempt]:
     """An attempt for the model m at one of so many backends, and who is told of it."""
-    parts = make(count)
-    conduct = parts.dispatcher.conduct = Conduct()
+    conduct = Reports()
+    parts = make(count, conduct=conduct)
     one = exchange(operation)
     one.model = b"m"
-    parts.dispatcher.begin(one)
+    parts.dispatcher.accounts.begin(one)
     return parts, conduct, place(parts, one)
 
 
@@ -416,9 +244,9 @@ def test_good_answers_are_told_of_as_long_as_they_are_asked_for(is_whole: bool) 
     for _ in range(2):
         parts.loop.advance(0.02)
         if is_whole:
-            parts.dispatcher.answered_whole(attempt, 0, parts.loop.time())
+            parts.dispatcher.accounts.answered_whole(attempt, 0, parts.loop.time())
         else:
-            parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
+            parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 0)
         one = exchange()
         one.model = b"m"
         attempt = place(parts, one)
@@ -431,32 +259,32 @@ def test_an_answer_took_until_its_first_byte() -> None:
     parts.loop.advance(0.02)
     attempt.first_byte_at = parts.loop.time()
     parts.loop.advance(5.0)
-    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 0)
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 0)
     assert conduct.told == [("answered", "b0", b"m", 0.02)]
 
 
 def test_errors_are_no_good_answers() -> None:
     parts, conduct, attempt = judged()
     parts.backends[0].reports_due = 5
-    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 13)
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 13)
     assert conduct.told == []
 
 
 def test_errors_that_may_be_the_backends_fault_are_told_of() -> None:
     parts, conduct, attempt = judged()
-    parts.dispatcher.answered_with_error(attempt, 3, "inference input data-type is 'FP32'")
-    parts.dispatcher.answered_with_error(
+    parts.dispatcher.blame.answered_with_error(attempt, 3, "inference input data-type is 'FP32'")
+    parts.dispatcher.blame.answered_with_error(
         attempt, 14, "This protocol is restricted, expecting header"
     )
     assert conduct.told == []
-    parts.dispatcher.answered_with_error(attempt, 13, "anything")
-    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error: no kernel image")
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error: no kernel image")
     assert conduct.told == [
         ("failed", "b0", b"m", Fault.ERROR),
         ("failed", "b0", b"m", Fault.DEVICE),
     ]
-    parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED, 13)
-    parts.dispatcher.answered_with_error(attempt, 13, "anything")  # it is over
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, 13)
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")  # it is over
     assert len(conduct.told) == 2
 
 
@@ -464,9 +292,9 @@ def test_a_step_of_a_sequence_can_only_tell_of_what_is_certain() -> None:
     parts, conduct, attempt = judged()
     particulars = attempt.exchange.particulars = Particulars()
     particulars.regions = (b"region",)
-    parts.dispatcher.answered_with_error(attempt, 13, "anything")
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "anything")
     assert conduct.told == []
-    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error: no kernel image")
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error: no kernel image")
     assert conduct.told == [("failed", "b0", b"m", Fault.DEVICE)]
 
 
@@ -488,8 +316,8 @@ def test_attempts_without_an_answer_are_told_of(
 ) -> None:
     parts, conduct, attempt = judged()
     parts.loop.advance(0.5)
-    parts.dispatcher.attempt_ended(attempt, outcome)
-    assert not parts.dispatcher.may_retry(
+    parts.dispatcher.accounts.attempt_ended(attempt, outcome)
+    assert not parts.dispatcher.retry.may_retry(
         attempt.exchange, outcome, body_retained=False, response_begun=False
     )
     assert conduct.told == ([told] if told else [])
@@ -500,15 +328,15 @@ def test_an_attempt_whose_answer_has_begun_is_not_abandoned(outcome: Outcome) ->
     parts, conduct, attempt = judged()
     attempt.first_byte_at = parts.loop.time()
     parts.loop.advance(0.5)
-    parts.dispatcher.attempt_ended(attempt, outcome)
+    parts.dispatcher.accounts.attempt_ended(attempt, outcome)
     assert conduct.told == []
 
 
 def test_nothing_is_told_of_calls_that_change_servers() -> None:
     parts, conduct, attempt = judged(LOAD)
     parts.backends[0].reports_due = 5
-    parts.dispatcher.answered_with_error(attempt, 13, "CUDA error")
-    parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
+    parts.dispatcher.blame.answered_with_error(attempt, 13, "CUDA error")
+    parts.dispatcher.accounts.attempt_ended(attempt, Outcome.LOST)
     assert conduct.told == []
 
 
@@ -517,7 +345,7 @@ def test_nothing_is_told_of_calls_that_change_servers() -> None:
 
 def beside(parts: Parts, one: Exchange) -> Attempt:
     """A second attempt beside the one under way."""
-    return parts.dispatcher.place_beside(one, Attempt, parts.loop.time())
+    return parts.dispatcher.placer.place_beside(one, Attempt, parts.loop.time())
 
 
 def test_a_second_attempt_begins_at_another_backend_and_is_counted_there() -> None:
@@ -564,48 +392,23 @@ def test_no_second_attempt_begins_while_memory_is_short() -> None:
     assert one.hedge is None
 
 
-def test_a_second_attempt_that_ends_leaves_the_first_as_it_was() -> None:
-    parts = make()
-    one = exchange()
-    first, hedge = place(parts, one), beside(parts, one)
-    for _ in range(2):
-        parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
-    assert parts.outcomes.seen == [(hedge.backend.name, Outcome.RESET)]
-    assert (hedge.backend.in_flight, hedge.port.failures) == (0, {"upstream_reset": 1})
-    assert (one.attempt, one.is_under_way, first.backend.in_flight) == (first, True, 1)
-    assert (one.attempts, one.tried) == (1, (hedge.backend,))
-
-
-def test_a_request_that_lost_its_first_and_its_second_attempt_goes_nowhere() -> None:
-    parts = make(4)
-    one = exchange()
-    first, hedge = place(parts, one), beside(parts, one)
-    gone = (first.backend, hedge.backend)
-    rest = [backend for backend in parts.backends if backend not in gone]
-    parts.dispatcher.pool.publish(snapshot_of(rest))
-    for attempt in (hedge, first):
-        parts.dispatcher.attempt_ended(attempt, Outcome.LOST)
-    assert not may_retry(parts, one, Outcome.LOST)
-    assert parts.dispatcher.reruns.refused == {"lost_twice": 1}
-
-
 def test_the_second_attempt_takes_the_place_of_the_first_when_it_is_faster() -> None:
     parts = make()
     one = exchange()
     first, hedge = place(parts, one), beside(parts, one)
     first.first_byte_at, hedge.first_byte_at, hedge.connected_at = 0.0, 7.0, 6.0
-    parts.dispatcher.overtake(one)
-    assert parts.dispatcher.overtaken == 1
+    parts.dispatcher.accounts.overtake(one)
+    assert parts.dispatcher.accounts.overtaken == 1
     assert (one.attempt, one.hedge, one.backend) == (hedge, None, hedge.backend)
     assert (one.connected_at, one.first_byte_at) == (6.0, 7.0)
     assert (one.attempts, one.tried) == (2, (first.backend,))
     assert (first.outcome, first.backend.in_flight) == (None, 1)
     for _ in range(2):
-        parts.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+        parts.dispatcher.accounts.attempt_ended(first, Outcome.OVERTAKEN)
     assert (first.backend.in_flight, hedge.backend.in_flight) == (0, 1)
     assert (one.tried, one.is_under_way) == ((first.backend,), True)
     assert parts.outcomes.seen == [(first.backend.name, Outcome.OVERTAKEN)]
-    parts.dispatcher.attempt_ended(hedge, Outcome.ANSWERED, 0)
+    parts.dispatcher.accounts.attempt_ended(hedge, Outcome.ANSWERED, 0)
     assert [backend.in_flight for backend in parts.backends] == [0, 0]
 
 
@@ -617,13 +420,13 @@ def test_a_reset_of_the_second_attempt_is_its_backends_fault_if_the_first_is_ans
     parts, conduct, first = judged(count=2)
     one = first.exchange
     hedge = beside(parts, one)
-    parts.dispatcher.attempt_ended(hedge, Outcome.RESET)
+    parts.dispatcher.accounts.attempt_ended(hedge, Outcome.RESET)
     assert conduct.told == []
     code = 0 if is_good else 3
     if is_whole:
-        parts.dispatcher.answered_whole(first, code, parts.loop.time())
+        parts.dispatcher.accounts.answered_whole(first, code, parts.loop.time())
     else:
-        parts.dispatcher.attempt_ended(first, Outcome.ANSWERED, code)
+        parts.dispatcher.accounts.attempt_ended(first, Outcome.ANSWERED, code)
     told = ("failed", hedge.backend.name, b"m", Fault.ERROR)
     assert conduct.told == ([told] if is_good else [])
 
@@ -631,9 +434,9 @@ def test_a_reset_of_the_second_attempt_is_its_backends_fault_if_the_first_is_ans
 def test_nobody_is_to_blame_where_both_attempts_are_reset() -> None:
     parts, conduct, first = judged(count=2)
     one = first.exchange
-    parts.dispatcher.attempt_ended(beside(parts, one), Outcome.RESET)
-    parts.dispatcher.attempt_ended(first, Outcome.RESET)
-    assert not parts.dispatcher.may_retry(
+    parts.dispatcher.accounts.attempt_ended(beside(parts, one), Outcome.RESET)
+    parts.dispatcher.accounts.attempt_ended(first, Outcome.RESET)
+    assert not parts.dispatcher.retry.may_retry(
         one, Outcome.RESET, body_retained=False, response_begun=False
     )
     assert conduct.told == []
@@ -647,67 +450,18 @@ def test_limits_are_given_back_with_the_attempt_that_counts(is_overtaken: bool) 
     claim = gate.claim(INFER, (), is_control=False)
     assert claim is not None
     one = exchange()
-    parts.dispatcher.begin(one)
+    parts.dispatcher.accounts.begin(one)
     parts.dispatcher.admit(one, claim, NOBODY)
     other, counts = place(parts, one), beside(parts, one)
     if is_overtaken:
-        parts.dispatcher.overtake(one)
+        parts.dispatcher.accounts.overtake(one)
     else:
         other, counts = counts, other
-    parts.dispatcher.finish(one)
-    parts.dispatcher.attempt_ended(other, Outcome.OVERTAKEN)
+    parts.dispatcher.accounts.finish(one)
+    parts.dispatcher.accounts.attempt_ended(other, Outcome.OVERTAKEN)
     assert limit.open_of(b"") == 1
-    parts.dispatcher.attempt_ended(counts, Outcome.ANSWERED, 0)
+    parts.dispatcher.accounts.attempt_ended(counts, Outcome.ANSWERED, 0)
     assert limit.open_of(b"") == 0
 
 
 # What ends an exchange
-
-
-def test_a_stopped_exchange_ends_its_attempt_once() -> None:
-    parts = make(1)
-    one = exchange()
-    attempt = place(parts, one)
-    for _ in range(2):
-        parts.dispatcher.stop(one, Outcome.CANCELLED)
-    assert (attempt.outcome, attempt.backend.in_flight) == (Outcome.CANCELLED, 0)
-    assert parts.outcomes.seen == [("b0", Outcome.CANCELLED)]
-
-
-@pytest.mark.parametrize("client_goes_first", [True, False])
-def test_a_finished_exchange_and_its_attempt_do_not_hold_each_other(
-    client_goes_first: bool,
-) -> None:
-    parts = make(1)
-    one = exchange()
-    parts.dispatcher.begin(one)
-    attempt = place(parts, one)
-    if client_goes_first:
-        parts.dispatcher.finish(one)
-        assert one.attempt is attempt
-        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
-    else:
-        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
-        assert one.attempt is attempt
-        parts.dispatcher.finish(one)
-    assert one.attempt is None
-    assert one.backend is attempt.backend
-
-
-class Within:
-    """Requests within an attempt."""
-
-    def __init__(self) -> None:
-        self.closed: list[float] = []
-
-    def close(self, now: float) -> None:
-        self.closed.append(now)
-
-
-def test_what_runs_within_an_attempt_ends_with_it() -> None:
-    parts = make(1)
-    attempt = place(parts, exchange())
-    within = attempt.underway = Within()
-    for _ in range(2):
-        parts.dispatcher.attempt_ended(attempt, Outcome.ANSWERED)
-    assert within.closed == [parts.loop.time()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from lb.domain.hedge import HedgeRules
@@ -28,20 +30,11 @@ class Bench:
         self.client = self.relay.client()
         self.begun: list[Exchange] = []
         self.seconds: list[GrpcAttempt] = []
-        self.hedger = Hedger(
-            self.dispatcher,
-            self.relay.relay.under_way,
-            self._begin,
-            self.relay.relay.cancel_hedge,
-            schedule=self.loop.call_later,
-        )
-        self.before = self.dispatcher.conduct
-        self.idle = self.loop.pending
+        self.hedger = Hedger(self.dispatcher, self._begin, self.relay.relay.cancel_hedge)
         self.hedger.use(rules or HedgeRules())
+        self.relay.check_attempts(self.hedger)
         for number in range(100):
-            self.dispatcher.conduct.answered(
-                self.backends[0], b"m", 0.016 + number * 0.001, self.loop.time()
-            )
+            self.dispatcher.blame.durations.add(b"m", 0.016 + number * 0.001)
         self._streams = -1
 
     def _begin(self, exchange: Exchange) -> GrpcAttempt | None:
@@ -110,7 +103,7 @@ async def test_what_must_not_or_cannot_be_sent_twice_is_not(why: str) -> None:
     if why == "regions":
         one.particulars.regions = (b"r",)
     if why == "never":
-        bench.dispatcher.reruns.never = frozenset({b"m"})
+        bench.relay.run_once(b"m")
     if why == "again":
         one.attempts = 2
     if why == "full":
@@ -139,7 +132,7 @@ async def test_what_has_won_is_counted_and_what_is_not_needed_cancelled() -> Non
     bench.answers(first)
     failed = second.exchange.attempt
     assert failed is not None
-    bench.dispatcher.attempt_ended(failed, Outcome.LOST)
+    bench.dispatcher.accounts.attempt_ended(failed, Outcome.LOST)
     bench.loop.advance(0.1)
     assert first.outcome is Outcome.ANSWERED
     assert (second.outcome, second.exchange.hedge) == (Outcome.OVERTAKEN, None)
@@ -159,18 +152,30 @@ async def test_a_second_attempt_that_failed_is_forgotten_while_the_first_goes_on
     assert (bench.hedger.won, len(bench.hedger)) == (0, 0)
 
 
-async def test_switched_off_it_ends_what_runs_and_hears_of_nothing() -> None:
+async def test_it_does_not_rest_while_a_second_attempt_runs() -> None:
+    bench = Bench()
+    bench.begins()
+    bench.loop.advance(0.2)
+    (second,) = bench.seconds
+    assert not bench.hedger.may_rest
+    second.failed(Outcome.LOST)
+    bench.loop.advance(0.2)
+    assert bench.hedger.may_rest
+
+
+async def test_switched_off_it_ends_what_runs() -> None:
     bench = Bench()
     bench.begins()
     bench.loop.advance(0.2)
     bench.hedger.use(None)
     assert [second.outcome for second in bench.seconds] == [Outcome.OVERTAKEN]
-    assert bench.dispatcher.conduct is bench.before
+    assert bench.hedger.interval_s(bench.loop.time()) == inf
     bench.loop.advance(1.0)
-    assert bench.loop.pending == bench.idle
+    assert len(bench.seconds) == 1
 
 
 async def test_samples_of_answers_are_asked_for() -> None:
     bench = Bench()
+    bench.begins()
     bench.loop.advance(0.2)
     assert all(backend.reports_due for backend in bench.backends)

@@ -11,7 +11,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.schedule import Plan, Ticket
 from lb.kserve.operations import MODEL_INFER
 from lb.proxy.exchange import Attempt, Exchange, Queued
-from lb.proxy.lost import UNSCHEDULED_S, abandoned_until, report_abandoned, report_lost
+from lb.proxy.lost import UNSCHEDULED_S, abandoned_until, report_abandoned
 from tests.fakes.backends import make_backend
 
 
@@ -58,15 +58,3 @@ def test_an_attempt_that_is_given_up_is_counted_and_logged(
     (record,) = caplog.records
     assert (record.__dict__["backend"], record.__dict__["model"]) == ("b0", "m")
     assert record.__dict__["seconds"] == 3.0
-
-
-def test_what_was_found_lost_already_is_not_counted_twice() -> None:
-    attempt = sent(0.01)
-    assert attempt.queued is not None
-    ticket = attempt.queued.ticket
-    assert ticket is not None
-    ticket.backend, ticket.began_at = attempt.backend, 100.0
-    report_lost(ticket, 102.0)
-    ticket.lane = None
-    report_abandoned(attempt, 103.0)
-    assert attempt.backend.lost_requests == 1

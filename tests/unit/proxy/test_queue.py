@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from random import Random
-from typing import ClassVar
 
 import pytest
 
@@ -17,7 +19,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
 from lb.domain.schedule import LaneLimit, Plan, QueueRules
 from lb.proxy.dispatch import Dispatcher
-from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued
+from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, Particulars, Queued
 from lb.proxy.queue import Queue, QueueOptions
 from lb.wire.ledger import Ledger
 from tests.fakes.backends import make_backend
@@ -34,8 +36,6 @@ FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
 
 class Waiting(Exchange):
     """An exchange that may wait, and notes what becomes of it."""
-
-    may_wait: ClassVar[bool] = True
 
     def __init__(self, bench: Bench, model: bytes = b"m") -> None:
         super().__init__(GRPC, INFER, "10.0.0.9:4711", bench.loop.time())
@@ -63,7 +63,7 @@ class Waiting(Exchange):
 
     def go_on(self) -> None:
         try:
-            self.bench.dispatcher.place(self, Attempt)
+            self.bench.dispatcher.placer.place(self, Attempt, None, self)
         except RequestRefused as refused:
             self.refuse(refused)
 
@@ -73,15 +73,36 @@ class Waiting(Exchange):
 
     def end(self, code: int = 0, outcome: Outcome = Outcome.ANSWERED) -> None:
         assert self.attempt is not None
-        self.bench.dispatcher.attempt_ended(self.attempt, outcome, code)
+        self.bench.dispatcher.accounts.attempt_ended(self.attempt, outcome, code)
 
     def leave(self) -> None:
-        self.bench.dispatcher.stop(self, Outcome.CANCELLED)
-        self.bench.dispatcher.finish(self)
+        self.bench.dispatcher.accounts.stop(self, Outcome.CANCELLED)
+        self.bench.dispatcher.accounts.finish(self)
 
     @property
     def at(self) -> str:
         return self.attempt.backend.name if self.attempt and self.is_under_way else ""
+
+
+class CallsMade:
+    """How many functions were called."""
+
+    count = 0
+
+
+@contextmanager
+def calls_made() -> Iterator[CallsMade]:
+    """Counts the calls within."""
+    made = CallsMade()
+
+    def note(_frame: object, event: str, _arg: object) -> None:
+        made.count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        yield made
+    finally:
+        sys.setprofile(None)
 
 
 class Bench:
@@ -97,13 +118,12 @@ class Bench:
         )
         self.ref = PoolRef(self.snapshot(self.backends))
         self.ledger = Ledger(1 << 22)
+        self.queue = Queue(
+            QueueScheduler(), self.ref, self.loop.time, self.ledger, later=self.loop.call_later
+        )
         self.dispatcher = Dispatcher(
             self.ref, Outcomes(), Finished(), clock=self.loop.time, ledger=self.ledger,
-            max_attempts=3,
-        )  # fmt: skip
-        self.queue = self.dispatcher.queue = Queue(
-            QueueScheduler(), self.ref, self.loop.time, self.ledger, self.dispatcher.placement,
-            later=self.loop.call_later,
+            queue=self.queue,
         )  # fmt: skip
 
     def snapshot(self, backends: tuple[Backend, ...]) -> object:
@@ -155,30 +175,6 @@ def test_what_a_backend_cannot_take_waits_for_its_turn() -> None:
     assert sum(bench.queue.whys.values()) == 2
 
 
-def test_one_that_leaves_while_it_waits_costs_nothing() -> None:
-    bench = Bench()
-    first, second, third = bench.come(), bench.come(), bench.come()
-    second.leave()
-    first.end()
-    bench.turn()
-    assert third.at == "b0"
-    assert second.attempts == 0
-    third.end()
-    bench.assert_idle()
-
-
-def test_all_that_wait_can_be_refused_at_once() -> None:
-    bench = Bench()
-    first, *waiting = [bench.come() for _ in range(4)]
-    bench.queue.refuse_all(RequestRefused(Reason.DRAINING, "it exits"))
-    assert [each.refused.reason for each in waiting if each.refused] == [Reason.DRAINING] * 3
-    assert len(bench.queue) == 0
-    assert first.refused is None
-    first.end()
-    bench.turn()
-    bench.assert_idle()
-
-
 def test_one_that_cannot_make_its_deadline_is_refused() -> None:
     bench = Bench()
     first = bench.come()
@@ -192,9 +188,31 @@ def test_one_that_cannot_make_its_deadline_is_refused() -> None:
     bench.assert_idle()
 
 
+@pytest.mark.parametrize(("rules", "deadline_s"), [({}, 0.5), ({"max_wait_s": 0.5}, inf)])
+def test_those_that_expire_together_leave_others_their_turn_of_the_loop(
+    rules: dict[str, float], deadline_s: float
+) -> None:
+    bench = Bench(max_waiting=5000, **rules)
+    first = bench.come()
+    late = [bench.come(deadline=bench.loop.time() + deadline_s) for _ in range(2000)]
+    bench.turn()
+    assert len(bench.queue) == 2000
+    most = 0
+    for stall_s in (0.49, 0.02):  # soon before their time an idle backend would take them
+        bench.loop.stall(stall_s)
+        for _ in range(1000):
+            with calls_made() as made:
+                bench.loop.turn()
+            most = max(most, made.count)
+    assert most < 10_000  # all at once: 50 a request and more
+    assert [one for one in late if one.refused is None] == []
+    first.end()
+    bench.assert_idle()
+
+
 def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
     bench = Bench(max_waiting=1)
-    bench.queue.options = QueueOptions(overload_status=429)
+    bench.queue.configure(QueueOptions(overload_status=429))
     first, second, third = bench.come(), bench.come(), bench.come()
     assert third.refused is not None
     assert third.refused.reason is Reason.QUEUE_FULL
@@ -233,8 +251,8 @@ def test_nobody_waits_longer_than_the_limit() -> None:
 
 def test_a_header_outweighs_the_parameter_and_that_the_setting() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(
-        priority_header=b"x-p", priority=5, priorities={b"m": 4}, tenant_header=b"x-t"
+    bench.queue.configure(
+        QueueOptions(priority_header=b"x-p", priority=5, priorities={b"m": 4}, tenant_header=b"x-t")
     )
     first = bench.come()
     plain, said = bench.come(), bench.come(priority=3)
@@ -251,7 +269,7 @@ def test_a_header_outweighs_the_parameter_and_that_the_setting() -> None:
 
 def test_tenants_can_be_tokens() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(by_token=True)
+    bench.queue.configure(QueueOptions(by_token=True))
     one = bench.come(token="blue")
     assert one.queued.ticket is not None
     assert one.queued.ticket.tenant == "blue"
@@ -276,24 +294,6 @@ def test_a_failed_attempt_goes_through_the_queue_again_elsewhere() -> None:
     bench.assert_idle()
 
 
-def test_waiting_ones_follow_the_pool() -> None:
-    bench = Bench(1)
-    first, second = bench.come(), bench.come()
-    other = make_backend("b9")
-    bench.publish(*bench.backends, other)
-    bench.turn()
-    assert second.at == "b9"
-    third = bench.come()
-    assert third.at == ""
-    first.end(outcome=Outcome.LOST)
-    bench.publish(other)
-    second.end()
-    bench.turn()
-    assert third.at == "b9"
-    third.end()
-    bench.assert_idle()
-
-
 def test_what_a_gone_backend_still_ends_leaves_nothing_of_it() -> None:
     bench = Bench()
     bench.publish(*bench.backends)
@@ -305,48 +305,32 @@ def test_what_a_gone_backend_still_ends_leaves_nothing_of_it() -> None:
     bench.assert_idle()
 
 
-def test_waiting_ones_are_refused_when_nobody_is_left() -> None:
+def test_what_nobody_would_go_on_with_does_not_wait() -> None:
     bench = Bench()
-    first, second = bench.come(), bench.come()
-    first.end(outcome=Outcome.LOST)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
+    bench.come()
+    full = Waiting(bench)
+    assert bench.dispatcher.placer.place(full, Attempt) is not None, "the backend is busy"
     bench.publish()
-    bench.turn()
-    assert second.refused is not None
-    assert second.refused.reason is Reason.NO_BACKEND
-    bench.assert_idle()
+    for one in (Waiting(bench, b"other"), Waiting(bench)):
+        with pytest.raises(RequestRefused) as caught:
+            bench.dispatcher.placer.place(one, Attempt)
+        assert caught.value.reason is Reason.NO_BACKEND
+    assert len(bench.queue) == 0
 
 
-def test_waiting_ones_are_placed_otherwise_when_their_model_is_not_scheduled_any_more() -> None:
+def test_an_exchange_that_is_never_held_is_refused_at_once() -> None:
     bench = Bench()
-    first, second = bench.come(), bench.come()
-    bench.ref.publish(replace(snapshot_of(bench.backends), routes={}))
-    bench.turn()
-    assert second.at == "b0"
-    first.end()
-    second.end()
-    bench.turn()
-    bench.assert_idle()
-
-
-def test_one_may_wait_until_there_is_a_backend() -> None:
-    bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.publish()
-    both = [bench.come(b"other"), bench.come()]
-    assert [each.refused for each in both] == [None, None]
-    bench.turn(1.0)
-    bench.publish(*bench.backends)
-    bench.turn()
-    assert [each.at for each in both] == ["b0", "b0"]
-    for each in both:
-        each.end()
-    bench.turn()
-    bench.assert_idle()
+    one = bench.come(b"other", held_until=NEVER_HELD)
+    assert one.refused is not None
+    assert one.refused.reason is Reason.NO_BACKEND
 
 
 def test_those_that_wait_in_vain_are_given_up_together() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.publish()
     some = []
     for _ in range(100):
@@ -361,26 +345,10 @@ def test_those_that_wait_in_vain_are_given_up_together() -> None:
     bench.assert_idle()
 
 
-def test_one_that_waits_for_a_backend_in_vain_is_refused() -> None:
-    bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
-    bench.publish()
-    one, gone = bench.come(b"other"), bench.come(b"other")
-    gone.leave()
-    bench.turn(4.0)
-    bench.publish()
-    bench.turn(0.5)
-    assert one.refused is None
-    bench.turn(0.6)
-    assert one.refused is not None
-    assert one.refused.reason is Reason.NO_BACKEND
-    bench.assert_idle()
-
-
 @pytest.mark.parametrize("model", [b"m", b"other"])
 def test_one_that_no_backend_would_take_waits_a_moment_and_goes_again(model: bytes) -> None:
     bench = Bench(2)
-    bench.queue.options = QueueOptions(wait_for_backend_s=2.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=2.0))
     one = bench.come(model)
     attempts, outcome = 0, Outcome.CONNECT_REFUSED
     while attempts < 100:
@@ -389,23 +357,16 @@ def test_one_that_no_backend_would_take_waits_a_moment_and_goes_again(model: byt
             continue
         attempts += 1
         one.end(outcome=outcome)
-        if not bench.dispatcher.may_retry(one, outcome, body_retained=True, response_begun=False):
+        if not bench.dispatcher.retry.may_retry(
+            one, outcome, body_retained=True, response_begun=False
+        ):
             break
         one.go_on()
     assert 20 <= attempts <= 60
     assert 2.0 <= bench.loop.time() - one.started_at < 2.3
-    bench.dispatcher.finish(one)
+    bench.dispatcher.accounts.finish(one)
     bench.turn()
     bench.assert_idle()
-
-
-def test_what_may_not_wait_is_refused_at_once() -> None:
-    bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
-    bench.publish()
-    one = Exchange(GRPC, INFER, "10.0.0.9:4711", 1.0)
-    with pytest.raises(RequestRefused, match="no backend"):
-        bench.dispatcher.place(one, Attempt)
 
 
 def test_what_would_hold_too_much_goes_on_instead_of_waiting() -> None:
@@ -435,17 +396,6 @@ def test_one_whose_turn_comes_goes_on_though_memory_is_short() -> None:
     bench.assert_idle()
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.LOST, Outcome.REFUSED])
-def test_an_attempt_is_over_for_the_scheduler_however_it_ends(outcome: Outcome) -> None:
-    bench = Bench()
-    first, second = bench.come(), bench.come()
-    first.end(outcome=outcome)
-    bench.turn()
-    assert second.at == "b0"
-    second.end(code=13)
-    bench.assert_idle()
-
-
 def test_very_many_turns_are_given_some_at_a_time() -> None:
     bench = Bench(concurrency=100)
     first = [bench.come() for _ in range(100)]
@@ -466,7 +416,7 @@ def test_very_many_turns_are_given_some_at_a_time() -> None:
 
 
 def beside(bench: Bench, one: Waiting) -> Attempt:
-    return bench.dispatcher.place_beside(one, Attempt, bench.loop.time())
+    return bench.dispatcher.placer.place_beside(one, Attempt, bench.loop.time())
 
 
 def in_flight(bench: Bench) -> dict[str, int]:
@@ -491,22 +441,8 @@ def test_the_ticket_of_a_second_attempt_is_beside_that_of_the_first() -> None:
     assert (tickets[1].rows, tickets[1].priority) == (3, tickets[0].priority)
     assert tickets[1].tried == (first.backend,)
     assert in_flight(bench) == {"b0": 1, "b1": 1}
-    bench.dispatcher.attempt_ended(hedge, Outcome.CANCELLED)
+    bench.dispatcher.accounts.attempt_ended(hedge, Outcome.CANCELLED)
     assert in_flight(bench) == {first.backend.name: 1, hedge.backend.name: 0}
-    one.end()
-    bench.assert_idle()
-
-
-def test_each_ticket_is_over_with_its_own_attempt_when_the_first_is_overtaken() -> None:
-    bench = Bench(2)
-    one = bench.come()
-    first = one.attempt
-    hedge = beside(bench, one)
-    assert first is not None
-    bench.dispatcher.overtake(one)
-    bench.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
-    assert in_flight(bench) == {first.backend.name: 0, hedge.backend.name: 1}
-    assert one.at == hedge.backend.name
     one.end()
     bench.assert_idle()
 
@@ -518,31 +454,12 @@ def test_a_second_attempt_fails_and_its_request_goes_again() -> None:
     first = one.attempt
     hedge = beside(bench, one)
     assert first is not None
-    bench.dispatcher.overtake(one)
-    bench.dispatcher.attempt_ended(first, Outcome.OVERTAKEN)
+    bench.dispatcher.accounts.overtake(one)
+    bench.dispatcher.accounts.attempt_ended(first, Outcome.OVERTAKEN)
     one.end(outcome=Outcome.RESET)
     one.go_on()
     assert one.at not in ("", first.backend.name, hedge.backend.name)
     one.end()
-    bench.assert_idle()
-
-
-@pytest.mark.parametrize("why", ["alone", "full", "others wait"])
-def test_a_second_attempt_does_not_wait_for_its_turn(why: str) -> None:
-    bench = Bench(1 if why == "alone" else 2)
-    one = bench.come()
-    others = [] if why == "alone" else [bench.come()]
-    if why == "others wait":
-        others.append(bench.come())
-    before = in_flight(bench), len(bench.queue)
-    with pytest.raises(RequestRefused) as caught:
-        beside(bench, one)
-    assert caught.value.reason is Reason.BACKENDS_FULL
-    assert one.hedge is None
-    assert (in_flight(bench), len(bench.queue)) == before
-    for each in (*reversed(others), one):
-        each.leave()
-    bench.turn()
     bench.assert_idle()
 
 
@@ -553,7 +470,7 @@ def test_a_second_attempt_has_no_ticket_where_its_model_is_not_scheduled_any_mor
     hedge = beside(bench, one)
     assert hedge.queued is None
     assert hedge.backend is not one.backend
-    bench.dispatcher.attempt_ended(hedge, Outcome.CANCELLED)
+    bench.dispatcher.accounts.attempt_ended(hedge, Outcome.CANCELLED)
     one.end()
     bench.assert_idle()
 
@@ -630,29 +547,6 @@ def test_all_whose_model_is_not_scheduled_any_more_begin_some_at_a_time() -> Non
     bench.assert_idle()
 
 
-def test_those_that_leave_between_the_turns_go_nowhere() -> None:
-    bench = Bench()
-    first = bench.come()
-    some = many(bench)
-    bench.ref.publish(not_scheduled(bench))
-    bench.loop.turn()
-    waiting = [each for each in some if not each.at]
-    assert 0 < len(waiting) == len(bench.queue) < MANY
-    assert all(bench.queue.has(each) for each in waiting)
-    assert not any(bench.queue.has(each) for each in some if each.at)
-    for each in waiting[::2]:
-        each.leave()
-        assert not bench.queue.has(each)
-    bench.turn()
-    assert [each.goes for each in waiting[::2]] == [0] * len(waiting[::2])
-    assert [each.goes for each in waiting[1::2]] == [1] * len(waiting[1::2])
-    for each in (first, *(each for each in some if each.at)):
-        each.end()
-    bench.turn()
-    assert bench.loop.pending == 0
-    bench.assert_idle()
-
-
 def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
     bench = Bench()
     first = bench.come()
@@ -669,36 +563,9 @@ def test_all_that_are_left_between_the_turns_can_be_refused_at_once() -> None:
     bench.assert_idle()
 
 
-@pytest.mark.parametrize("is_served", [True, False])
-def test_another_reload_between_the_turns_loses_and_doubles_nobody(is_served: bool) -> None:
-    bench = Bench(concurrency=50)
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
-    first = [bench.come() for _ in range(50)]
-    some = many(bench)
-    for each in first:
-        each.end()
-    for _ in range(3):
-        bench.ref.publish(not_scheduled(bench) if is_served else bench.snapshot(()))
-        bench.loop.turn()
-        bench.publish(*bench.backends)
-        bench.loop.turn()
-        assert [bool(each.at) + bench.queue.has(each) for each in some] == [1] * MANY
-    for _ in range(1000):
-        under_way = [each for each in some if each.at]
-        if not under_way and not len(bench.queue):
-            break
-        for each in under_way:
-            each.end()
-        bench.loop.turn()
-    assert [(each.attempts, each.refusals) for each in some] == [(1, 0)] * MANY
-    bench.turn(10.0)
-    assert bench.loop.pending == 0
-    bench.assert_idle()
-
-
 def test_those_that_wait_for_a_backend_begin_some_at_a_time_when_it_is_there() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.publish()
     some = many(bench, b"other")
     bench.publish(*bench.backends)
@@ -711,7 +578,7 @@ def test_those_that_wait_for_a_backend_begin_some_at_a_time_when_it_is_there() -
 
 def test_those_that_wait_in_vain_are_refused_some_at_a_time() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.publish()
     some = many(bench, b"other")
     bench.loop.stall(6.0)
@@ -729,7 +596,7 @@ def with_other(bench: Bench, *backends: Backend, has: tuple[Backend, ...] = ()) 
 
 def test_frequent_news_keep_nobody_from_being_looked_at() -> None:
     bench = Bench()
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.publish()
     in_vain, last = many(bench), many(bench, b"other", 10)
     for _ in range(MANY // 16):
@@ -745,7 +612,7 @@ def test_frequent_news_keep_nobody_from_being_looked_at() -> None:
 
 def test_those_whose_turn_has_come_need_not_wait_for_all_that_are_placed_anew() -> None:
     bench = Bench(concurrency=10)
-    bench.queue.options = QueueOptions(wait_for_backend_s=5.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=5.0))
     bench.ref.publish(with_other(bench, *bench.backends))
     first = [bench.come() for _ in range(10)]
     second, others = many(bench, count=10), many(bench, b"other")
@@ -766,7 +633,7 @@ def test_those_whose_turn_has_come_need_not_wait_for_all_that_are_placed_anew() 
 def test_nobody_is_lost_or_doubled_whatever_happens_between_the_turns(seed: int) -> None:
     rng = Random(seed)
     bench = Bench(2, concurrency=3)
-    bench.queue.options = QueueOptions(wait_for_backend_s=1.0)
+    bench.queue.configure(QueueOptions(wait_for_backend_s=1.0))
     pools = [
         bench.snapshot(bench.backends), bench.snapshot(bench.backends[:1]), bench.snapshot(()),
         not_scheduled(bench), with_other(bench, *bench.backends),

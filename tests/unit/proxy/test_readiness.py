@@ -35,8 +35,8 @@ def test_clients_are_told_no_path() -> None:
     assert ask(pool()) == Readiness(False)
 
 
-def test_nobody_eligible_is_no_loop() -> None:
-    assert ask(pool(), A) == Readiness(False)
+def test_a_balancer_is_told_that_it_asks_one_which_has_nobody() -> None:
+    assert ask(pool(), A) == Readiness(False, OWN)
 
 
 def test_a_balancer_is_told_the_shortest_path() -> None:

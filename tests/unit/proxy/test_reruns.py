@@ -10,6 +10,7 @@ from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import PoolRef
+from lb.domain.retry import RetryRules
 from lb.proxy.exchange import Attempt, Exchange
 from lb.proxy.reruns import Reruns
 from tests.fakes.backends import make_backend
@@ -43,8 +44,7 @@ class Bench:
         self.reruns = Reruns(
             self.ref,
             self.loop.time,
-            share=share,
-            floor=floor,
+            RetryRules(share=share, floor=floor),
             rng=Random(1),
             schedule=self.loop.call_later,
         )
@@ -70,25 +70,6 @@ class Bench:
             self.went.append(one)
 
         self.reruns.later(one, place)
-
-
-def test_it_goes_a_little_later() -> None:
-    bench = Bench()
-    bench.waits(one := bench.lost())
-    assert bench.went == []
-    assert len(bench.reruns) == 1
-    bench.loop.advance(0.05)
-    assert bench.went == [one]
-    assert len(bench.reruns) == bench.loop.pending == 0
-
-
-def test_it_does_not_go_when_it_is_finished() -> None:
-    bench = Bench()
-    bench.waits(one := bench.lost())
-    one.finished = True
-    bench.loop.advance(1.0)
-    assert bench.went == []
-    assert bench.loop.pending == 0
 
 
 def test_a_mistake_in_placing_one_keeps_no_other_from_going() -> None:
@@ -223,14 +204,6 @@ def test_of_very_many_some_go_together() -> None:
     assert 10 <= len(bench.went) <= 20, "at most ten for each backend"
 
 
-def test_a_request_is_forgiven_one_lost_server() -> None:
-    bench = Bench()
-    one = bench.lost()
-    assert bench.reruns.may(one, Outcome.LOST)
-    assert not bench.reruns.may(one, Outcome.STALE)
-    assert bench.reruns.refused == {"lost_twice": 1}
-
-
 def test_after_the_second_server_requests_of_the_model_are_not_forgiven() -> None:
     bench = Bench()
     killer = bench.lost()
@@ -254,14 +227,6 @@ def test_the_budget_holds() -> None:
     allowed = [bench.reruns.may(bench.lost(), Outcome.STALLED) for _ in range(12)]
     assert allowed == [True] * 10 + [False] * 2
     assert bench.reruns.refused == {"budget": 2}
-
-
-def test_what_must_not_run_twice_does_not_go_again() -> None:
-    bench = Bench()
-    bench.reruns.never = frozenset({b"orders"})
-    assert not bench.reruns.may(bench.lost(b"orders"), Outcome.LOST)
-    assert bench.reruns.may(bench.lost(b"m"), Outcome.LOST)
-    assert bench.reruns.refused == {"never": 1}
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,6 @@ class Bench:
         return self.book.find(exchange, exchange.particulars)
 
 
-def test_the_same_terms_are_found_again_without_a_question() -> None:
-    bench = Bench()
-    terms = bench.find()
-    assert terms is not None
-    assert bench.find() is terms
-    assert terms.plan is bench.route.plan
-    assert terms.eligible is bench.placement.eligible
-    assert bench.asked == 1
-
-
 def test_versions_and_protocols_have_their_own() -> None:
     bench = Bench()
     found = [bench.find(), bench.find(b"2"), bench.find(protocol=AppProtocol.HTTP)]

@@ -6,10 +6,10 @@ from typing import Any
 
 from lb.runtime.options import (
     attempt_times,
+    dispatch_options,
     fan_out_options,
     http1_options,
     http2_options,
-    run_once,
 )
 from lb.settings.model import Settings
 
@@ -46,7 +46,7 @@ def test_forwarding_modes_are_told_apart() -> None:
 
 def test_models_that_must_not_run_twice_are_known_by_their_names_on_the_wire() -> None:
     given = settings(models={"grüße": {"retry": "never"}, "b": {"retry": "auto"}, "c": {}})
-    assert run_once(given) == {"grüße".encode()}
+    assert dispatch_options(given).retry.never == {"grüße".encode()}
 
 
 def test_each_model_has_its_time_for_an_attempt() -> None:

@@ -77,7 +77,7 @@ async def test_what_differs_is_applied_and_told(running: Running) -> None:
     running.write(retry={"attempts": 5}, balancing={"policy": "round_robin"})
     done = await running.reloader.reload("test")
     assert set(done.changed) == {"retry.attempts", "balancing.policy"}
-    assert running.product.dispatcher.max_attempts == 5
+    assert running.product.dispatcher.retry.rules.max_attempts == 5
     reloads = running.product.reloads
     assert reloads.counts == {"applied": 1, "unchanged": 0, "refused": 0}
     assert reloads.digest == done.digest != before
@@ -259,4 +259,4 @@ async def test_a_reload_is_passed_on_to_whoever_has_taken_over(running: Running)
         await asyncio.sleep(0)
         reloader.closed = "process 1 has taken over"
     assert passed_on == ["SIGHUP"]
-    assert running.product.dispatcher.max_attempts != 5
+    assert running.product.dispatcher.retry.rules.max_attempts != 5

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb.wire.target import ORIGIN_FORM, escaped
+from tests.fakes.work import instructions
 
 LEGAL = re.compile(ORIGIN_FORM)
 
@@ -35,3 +36,11 @@ def test_every_character_above_ascii_is_part_of_a_target(text: bytes) -> None:
 )
 def test_what_is_above_ascii_is_escaped(target: str, sent: bytes) -> None:
     assert escaped(target.encode()) == sent
+
+
+def test_a_long_target_takes_no_more_steps_than_a_short_one() -> None:
+    umlaut = "\u00e4".encode()
+    assert escaped(b"/a" + umlaut) == b"/a%C3%A4"
+    long = umlaut * 3500
+    short = instructions(lambda: escaped(umlaut))
+    assert instructions(lambda: escaped(long)) == short

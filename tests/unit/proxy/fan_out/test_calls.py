@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from time import monotonic
 
@@ -10,7 +11,6 @@ import pytest
 
 from lb.domain.backend import AppProtocol, Backend, BackendSpec, parse_address
 from lb.domain.control import Reach
-from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.conversion import to_message
 from lb.net.ask.asker import Asker
@@ -18,14 +18,14 @@ from lb.net.ask.grpc import GrpcAnswer
 from lb.net.ask.http import HttpAnswer
 from lb.net.ask.talk import Fields
 from lb.proxy.fan_out import calls
-from lb.proxy.fan_out.calls import Calls, gave_up, protocol_for
+from lb.proxy.fan_out.calls import Calls
 from lb.proxy.fan_out.question import Question
 from lb.proxy.fan_out.result import Result
-from tests.fakes.backends import make_backend
 from tests.fakes.grpc_server import grpc_server
 from tests.fakes.http1_backend import scripted_backend
-from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving, silent
+from tests.unit.proxy.fan_out.stage import backend_at, grpc_question, http_question, serving
 
+_FILES = [f"file:{number}" for number in range(30_000)]
 LOAD = http_question(b"POST", b"/v2/repository/models/m/load", b'{"parameters":{"config":"{}"}}')
 
 
@@ -214,7 +214,9 @@ async def test_a_load_that_grpc_alone_would_refuse_goes_over_http() -> None:
         (b"models/m", b'{"parameters":[]}'),
         (b"models/m", b'{"parameters":{"file:1/model.py":5}}'),
         (b"here/models/m", b"{}"),
+        (b"models/m", json.dumps({"parameters": dict.fromkeys(_FILES, "")}).encode()),
     ],
+    ids=["no JSON", "unknown", "no object", "no text", "repository", "very many files"],
 )
 async def test_a_load_that_grpc_would_read_otherwise_goes_over_http(
     path: bytes, body: bytes
@@ -228,20 +230,3 @@ async def test_a_load_that_grpc_would_read_otherwise_goes_over_http(
         result = await put(load, with_both(backend.target, target))
     assert service.methods == set()
     assert (result.status, result.body) == refused
-
-
-async def test_silence_is_a_result() -> None:
-    async with scripted_backend(silent) as backend:
-        result = await put(LOAD, backend_at("a", backend.target), 0.05)
-    assert (result.outcome, result.status) == (Outcome.DEADLINE, 504)
-
-
-def test_the_clients_protocol_is_preferred() -> None:
-    backend = make_backend()
-    assert protocol_for(Reach(backend, (True, True)), LOAD) is AppProtocol.HTTP
-    assert protocol_for(Reach(backend, (False, True)), LOAD) is AppProtocol.GRPC
-
-
-def test_who_goes_down_meanwhile_is_lost() -> None:
-    result = gave_up(Reach(make_backend(), (True, True)), LOAD)
-    assert (result.outcome, result.detail) == (Outcome.LOST, "went down before it answered")

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from lb.domain.outcome import Reason
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.collections import Collections
 from lb.proxy.fan_out.question import Departure, Question, Reply
@@ -18,7 +17,6 @@ from tests.fakes.http1_backend import eventually
 from tests.unit.proxy.fan_out.stage import http_question
 
 INDEX = http_question(b"POST", b"/v2/repository/index")
-STATS = http_question(b"GET", b"/v2/models/stats")
 LIMIT = 10
 
 
@@ -73,24 +71,6 @@ async def test_those_who_ask_at_once_share_one_round() -> None:
         assert {(await each).body for each in asking} == {b"1"}
 
 
-async def test_who_comes_after_the_beginning_shares_the_next_round() -> None:
-    async with bench() as at:
-        first = at.ask()
-        await at.until_begun(1)
-        later = [at.ask() for _ in range(20)]
-        await asyncio.sleep(0)
-        assert len(at.collections) == 2
-        at.end(1)
-        await at.until_begun(2)
-        last = at.ask()
-        at.end(2)
-        assert (await first).body == b"1"
-        assert {(await each).body for each in later} == {b"2"}
-        await at.until_begun(3)
-        at.end(3)
-        assert (await last).body == b"3"
-
-
 @pytest.mark.parametrize(
     ("change", "is_shared"),
     [
@@ -109,18 +89,6 @@ async def test_only_equal_requests_share(change: dict[str, object], is_shared: b
         for number in range(count):
             at.end(number + 1)
         await asyncio.gather(*asking)
-
-
-async def test_the_last_client_that_leaves_ends_the_round() -> None:
-    async with bench() as at:
-        clients = [replace(INDEX, departure=Departure()) for _ in range(3)]
-        asking = [at.ask(each) for each in clients]
-        await at.until_begun(1)
-        for each in clients:
-            assert at.stopped == 0
-            each.departure.happen()
-        assert {(await each).reason for each in asking} == {Reason.CLIENT_GONE}
-        await eventually(lambda: at.stopped == 1)
 
 
 async def test_a_round_that_all_left_before_it_began_does_not_begin() -> None:
@@ -154,26 +122,6 @@ async def test_who_asks_when_all_others_just_left_is_answered() -> None:
             await eventually(lambda: len(at.begun) > 0 and not at._rounds[-1].done())
             at.end(len(at.begun))
             assert (await asking).status == 200
-
-
-async def test_too_many_different_ones_are_refused_and_equal_ones_are_not() -> None:
-    async with bench() as at:
-        asking = [at.ask(replace(STATS, target=b"/%d" % each)) for each in range(LIMIT)]
-        await at.until_begun(LIMIT)
-        assert (await at.ask()).reason is Reason.BACKENDS_FULL
-        for number in range(LIMIT):
-            at.end(number + 1)
-        await asyncio.gather(*asking)
-
-
-async def test_a_defect_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(question: Question) -> Reply:
-        raise LookupError(question.target)
-
-    tasks = TaskOwner()
-    collections = Collections(tasks, fail)
-    assert (await collections.ask(INDEX, LIMIT)).reason is Reason.INTERNAL
-    assert caplog.records[0].exc_info is not None
 
 
 async def test_large_answers_are_given_to_one_client_in_each_loop_iteration() -> None:

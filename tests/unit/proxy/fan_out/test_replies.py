@@ -99,24 +99,11 @@ def test_the_same_error_in_two_protocols_is_one() -> None:
     assert error_of(replies.failure(question(HTTP), both[1:])) == "gone"
 
 
-def test_who_failed_is_named_with_what_it_said() -> None:
-    results = [http("a", 200), http("b", 400, b'{"error":"bad"}'), lost("c")]
-    reply = replies.failure(question(), results)
-    assert (reply.status, reply.reason) == (400, None)
-    assert error_of(reply) == "RepositoryModelLoad failed on 2 of 3 backends: b: bad; c: cut off"
-
-
 def test_a_failure_of_ours_has_its_reason() -> None:
     reply = replies.failure(question(), [lost("a"), http("b", 200)])
     assert (reply.status, reply.reason) == (502, Reason.UPSTREAM_LOST)
     reply = replies.failure(question(), [lost("a", Outcome.CONNECT_REFUSED)])
     assert (reply.status, reply.reason, reply.backends) == (503, Reason.CONNECT_REFUSED, ())
-
-
-def test_who_was_not_asked_any_more_is_named() -> None:
-    rest = [Reach(make_backend("c"), (True, True))]
-    reply = replies.failure(question(), [http("a", 200), http("b", 500)], rest)
-    assert error_of(reply).endswith("b: HTTP status 500; not asked any more: c")
 
 
 def test_long_errors_of_many_are_cut() -> None:

@@ -16,15 +16,6 @@ BACKEND = make_backend("a")
 HTTP, GRPC = AppProtocol.HTTP, AppProtocol.GRPC
 
 
-def test_a_good_answer() -> None:
-    fields = ((b"content-type", b"text/plain"),)
-    result = answered_http(BACKEND, HttpAnswer(200, fields, b"x"), 1.0, 2.0)
-    assert result.is_ok
-    assert (result.label, result.body, result.content_type) == ("ok", b"x", b"text/plain")
-    assert (result.asked_at, result.answered_at, result.reason) == (1.0, 2.0, None)
-    assert answered_grpc(BACKEND, GrpcAnswer(0, "", b"m"), 1.0, 2.0).is_ok
-
-
 def test_an_error_is_an_answer_with_its_text() -> None:
     result = answered_http(BACKEND, HttpAnswer(404, (), b'{"error":"gone"}'), 1.0, 2.0)
     assert (result.is_ok, result.label, result.detail) == (False, "error", "gone")

@@ -66,14 +66,6 @@ def test_connection_option_is_announced() -> None:
     )
 
 
-def test_head_gets_no_body_but_its_length() -> None:
-    encoded = error(503, Reason.NO_BACKEND, "x").encode(
-        keep_alive=True, is_http10=False, is_head=True
-    )
-    assert encoded.endswith(b"\r\n\r\n")
-    assert b"Content-Length: 14" in encoded
-
-
 @pytest.mark.parametrize(
     ("status", "reason", "line"),
     [

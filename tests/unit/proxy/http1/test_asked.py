@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,8 @@ class Bench(Sides):
 
     def __init__(self, reply: Reply, options: Http1Options | None = None) -> None:
         super().__init__(options)
-        self.fan_out = self.relay.fan_out = RecordedFanOut(reply, self.ledger)
+        self.fan_out = RecordedFanOut(reply, self.ledger)
+        self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
         self.server, self.sent = self.client()
 
     async def settle(self) -> None:

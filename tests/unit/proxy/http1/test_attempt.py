@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.outcome import Outcome
 from lb.kserve.gate import RESERVED
+from tests.fakes.conduct import Reports
 from tests.fakes.http1_sides import Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-class Told:
-    """Remembers what it was told of how requests fare."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        self.told.append("good")
-
-    def failed(
-        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
-    ) -> None:
-        self.told.append(fault.value)
-
-    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
-        self.told.append("abandoned")
-
-
-async def test_each_read_is_one_chunk_and_one_write() -> None:
-    sides = Sides()
-    connection, _ = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_GET)
-    connection.data_received(_STREAM + b"1\r\na\r\n1\r\nb\r\n")
-    assert client.take() == _STREAM + b"2\r\nab\r\n"
-    connection.data_received(b"1\r\nc\r\n1;x\r\nd\r\n0\r\nX-T: 1\r\nHost: evil\r\n\r\n")
-    assert client.take() == b"2\r\ncd\r\n0\r\nX-T: 1\r\n\r\n"
-    assert client.writes == 2
-    assert sides.finished.records[0].bytes_out == 4
 
 
 async def test_a_chunk_that_is_one_read_goes_on_as_it_is_and_counts() -> None:
@@ -108,19 +77,6 @@ async def test_chunks_for_a_client_without_them_lose_their_framing_however_they_
     client.take()
     connection.data_received(b"2\r\nab\r\n")
     assert client.take() == b"ab"
-
-
-async def test_early_answer_ends_both_connections() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_POST[:-1])
-    connection.data_received(_OK)
-    assert client.take() == _OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
-    assert backend.ended == "abort"
-    assert client.eof_sent
-    assert sides.finished.records[0].reason is None
-    assert sides.is_clean()
 
 
 async def test_http10_gets_no_interim_answer() -> None:
@@ -215,7 +171,7 @@ async def test_nothing_is_left_of_an_error_that_is_held(lost: bool) -> None:
 
 async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:
     sides = Sides()
-    conduct = sides.dispatcher.conduct = Told()
+    conduct = sides.judge = Reports()
     connection, _ = sides.upstream()
     server, client = sides.client()
     sides.backends[0].reports_due = 9
@@ -224,4 +180,5 @@ async def test_an_error_that_ends_a_stream_of_events_is_told_of() -> None:
         connection.data_received(_STREAM + b"9\r\ndata: 0\n\n\r\n")
         connection.data_received(b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event))
         assert client.take().endswith(event + b"\r\n0\r\n\r\n")
-    assert conduct.told == ["good", "device"]
+    kinds = [(kind, what) for kind, _, _, what in conduct.told]
+    assert kinds == [("answered", 0.0), ("failed", Fault.DEVICE)]

@@ -7,7 +7,6 @@ import pytest
 from lb.access.gate import Gate, GateRules
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
-from lb.kserve.operations import UNKNOWN
 from lb.proxy.http1.heads import UNREADABLE, UNREADABLE_HEAD, HeadReader
 from lb.wire.http1.errors import MessageError
 from lb.wire.http1.limits import HeadLimits
@@ -45,17 +44,6 @@ def test_anything_special_is_not_plain(head: bytes) -> None:
     plan = HeadReader(HeadLimits()).request(head)
     assert not plan.is_plain
     assert not plan.is_inference
-
-
-def test_equal_heads_are_read_once() -> None:
-    reader = HeadReader(HeadLimits())
-    assert reader.known_request(_INFER) is None
-    plan = reader.request(_INFER)
-    assert reader.known_request(bytes(bytearray(_INFER))) is plan
-    assert reader.request(bytes(bytearray(_INFER))) is plan
-    response = reader.response(_OK, to_head=False)
-    assert reader.known_response(_OK) is response
-    assert reader.response(_OK, to_head=False) is response
 
 
 def test_memory_is_bounded_and_keeps_what_is_used() -> None:
@@ -108,12 +96,6 @@ def test_refusals_of_head_requests_are_known_as_such() -> None:
         assert caught.value.to_head is (method == b"HEAD")
     assert UNREADABLE_HEAD.is_head
     assert not UNREADABLE.is_head
-
-
-def test_unreadable_request_has_no_facts() -> None:
-    assert (UNREADABLE.method, UNREADABLE.path, UNREADABLE.model) == (b"", b"", b"")
-    assert UNREADABLE.operation is UNKNOWN
-    assert not UNREADABLE.keep_alive
 
 
 # Access

@@ -8,6 +8,7 @@ from lb.domain.backend import BackendKind
 from lb.domain.outcome import Outcome
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_sides import Sides
+from tests.fakes.relay import snapshot_of
 
 _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -39,7 +40,7 @@ class Hedged:
 
     @property
     def has_won(self) -> bool:
-        return self.sides.dispatcher.overtaken == 1
+        return self.sides.dispatcher.accounts.overtaken == 1
 
     @property
     def is_wanted(self) -> bool:
@@ -59,25 +60,6 @@ async def test_the_second_backend_gets_the_same_request(size: int) -> None:
     hedged = Hedged(_POST[:-5].replace(b": 5", b": %d" % size) + bytes(size))
     assert hedged.backends[1].take() == hedged.first_sent
     assert [backend.in_flight for backend in hedged.sides.backends] == [1, 1]
-
-
-@pytest.mark.parametrize("answer", [_OK, _CHUNKED])
-async def test_the_answer_of_the_second_is_the_clients_when_it_is_first(answer: bytes) -> None:
-    hedged = Hedged()
-    hedged.connections[1].data_received(answer)
-    assert hedged.client.take() == answer
-    assert hedged.is_over
-    assert hedged.has_won
-    (record,) = hedged.sides.finished.records
-    assert (record.status, record.attempts) == (200, 2)
-    assert record.backend is hedged.sides.backends[1]
-    assert [backend.in_flight for backend in hedged.sides.backends] == [1, 0], (
-        "a Triton computes on"
-    )
-    hedged.connections[0].data_received(_OK)
-    assert hedged.client.take() == b""
-    assert not hedged.backends[0].ended, "its connection lives on"
-    assert hedged.is_clean
 
 
 async def test_an_answer_that_comes_in_pieces_is_the_clients_as_well() -> None:
@@ -157,17 +139,48 @@ async def test_nothing_is_left_when_the_client_goes() -> None:
     assert hedged.is_clean
 
 
-async def test_a_first_attempt_that_is_lost_goes_again_alone() -> None:
+async def test_the_second_takes_the_place_of_a_first_that_is_lost() -> None:
     hedged = Hedged()
     hedged.backends[0].lose()
-    assert not hedged.is_wanted, "it would have two answers"
-    hedged.connections[1].data_received(_OK)
-    assert hedged.client.take() == b""
+    assert hedged.is_over
+    assert hedged.is_wanted
     hedged.sides.waits.advance(0.1)
-    assert len(hedged.sides.tasks) == 1
-    await hedged.sides.tasks.aclose()
-    hedged.client.lose()
+    assert len(hedged.sides.tasks) == 0, "there is no third one"
+    hedged.connections[1].data_received(_OK)
+    assert hedged.client.take() == _OK
+    (record,) = hedged.sides.finished.records
+    assert (record.status, record.attempts) == (200, 2)
+    assert record.backend is hedged.sides.backends[1]
+    assert not hedged.has_won
+    assert hedged.sides.outcomes.seen == [("b0", Outcome.STALE)]
     assert hedged.is_clean
+
+
+async def test_two_servers_that_are_lost_with_a_request_are_enough() -> None:
+    hedged = Hedged()
+    for backend in hedged.backends:
+        backend.lose()
+        hedged.sides.pool.publish(snapshot_of(()))
+    hedged.sides.waits.advance(1.0)
+    assert hedged.client.take().startswith(b"HTTP/1.1 502 ")
+    assert hedged.sides.dispatcher.reruns.refused == {"lost_twice": 1}
+    assert hedged.is_clean
+
+
+async def test_where_the_second_is_not_sent_yet_a_first_that_is_lost_goes_again() -> None:
+    sides = Sides(backends=2)
+    _, first = sides.upstream(0)
+    server, client = sides.client()
+    server.data_received(_POST)
+    (exchange,) = sides.relay.under_way()
+    assert sides.relay.hedge(exchange) is not None
+    assert len(sides.tasks) == 1, "it is dialled"
+    first.lose()
+    assert exchange.hedge is not None
+    sides.waits.advance(0.1)
+    assert len(sides.tasks) == 2
+    await sides.tasks.aclose()
+    client.lose()
 
 
 async def test_what_was_not_kept_is_not_sent_twice() -> None:

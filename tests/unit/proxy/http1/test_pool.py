@@ -7,7 +7,6 @@ import asyncio
 from lb.proxy.http1.options import Http1Options
 from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_sides import Sides
-from tests.fakes.relay import snapshot_of
 
 
 async def test_connection_used_last_is_taken_first() -> None:
@@ -21,28 +20,6 @@ async def test_connection_used_last_is_taken_first() -> None:
     assert pool.take(sides.backends[0]) is first
     assert pool.take(sides.backends[0]) is None
     assert pool.take(sides.backends[1]) is other
-
-
-async def test_connection_that_closes_is_not_taken() -> None:
-    sides = Sides()
-    connection, transport = sides.upstream()
-    transport.lose()
-    assert sides.relay.upstreams.take(sides.backends[0]) is None
-    assert not sides.relay.upstreams.discard(connection)
-    assert sides.relay.upstream_connections == 0
-
-
-async def test_backend_that_gets_nothing_new_has_no_idle_connections() -> None:
-    sides = Sides(backends=2)
-    _, gone = sides.upstream(0)
-    _, kept = sides.upstream(1)
-    sides.pool.publish(snapshot_of(sides.backends[1:], 2))
-    assert (gone.ended, kept.ended) == ("abort", "")
-    busy, transport = sides.upstream(0)
-    assert transport.ended == "abort"
-    assert sides.relay.upstreams.take(busy.backend) is None
-    sides.pool.publish(snapshot_of(sides.backends, 3))
-    assert len(sides.relay.upstreams) == 1
 
 
 async def test_old_connections_are_closed_and_young_ones_stay() -> None:

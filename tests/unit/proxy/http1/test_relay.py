@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 
 from tests.fakes.http1_sides import Sides
-from tests.fakes.relay import snapshot_of
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -17,26 +16,6 @@ async def test_relay_is_idle_while_no_client_waits() -> None:
     assert sides.relay.idle
     server.data_received(_GET)
     assert not sides.relay.idle
-    assert sides.relay.upstream_connections == sides.relay.downstream_connections == 1
-
-
-async def test_closing_aborts_everything_and_ends_the_subscription() -> None:
-    sides = Sides()
-    _, idle = sides.upstream()
-    _, busy = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_GET)
-    closing = sides.relay.aclose()
-    closing.send(None)
-    assert (client.ended, busy.ended, idle.ended) == ("abort", "abort", "abort")
-    for transport in (client, busy, idle):
-        transport.lose()
-    await sides.relay.aclose()
-    closing.close()
-    assert sides.in_flight == 0
-    assert sides.dispatcher.open_exchanges == 0
-    sides.pool.publish(snapshot_of([], 2))
-    sides.timers.close()
 
 
 async def test_closed_connections_leave_nothing_for_the_cycle_collector() -> None:

@@ -7,7 +7,6 @@ import pytest
 from lb.domain.outcome import Reason
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http1.request_body import EAGER_CHUNKS, GATHERED_CHUNK
-from tests.fakes.http1_backend import eventually
 from tests.fakes.http1_sides import Sides
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -39,20 +38,6 @@ async def test_first_chunks_go_at_once_and_later_ones_are_gathered() -> None:
     sides.timers.close()
 
 
-async def test_gathered_bytes_do_not_wait_for_long() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, _ = sides.client()
-    server.data_received(_CHUNKED)
-    for _ in range(EAGER_CHUNKS + 3):
-        server.data_received(b"1\r\nx\r\n")
-    await eventually(lambda: backend.written.endswith(b"3\r\nxxx\r\n"))
-    server.data_received(b"0\r\n\r\n")
-    connection.data_received(_OK)
-    assert sides.ledger.held == 0
-    sides.timers.close()
-
-
 async def test_large_chunks_are_not_gathered() -> None:
     sides = Sides()
     _, backend = sides.upstream()
@@ -62,18 +47,6 @@ async def test_large_chunks_are_not_gathered() -> None:
     for _ in range(EAGER_CHUNKS + 10):
         server.data_received(piece)
         assert backend.take()[-10_000:] == piece[-10_000:]
-
-
-async def test_small_requests_are_kept_uncounted_until_the_answer() -> None:
-    sides = Sides()
-    connection, _ = sides.upstream()
-    server, _ = sides.client()
-    server.data_received(_post(1000) + b"x" * 1000)
-    exchange = server.exchange
-    assert exchange is not None
-    assert exchange.body.is_retained
-    assert sides.ledger.held == 0
-    connection.data_received(_OK)
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 300])
@@ -125,19 +98,6 @@ async def test_everything_is_kept_while_there_is_no_connection() -> None:
     client.lose()
     assert sides.ledger.held == 0
     await sides.tasks.aclose()
-
-
-async def test_body_is_kept_until_its_answer_begins() -> None:
-    sides = Sides(ceiling=1 << 20)
-    connection, _ = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_post(200_000) + b"x" * 100_000)
-    server.data_received(b"x" * 100_000)
-    assert sides.ledger.held > 200_000
-    connection.data_received(_OK[:-1])
-    assert sides.ledger.held == 0
-    connection.data_received(_OK[-1:])
-    assert client.take() == _OK
 
 
 @pytest.mark.parametrize("length", [600_000, 200_000])

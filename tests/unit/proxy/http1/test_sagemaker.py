@@ -15,8 +15,8 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute
 from lb.kserve.sagemaker import MODELS, LoadedModel, SageMakerRoutes
 from lb.proxy.fan_out.question import Question, Reply
-from lb.proxy.http1.front import FrontConnection
 from lb.proxy.http1.sagemaker import SageMakerFront
+from lb.proxy.http1.server import ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 from tests.fakes.relay import RecordedFanOut
 
@@ -33,10 +33,10 @@ class Bench(Sides):
         everybody = ControlRule(networks=(ip_network("0.0.0.0/0"),))
         self.dispatcher.gate = Gate(GateRules(control=everybody))
         self.fan_out = RecordedFanOut(reply or OK)
-        self.relay.fan_out = self.fan_out if reply else None
+        self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out if reply else None)
         routes = SageMakerRoutes(model=b"m", is_multi_model=True, inference=inference)
         self.front = SageMakerFront(self.relay, routes)
-        self.server = FrontConnection(self.front)
+        self.server = ServerConnection(self.relay, self.front)
         self.sent = FakeTransport(self.server)
         self.server.connection_made(self.sent)
         self.backend, self.wire = self.upstream()
@@ -260,7 +260,8 @@ class SlowUnload(RecordedFanOut):
 
 async def test_an_unload_is_over_when_the_index_says_so() -> None:
     bench = Bench()
-    bench.relay.fan_out = fan_out = SlowUnload(OK)
+    fan_out = SlowUnload(OK)
+    bench.relay.parts = replace(bench.relay.parts, fan_out=fan_out)
     bench.shelve()
     assert await bench.manage("DELETE", "/models/H") == b"200"
     assert len(fan_out.questions) == 3

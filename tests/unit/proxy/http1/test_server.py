@@ -16,47 +16,6 @@ _POST = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-@pytest.mark.parametrize("cut", range(1, len(_POST)))
-async def test_request_is_the_same_whatever_the_cut(cut: int) -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_POST[:cut])
-    server.data_received(_POST[cut:])
-    assert backend.take() == _POST
-    connection.data_received(_OK)
-    assert client.take() == _OK
-    record = sides.finished.records[0]
-    assert (record.bytes_in, record.model, record.reason) == (5, b"m", None)
-
-
-async def test_heads_that_are_known_take_the_short_way_to_the_same_request() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    changed = _POST.replace(b"\r\n\r\n", b"\r\nKeep-Alive: 1\r\n\r\n")
-    for wire in (_POST, _POST, changed, changed, _GET, _GET):
-        server.data_received(wire)
-        assert backend.take() == wire.replace(b"\r\nKeep-Alive: 1", b"")
-        connection.data_received(_OK)
-        assert client.take() == _OK
-    assert backend.writes == 6
-    assert client.writes == 6
-
-
-async def test_next_request_waits_for_the_answer() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, _ = sides.client()
-    server.data_received(_POST + _GET + _POST)
-    assert backend.take() == _POST
-    connection.data_received(_OK)
-    assert backend.take() == _GET
-    connection.data_received(_OK)
-    assert backend.take() == _POST
-    assert len(sides.finished.records) == 2
-
-
 async def test_pipelined_bytes_pause_the_client_and_are_on_the_ledger() -> None:
     sides = Sides(Http1Options(buffer_size=10_000))
     connection, backend = sides.upstream()
@@ -87,28 +46,6 @@ async def test_client_that_does_not_read_gets_no_further_request_served() -> Non
     assert backend.take() == b""
     server.resume_writing()
     assert backend.take() == _GET
-
-
-async def test_upload_waits_for_the_backend() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_POST[:-1])
-    connection.pause_writing()
-    assert not client.reading
-    connection.resume_writing()
-    assert client.reading
-    server.data_received(_POST[-1:])
-    assert backend.take() == _POST
-
-
-async def test_upload_waits_for_a_connection() -> None:
-    sides = Sides()
-    server, client = sides.client()
-    server.data_received(_POST[:-1])
-    assert not client.reading
-    assert len(sides.tasks) == 1
-    await sides.tasks.aclose()
 
 
 @pytest.mark.parametrize(
@@ -154,15 +91,6 @@ async def test_lingering_is_bounded() -> None:
     assert client.ended == ""
     server.data_received(b"x")
     assert client.ended == "close"
-
-
-async def test_large_body_is_refused_before_it_is_sent() -> None:
-    sides = Sides(Http1Options(body_size=4))
-    for _ in range(3):
-        server, client = sides.client()
-        server.data_received(_POST)
-        assert client.take().startswith(b"HTTP/1.1 413")
-    assert len(sides.tasks) == 0
 
 
 async def test_forwarding_fields_differ_by_client_not_by_cache() -> None:
@@ -220,16 +148,3 @@ async def test_eviction_of_a_slow_reader_drops_what_it_did_not_take() -> None:
     assert (client.ended, backend.ended) == ("abort", "abort")
     assert sides.ledger.held == 0
     assert sides.finished.records[0].reason is Reason.MEMORY
-
-
-async def test_draining_leaves_requests_alone() -> None:
-    sides = Sides()
-    connection, _ = sides.upstream()
-    server, client = sides.client()
-    _, idle = sides.client()
-    server.data_received(_POST)
-    sides.relay.begin_drain()
-    assert (client.ended, idle.ended) == ("", "close")
-    connection.data_received(_OK)
-    assert b"\r\nConnection: close\r\n" in client.take()
-    assert client.ended == "close"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import socket
 
 from lb.domain.outcome import Outcome, Reason
-from lb.net.crowd import Crowd
-from lb.proxy.http1.options import Http1Options
-from lb.proxy.http1.server import ServerConnection, State
+from lb.proxy.http1.server import ServerConnection
 from tests.fakes.http1_sides import FakeTransport, Sides
 
 _GET = b"GET /v2/models/m HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -22,7 +20,7 @@ def _look(server: ServerConnection) -> None:
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     sides = Sides()
-    sides.relay.crowd = Crowd(1)
+    sides.relay.parts.crowd.resize(1, ())
     _, first = sides.client()
     server, second = sides.client()
     assert (first.ended, second.ended) == ("", "abort")
@@ -31,29 +29,7 @@ async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     assert sides.traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
     first.lose()
     second.lose()
-    assert len(sides.relay.crowd) == 0
-
-
-async def test_connections_are_counted() -> None:
-    sides = Sides()
-    _, transport = sides.client()
-    assert (sides.traffic.accepted, sides.traffic.connections) == (1, 1)
-    assert sides.relay.downstream_connections == 1
-    transport.lose()
-    assert (sides.traffic.accepted, sides.traffic.connections) == (1, 0)
-    assert sides.relay.downstream_connections == 0
-
-
-async def test_new_connection_must_say_something() -> None:
-    sides = Sides()
-    server, client = sides.client()
-    sides.now += 9.9
-    _look(server)
-    assert client.ended == ""
-    sides.now += 0.2
-    _look(server)
-    assert client.ended == "close"
-    assert client.take() == b""
+    assert len(sides.relay.parts.crowd) == 0
 
 
 async def test_head_has_its_time_from_its_first_byte() -> None:
@@ -115,28 +91,6 @@ async def test_body_must_go_on_while_it_is_wanted() -> None:
     assert sides.outcomes.seen == [("b0", Outcome.CANCELLED)]
 
 
-async def test_answer_must_be_taken_on_and_on() -> None:
-    sides = Sides()
-    connection, backend = sides.upstream()
-    server, client = sides.client()
-    server.data_received(_GET)
-    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-    client.waiting = 300
-    server.pause_writing()
-    for waiting in (200, 100):
-        sides.now += 29
-        client.waiting = waiting
-        _look(server)
-    sides.now += 29
-    _look(server)
-    assert client.ended == ""
-    sides.now += 2
-    _look(server)
-    assert client.ended == "abort"
-    assert backend.ended == "abort"
-    assert sides.finished.records[0].reason is Reason.CLIENT_STALLED
-
-
 async def test_a_backend_that_is_faster_than_its_reader_makes_no_stalled_reader() -> None:
     sides = Sides()
     connection, _ = sides.upstream()
@@ -184,47 +138,6 @@ async def test_closing_must_be_possible_in_time() -> None:
     sides.now += 31
     _look(server)
     assert client.ended == "abort"
-
-
-async def test_lingering_ends() -> None:
-    sides = Sides()
-    server, client = sides.client()
-    server.data_received(b"\x16")
-    sides.now += 1.9
-    _look(server)
-    assert client.ended == ""
-    sides.now += 0.2
-    _look(server)
-    assert client.ended == "close"
-
-
-async def test_request_has_its_time_on_both_ways_through_the_code() -> None:
-    sides = Sides(Http1Options(request_timeout_s=5.0))
-    for wire in (_POST, _POST):
-        sides.upstream()
-        server, client = sides.client()
-        server.data_received(wire)
-        sides.now += 4.9
-        _look(server)
-        assert client.take() == b""
-        sides.now += 0.2
-        _look(server)
-        assert client.take().startswith(b"HTTP/1.1 504")
-        assert server.state is State.READY
-    assert sides.outcomes.seen == [("b0", Outcome.DEADLINE)] * 2
-
-
-async def test_cut_answer_is_closed_or_reset() -> None:
-    sides = Sides()
-    for version, ended in ((b"1.1", "close"), (b"1.0", "abort")):
-        connection, _ = sides.upstream()
-        server, client = sides.client()
-        server.data_received(b"GET / HTTP/" + version + b"\r\nHost: a\r\n\r\n")
-        connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
-        connection.eof_received()
-        connection.connection_lost(None)
-        assert client.take().endswith(b"half")
-        assert client.ended == ended
 
 
 async def test_lost_connection_is_looked_at_no_more() -> None:

@@ -7,9 +7,17 @@ import itertools
 
 import pytest
 
+from lb.net.iteration import ROOM
 from tests.fakes.http1_sides import Sides
 
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+_COSTLY = [
+    b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\nConnection: %b\r\n\r\n"
+    % b",".join(b"a%d" % at for at in range(5000)),
+    b"GET /v2/health/live?%b HTTP/1.1\r\nHost: a\r\n\r\n" % ("\u00e4".encode() * 3500),
+    b"GET /v2/health/live?%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"%25" * 2600),
+]
+"""Heads of requests that we answer, each of which takes a millisecond."""
 _CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 _TINY = b"1\r\nx\r\n"
 
@@ -143,4 +151,64 @@ async def test_a_request_is_answered_while_others_wait_for_an_iteration() -> Non
     assert sum(each.writes for _, each in busy) < 200
     for _, each in (*busy, (server, client)):
         each.lose()
+    await sides.tasks.aclose()
+
+
+@pytest.mark.parametrize("head", _COSTLY, ids=["options", "umlauts", "escapes"])
+@pytest.mark.parametrize("reads", [1, 2])
+async def test_costly_heads_of_many_connections_share_one_iteration(
+    head: bytes, reads: int
+) -> None:
+    sides = Sides()
+    clients = [sides.client(host=f"10.0.0.{at}") for at in range(30)]
+    if reads == 2:
+        for server, _ in clients:
+            server.data_received(head[:1000])
+        head = head[1000:]
+    for server, _ in clients:
+        server.data_received(head)
+    answered = [sum(client.writes for _, client in clients)]
+    assert not clients[-1][1].reading
+    # An ordinary request does not wait for them.
+    other, its_client = sides.client()
+    other.data_received(_LIVE)
+    assert its_client.writes == 1
+    while answered[-1] < 30:
+        await asyncio.sleep(0)
+        answered.append(sum(client.writes for _, client in clients))
+    assert most_at_once(answered) <= 10
+    await asyncio.sleep(0)
+    assert all(client.reading for _, client in clients)
+    for _, client in (*clients, (other, its_client)):
+        client.lose()
+    assert sides.is_clean()
+    await sides.tasks.aclose()
+
+
+async def test_a_burst_of_costly_heads_is_read_some_at_a_time() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    server.data_received(_COSTLY[0] * 12)
+    answered = [client.writes]
+    while client.writes < 12:
+        await asyncio.sleep(0)
+        answered.append(client.writes)
+    assert most_at_once(answered) <= 5
+    client.lose()
+    await sides.tasks.aclose()
+
+
+async def test_a_head_costs_by_its_size_and_an_ordinary_one_nothing() -> None:
+    sides = Sides()
+    server, client = sides.client()
+    iteration = sides.relay.iteration
+    left = [iteration.left]
+    for head in (_LIVE, _LIVE, _COSTLY[2], _COSTLY[0]):
+        server.data_received(head)
+        left.append(iteration.left)
+    spent = [before - after for before, after in itertools.pairwise(left)]
+    assert (left[0], spent[:2]) == (ROOM, [0, 0])
+    assert 500 <= spent[2] <= spent[3] <= 1000
+    assert client.writes == 4
+    client.lose()
     await sides.tasks.aclose()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lb.access.gate import Gate, GateRules, LimitRule
 from lb.access.limits import Limit
 from lb.access.tokens import Token, TokenBook, digest_of
 from lb.domain.access import Role
 from lb.domain.outcome import Reason
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     GOAWAY,
     HEADERS,
-    RST_STREAM,
-    FieldPair,
     answer,
     call,
     data,
@@ -33,57 +29,6 @@ def guarded(*limits: LimitRule) -> PaperRelay:
     book = TokenBook([Token("key", digest_of(SECRET), frozenset({Role.INFER}))])
     gate = Gate(GateRules(needs_token=not limits, limits=limits), book)
     return PaperRelay(gate=gate, options=Http2Options(private_fields=frozenset({b"authorization"})))
-
-
-@pytest.mark.parametrize("fields", [(), ((b"authorization", b"Bearer wrong"),), (GOOD, GOOD)])
-async def test_without_a_valid_token_nothing_reaches_a_backend(
-    fields: tuple[FieldPair, ...],
-) -> None:
-    relay = guarded()
-    backend, client = relay.backend(), relay.client()
-    for stream_id in (1, 3):
-        client.sends(call(stream_id, None, *fields))
-        (head, *rest) = client.gets()
-        assert (head.kind, b"grpc-status\x0216" in head.payload) == (HEADERS, True)
-        assert [frame.kind for frame in rest] in ([], [RST_STREAM])
-    assert backend.gets() == []
-    assert {record.reason for record in relay.finished.records} == {Reason.UNAUTHENTICATED}
-    assert relay.is_clean()
-
-
-async def test_a_valid_token_opens_and_stays_here() -> None:
-    relay = guarded()
-    backend, client = relay.backend(), relay.client()
-    for number, stream_id in enumerate((1, 3)):
-        client.sends(call(stream_id, None, GOOD, (b"x-other", b"1")))
-        head = backend.gets()[0]
-        assert b"x-other" in head.payload
-        assert SECRET not in head.payload
-        backend.sends(answer(1 + 2 * number))
-    assert [record.token for record in relay.finished.records] == ["key", "key"]
-    assert relay.is_clean()
-
-
-async def test_health_is_answered_without_a_token() -> None:
-    relay = guarded()
-    client = relay.client()
-    client.sends(
-        headers(1, request_fields(path=SERVICE + b"ServerLive")) + data(1, message(b""), end=True)
-    )
-    assert b"grpc-status\x010" in b"".join(frame.payload for frame in client.gets())
-
-
-async def test_control_from_elsewhere_reaches_no_backend() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    for number, name in enumerate((b"RepositoryModelLoad", b"repositorymodelload?x")):
-        stream_id = 1 + 2 * number
-        fields = request_fields(path=SERVICE + name)
-        client.sends(headers(stream_id, fields) + data(stream_id, message(b""), end=True))
-        assert b"grpc-status\x017" in client.gets()[0].payload
-    assert backend.gets() == []
-    assert {record.reason for record in relay.finished.records} == {Reason.CONTROL_REFUSED}
-    assert relay.is_clean()
 
 
 async def test_a_limit_says_in_milliseconds_when_to_come_again() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +17,7 @@ from lb.domain.outcome import Reason
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import REGISTER_BYTES, RESERVED
 from lb.proxy.fan_out.question import Reply
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import DATA, HEADERS, RST_STREAM, data, headers, message, request_fields
 from tests.fakes.links import PaperRelay, Side
 from tests.fakes.relay import RecordedFanOut
@@ -39,7 +41,8 @@ class Bench(PaperRelay):
 
     def __init__(self, reply: Reply, options: Http2Options | None = None) -> None:
         super().__init__(gate=OpenGate(), options=options)
-        self.fan_out = self.relay.fan_out = RecordedFanOut(reply, self.ledger)
+        self.fan_out = RecordedFanOut(reply, self.ledger)
+        self.relay.parts = replace(self.relay.parts, fan_out=self.fan_out)
 
     async def settle(self) -> None:
         """Let the questions be answered."""
@@ -201,11 +204,78 @@ async def test_messages_are_counted_as_they_are_once_inflated() -> None:
     fields = request_fields(path=_SERVICE + b"RepositoryModelLoad")
     client.sends(headers(1, fields))
     client.sends(data(1, message(gzip.compress(bytes(1_000_000)), 1), end=True))
-    await asyncio.sleep(0)
+    before = 0
+    async with asyncio.timeout(10):
+        while not relay.fan_out.questions:
+            assert relay.ledger.held - before <= 2_000_000 / 2  # in some iterations of the loop
+            before = relay.ledger.held
+            await asyncio.sleep(0)
     assert relay.ledger.held == 1_000_000
     relay.fan_out.may_answer.set()
     await relay.settle()
     assert relay.is_clean()
+
+
+@pytest.mark.parametrize("name", [b"RepositoryModelUnload", b"TraceSetting", b"LogSettings"])
+async def test_changes_without_files_inflate_to_little(name: bytes) -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    _ask(client, _SERVICE + name, message(gzip.compress(bytes(5_000_000)), 1), 16_000)
+    most = await _peak(relay)
+    assert not relay.fan_out.questions
+    assert most <= 1 << 18
+    (record,) = relay.finished.records
+    assert (record.grpc_status, record.reason) == (13, Reason.BAD_REQUEST)
+    assert relay.is_clean()
+
+
+async def test_loads_that_inflate_to_more_than_there_is_are_refused_and_nobody_else() -> None:
+    relay = Bench(Reply(status=0))
+    relay.fan_out.may_answer.clear()
+    client = relay.client()
+    body = message(gzip.compress(bytes(4_000_000)), 1)
+    for stream in range(1, 41, 2):
+        fields = request_fields(path=_SERVICE + b"RepositoryModelLoad")
+        client.sends(headers(stream, fields) + data(stream, body, end=True))
+    most = 0
+    async with asyncio.timeout(10):
+        while len(relay.fan_out.questions) + len(relay.finished.records) < 20:
+            most = max(most, relay.ledger.held)
+            await asyncio.sleep(0)
+    assert most <= 15 << 20
+    assert relay.ledger.evictions == 0
+    relay.fan_out.may_answer.set()
+    await relay.settle()
+    reasons = [record.reason for record in relay.finished.records]
+    assert set(reasons) == {None, Reason.MEMORY}
+    assert relay.is_clean()
+
+
+async def test_nothing_more_is_inflated_for_a_client_that_has_left() -> None:
+    relay = Bench(Reply(status=0))
+    client = relay.client()
+    body = message(gzip.compress(bytes(60_000_000)), 1)
+    _ask(client, _SERVICE + b"RepositoryModelLoad", body, 16_000)
+    for _ in range(5):  # a thousandth of it and more
+        await asyncio.sleep(0)
+    assert relay.ledger.held > 60_000
+    client.sends(b"\0\0\4\3\0\0\0\0\1\0\0\0\x08")  # RST_STREAM, CANCEL
+    assert await _peak(relay) < 8 << 20
+    assert not relay.fan_out.questions
+    (record,) = relay.finished.records
+    assert record.reason is Reason.CLIENT_GONE
+    assert relay.is_clean()
+
+
+async def _peak(relay: Bench) -> int:
+    """The most that is held until all questions are answered."""
+    most = 0
+    asked = asyncio.ensure_future(relay.settle())
+    async with asyncio.timeout(10):
+        while not asked.done():
+            await asyncio.sleep(0)
+            most = max(most, relay.ledger.held)
+    return most
 
 
 @pytest.mark.parametrize("compress", [None, gzip.compress])
@@ -220,3 +290,26 @@ async def test_questions_that_change_nothing_are_short(compress: object) -> None
     (record,) = relay.finished.records
     assert record.reason in (Reason.BODY_TOO_LARGE, Reason.BAD_REQUEST)
     assert relay.is_clean()
+
+
+async def test_inflated_questions_of_many_connections_share_one_iteration() -> None:
+    bench = Bench(Reply(status=0))
+    clients = [bench.client() for _ in range(10)]
+    body = gzip.compress(
+        pb.RepositoryIndexRequest(repository_name="a" * 60_000).SerializeToString()
+    )
+    fields = [*request_fields(path=_INDEX), (b"grpc-encoding", b"gzip")]
+    burst = b"".join(
+        headers(number, fields) + data(number, message(body, 1), end=True)
+        for number in range(1, 33, 2)
+    )
+    for client in clients:
+        client.link.data_received(burst)
+    begun = [sum(client.facts.last_peer_stream + 1 for client in clients) // 2]
+    assert not clients[-1].transport.reading
+    while begun[-1] < 160:
+        await asyncio.sleep(0)
+        begun.append(sum(client.facts.last_peer_stream + 1 for client in clients) // 2)
+    # Putting them counts here; they are inflated in slices of their own.
+    assert max(after - before for before, after in itertools.pairwise([0, *begun])) <= 40
+    await bench.settle()

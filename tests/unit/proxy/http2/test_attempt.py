@@ -8,16 +8,13 @@ from lb.domain.outcome import Outcome
 from tests.fakes.frames import (
     DATA,
     HEADERS,
-    INTERNAL_ERROR,
     OK_TRAILERS,
     RESPONSE_FIELDS,
-    RST_STREAM,
     answer,
     call,
     data,
     headers,
     message,
-    rst,
 )
 from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
@@ -32,31 +29,6 @@ def hang(relay: PaperRelay, number: int) -> None:
     snapshot = relay.ref.current
     relay.ref.publish(replace(snapshot, placements=snapshot_of(rest).placements))
     relay.relay.flush()
-
-
-async def test_a_reset_before_the_answer_becomes_a_status_where_there_is_nobody_else() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    backend.sends(rst(1, INTERNAL_ERROR))
-    (head,) = client.gets()
-    assert b"grpc-status\x0213" in head.payload
-    assert relay.outcomes.seen == [("b0", Outcome.RESET)]
-    assert relay.is_clean()
-
-
-async def test_a_reset_before_the_answer_goes_again_elsewhere() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.sends(rst(1, INTERNAL_ERROR))
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert [frame.kind for frame in second.gets()] == [HEADERS, DATA]
-    second.sends(answer(1))
-    assert client.gets()
-    assert relay.outcomes.seen == [("b0", Outcome.RESET)]
-    assert relay.is_clean()
 
 
 # A silent backend
@@ -107,26 +79,6 @@ async def test_what_has_begun_or_has_nowhere_to_go_waits_for_a_hung_backend() ->
         assert client.gets()
         assert relay.finished.records[0].attempts == 1
         assert relay.is_clean()
-
-
-async def test_an_attempt_that_is_late_is_left_for_another_backend() -> None:
-    relay = PaperRelay(backends=2)
-    first, second, client = relay.backend(0), relay.backend(1), relay.client()
-    client.sends(call(1))
-    first.gets()
-    (one,) = relay.relay.under_way()
-    assert one.is_sent
-    one.attempt_late()
-    relay.relay.flush()
-    assert [frame.kind for frame in first.gets()] == [RST_STREAM]
-    relay.loop.advance(0.1)
-    relay.relay.flush()
-    assert second.gets()[0].kind == HEADERS
-    second.sends(answer(1))
-    assert relay.outcomes.seen == [("b0", Outcome.LATE)]
-    (record,) = relay.finished.records
-    assert (record.grpc_status, record.attempts) == (0, 2)
-    assert relay.is_clean()
 
 
 async def test_an_attempt_that_is_late_goes_on_where_there_is_nobody_else() -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lb.domain.outcome import Reason
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from lb.wire.grpc.status import GrpcStatus
 from tests.fakes.frames import (
-    CANCEL,
     DATA,
     HEADERS,
-    NO_ERROR,
-    OK_TRAILERS,
-    REFUSED_STREAM,
     RESPONSE_FIELDS,
     RST_STREAM,
     FieldPair,
@@ -24,11 +20,8 @@ from tests.fakes.frames import (
     message,
     named,
     request_fields,
-    rst,
 )
 from tests.fakes.links import PaperRelay
-
-OTHER = b"/other.Service/Call"
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -113,63 +106,6 @@ async def test_what_is_not_grpc_is_answered_in_http(
     assert backend.gets() == []
 
 
-@pytest.mark.parametrize("length", [b"3", b"9999"])
-async def test_a_length_that_lies_is_told_to_the_client(length: bytes) -> None:
-    relay = PaperRelay()
-    relay.backend()
-    client = relay.client()
-    client.sends(call(1, None, (b"content-length", length)))
-    (head,) = client.gets()
-    assert b"grpc-status\x0213" in head.payload
-    assert b"content-length differs from the data" in head.payload
-    assert head.ends_stream
-    assert relay.is_clean()
-
-
-async def test_no_backend_is_unavailable() -> None:
-    relay = PaperRelay(backends=0)
-    client = relay.client()
-    client.sends(call(1))
-    (head,) = client.gets()
-    assert b"grpc-status\x0214" in head.payload
-    assert relay.finished.records[0].reason is Reason.NO_BACKEND
-
-
-async def test_large_messages_are_refused_by_their_prefix() -> None:
-    relay = PaperRelay(options=Http2Options(message_size=1000))
-    backend, client = relay.backend(), relay.client()
-    client.sends(headers(1, request_fields(path=OTHER)), data(1, b"\0\0\0\3\xe9"))
-    head, reset = client.gets()
-    assert b"grpc-status\x018" in head.payload
-    assert (reset.kind, reset.code) == (RST_STREAM, NO_ERROR)
-    assert backend.gets()[-1].kind == RST_STREAM
-    assert relay.is_clean()
-
-
-@pytest.mark.parametrize("code", [CANCEL, REFUSED_STREAM])
-async def test_a_reset_within_the_answer_is_passed_on(code: int) -> None:
-    relay = PaperRelay(backends=2)
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    backend.sends(headers(1, RESPONSE_FIELDS), data(1, message()), rst(1, code))
-    assert [(f.kind, f.code) for f in client.gets()[2:]] == [(RST_STREAM, code)]
-    assert relay.is_clean()
-
-
-async def test_an_early_answer_ends_the_upload() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(headers(1, request_fields()), data(1, named()))
-    backend.gets()
-    backend.sends(headers(1, [*RESPONSE_FIELDS, (b"grpc-status", b"3")], end=True))
-    head, reset = client.gets()
-    assert (head.kind, reset.kind, reset.code) == (HEADERS, RST_STREAM, NO_ERROR)
-    assert [(f.kind, f.code) for f in backend.gets()] == [(RST_STREAM, NO_ERROR)]
-    client.sends(data(1, bytes(100), end=True))
-    assert client.gets() == []
-    assert relay.is_clean()
-
-
 async def test_trailers_of_a_request_are_passed_on() -> None:
     relay = PaperRelay()
     backend, client = relay.backend(), relay.client()
@@ -188,22 +124,4 @@ async def test_an_answer_without_a_status_counts_as_unknown() -> None:
     port = relay.backends[0].ports[1]
     assert port is not None
     assert port.codes == {GrpcStatus.UNKNOWN: 2}
-    assert relay.is_clean()
-
-
-async def test_both_directions_stream_at_once() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    path = b"/inference.GRPCInferenceService/ModelStreamInfer"
-    client.sends(headers(1, request_fields(path=path)), data(1, named()))
-    backend.sends(headers(1, RESPONSE_FIELDS))
-    for number in range(3):
-        client.sends(data(1, message(b"%d" % number)))
-        assert backend.gets()[-1].payload == message(b"%d" % number)
-        backend.sends(data(1, message(b"%d" % number)))
-        assert client.gets()[-1].payload == message(b"%d" % number)
-    client.sends(data(1, b"", end=True))
-    assert backend.gets()[-1].ends_stream
-    backend.sends(headers(1, OK_TRAILERS, end=True))
-    assert client.gets()[-1].ends_stream
     assert relay.is_clean()

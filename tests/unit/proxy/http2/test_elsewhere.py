@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lb.domain.outcome import Outcome
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     DATA,
     HEADERS,
@@ -50,7 +50,7 @@ async def test_a_refusal_goes_to_the_next_backend(text: bytes, status: bytes) ->
     relay = PaperRelay(backends=2)
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     told: list[tuple[str, bytes]] = []
-    relay.dispatcher.misplaced = lambda backend, model, version: told.append((backend.name, model))
+    relay.misplaced = lambda backend, model, version: told.append((backend.name, model))
     client.sends(call(1))
     assert first.gets()
     first.sends(_refusal(1, text, status))
@@ -134,7 +134,7 @@ async def test_what_a_server_cancels_that_goes_on_is_the_clients(
 
 async def test_what_must_not_run_twice_is_not_repeated_although_its_server_cancelled_it() -> None:
     relay = PaperRelay(backends=2)
-    relay.dispatcher.reruns.never = frozenset({b"m"})
+    relay.run_once(b"m")
     first, second, client = relay.backend(0), relay.backend(1), relay.client()
     client.sends(call(1))
     first.sends(goaway(2**31 - 1) + _refusal(1, b"CANCELLED", b"1"))

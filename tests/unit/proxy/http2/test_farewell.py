@@ -15,19 +15,6 @@ def make(unsent: int = 0) -> tuple[FakeLoop, FakeTransport, list[Exception | Non
     return loop, transport, lost
 
 
-def test_our_side_ends_first() -> None:
-    _, transport, lost = make()
-    assert transport.eof
-    assert not transport.aborted
-    assert lost == []
-
-
-def test_what_the_peer_still_sends_is_dropped() -> None:
-    _, transport, _ = make()
-    transport.get_protocol().data_received(b"x")
-    assert transport.written == b""
-
-
 def test_the_owner_hears_of_the_end() -> None:
     loop, transport, lost = make()
     transport.get_protocol().connection_lost(None)

@@ -13,7 +13,7 @@ from lb.domain.outcome import Reason
 from lb.domain.pool import ModelRoute, PoolSnapshot
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.health import Serving
-from lb.proxy.http2.health import is_ready, serving, watched
+from lb.proxy.http2.health import serving, watched
 from lb.wire.http2.fields import encode_field
 from tests.fakes.backends import make_backends
 from tests.fakes.frames import (
@@ -54,11 +54,6 @@ def ask_ready(model: str, version: str = "") -> bytes:
 def ask_server(path: bytes, stream: int = 1, text: bytes = b"") -> bytes:
     """A call with any message."""
     return headers(stream, request_fields(path=path)) + data(stream, message(text), end=True)
-
-
-def messages(frames: list[Frame]) -> list[bytes]:
-    """The messages in DATA, one frame each."""
-    return [frame.payload[5:] for frame in frames if frame.kind == DATA]
 
 
 def health(frames: list[Frame]) -> list[int]:
@@ -205,34 +200,6 @@ async def test_of_other_models_a_backend_says_what_they_are(model: str, version:
 
 
 # The server
-
-
-def test_ready_is_any_eligible_backend() -> None:
-    assert is_ready(snapshot_of(make_backends(0)))
-    assert not is_ready(snapshot_of(()))
-
-
-@pytest.mark.parametrize("backends", [0, 1])
-async def test_we_live_whatever_the_backends_do(backends: int) -> None:
-    relay = PaperRelay(backends=backends)
-    client = relay.client()
-    client.sends(ask_server(LIVE))
-    (answer,) = messages(client.gets())
-    assert pb.ServerLiveResponse.FromString(answer).live
-    assert relay.is_clean()
-    (record,) = relay.finished.records
-    assert (record.grpc_status, record.attempts, record.backend) == (0, 0, None)
-
-
-@pytest.mark.parametrize("backends", [0, 1])
-async def test_we_are_ready_with_a_backend(backends: int) -> None:
-    relay = PaperRelay(backends=backends)
-    client = relay.client()
-    client.sends(ask_server(READY), ask(CHECK, 3))
-    ready, check = messages(client.gets())
-    assert pb.ServerReadyResponse.FromString(ready).ready is bool(backends)
-    wanted = SERVING if backends else NOT_SERVING
-    assert health_pb2.HealthCheckResponse.FromString(check).status == wanted
 
 
 async def test_while_we_exit_we_are_not_ready() -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.proxy.http2.attempt import GrpcAttempt
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     CANCEL,
     DATA,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     OK_TRAILERS,
+    REFUSED_STREAM,
     RESPONSE_FIELDS,
     RST_STREAM,
     answer,
@@ -54,7 +55,7 @@ class Hedged:
 
     @property
     def has_won(self) -> bool:
-        return self.relay.dispatcher.overtaken == 1
+        return self.relay.dispatcher.accounts.overtaken == 1
 
     @property
     def is_over(self) -> bool:
@@ -107,16 +108,6 @@ async def test_the_second_is_cancelled_when_the_first_has_answered() -> None:
     assert hedged.relay.is_clean()
 
 
-async def test_an_answer_that_comes_second_is_dropped() -> None:
-    hedged = Hedged()
-    hedged.sides[0].sends(answer(1))
-    hedged.client.gets()
-    hedged.winner.sends(answer(1))
-    assert hedged.client.gets() == []
-    assert hedged.is_over
-    assert hedged.relay.is_clean()
-
-
 @pytest.mark.parametrize(
     "end",
     [
@@ -147,6 +138,49 @@ async def test_nothing_is_left_when_a_backend_goes(number: int) -> None:
     hedged.client.goes()
     assert hedged.is_over
     hedged.relay.loop.advance(0.1)
+    assert hedged.relay.is_clean()
+
+
+@pytest.mark.parametrize("end", [None, rst(1, 2)], ids=["lost", "reset"])
+@pytest.mark.parametrize("size", [0, 50_000])
+async def test_the_second_takes_the_place_of_a_first_that_failed(
+    end: bytes | None, size: int
+) -> None:
+    hedged = Hedged(size=size)
+    hedged.winner.gets()
+    if end is None:
+        hedged.sides[0].goes()
+    else:
+        hedged.sides[0].sends(end)
+    assert hedged.call.attempt is hedged.hedge
+    hedged.relay.loop.advance(0.1)
+    assert hedged.relay.backends[0].in_flight == 0, "there is no third one"
+    hedged.client.gets()
+    hedged.winner.sends(answer(1))
+    assert [frame.kind for frame in hedged.client.gets()] == [HEADERS, DATA, HEADERS]
+    (record,) = hedged.relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 2)
+    assert record.backend is hedged.relay.backends[1]
+    assert not hedged.has_won
+    assert hedged.relay.is_clean()
+
+
+@pytest.mark.parametrize("size", [0, 50_000])
+async def test_a_second_that_took_the_place_of_a_first_goes_again_itself(size: int) -> None:
+    hedged = Hedged(size=size)
+    again = hedged.winner.gets()
+    for side in hedged.sides:
+        side.sends(rst(1, REFUSED_STREAM))
+    (at,) = [number for number in range(2) if hedged.relay.backends[number].in_flight]
+    replayed = [frame for frame in hedged.sides[at].gets() if frame.stream == 3]
+    bodies = [
+        b"".join(frame.payload for frame in frames if frame.kind == DATA)
+        for frames in (again, replayed)
+    ]
+    assert bodies[0] == bodies[1]
+    hedged.sides[at].sends(answer(3))
+    (record,) = hedged.relay.finished.records
+    assert (record.grpc_status, record.attempts) == (0, 3)
     assert hedged.relay.is_clean()
 
 

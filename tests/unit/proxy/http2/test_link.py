@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from tests.fakes.frames import (
     DATA,
     GOAWAY,
-    HEADERS,
     INITIAL_WINDOW_SIZE,
     INTERNAL_ERROR,
     OK_TRAILERS,
     PING,
     RESPONSE_FIELDS,
-    RST_STREAM,
     SETTINGS_ACK,
     answer,
     call,
@@ -31,8 +30,6 @@ from tests.fakes.frames import (
     window_update,
 )
 from tests.fakes.links import PaperRelay, Side
-
-NO_WINDOW = settings({INITIAL_WINDOW_SIZE: 0}) + SETTINGS_ACK
 
 
 def start_answers(relay: PaperRelay, client: Side, *payloads: bytes) -> Side:
@@ -61,41 +58,6 @@ async def test_all_that_one_read_brings_is_one_write() -> None:
     assert len(client.transport.writes) == 1
 
 
-async def test_flush_comes_by_itself_at_the_end_of_the_turn() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    client.link.data_received(ping())
-    assert client.gets() == []
-    await asyncio.sleep(0)
-    assert [frame.kind for frame in client.gets()] == [PING]
-
-
-async def test_payload_waits_for_the_streams_window() -> None:
-    relay = PaperRelay()
-    client = relay.client(NO_WINDOW)
-    backend = start_answers(relay, client, bytes(100))
-    assert sizes(client) == []
-    client.sends(window_update(1, 30))
-    assert sizes(client) == [(1, 30)]
-    backend.sends(headers(1, OK_TRAILERS, end=True))
-    client.sends(settings({INITIAL_WINDOW_SIZE: 40}))
-    assert sizes(client) == [(1, 40)]
-    client.sends(window_update(1, 100))
-    *_, payload, trailers = client.gets()
-    assert (payload.kind, len(payload.payload)) == (DATA, 30)
-    assert (trailers.kind, trailers.ends_stream) == (HEADERS, True)
-    assert relay.is_clean()
-
-
-async def test_a_stream_without_window_does_not_hold_up_the_others() -> None:
-    relay = PaperRelay()
-    client = relay.client(NO_WINDOW)
-    client.sends(window_update(0, 10**6))
-    start_answers(relay, client, bytes(100), bytes(200))
-    client.sends(window_update(3, 1000))
-    assert sizes(client) == [(3, 200)]
-
-
 async def test_the_connections_window_is_shared_out_in_turns() -> None:
     relay = PaperRelay()
     client = relay.client(settings({INITIAL_WINDOW_SIZE: 10**6}) + SETTINGS_ACK)
@@ -105,42 +67,6 @@ async def test_the_connections_window_is_shared_out_in_turns() -> None:
     client.sends(window_update(0, 200_000))
     assert {stream for stream, _ in sizes(client)} >= {3, 5}
     assert not client.link.waiting
-
-
-async def test_frames_are_no_larger_than_the_peer_takes() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    start_answers(relay, client, bytes(40_000))
-    found = sizes(client)
-    assert sum(size for _, size in found) == 40_000
-    assert max(size for _, size in found) <= 16_384
-
-
-async def test_payload_waits_while_the_transport_is_full() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    client.link.pause_writing()
-    backend = start_answers(relay, client, bytes(5000))
-    assert sizes(client) == []
-    assert relay.ledger.held == 5000
-    client.link.resume_writing()
-    relay.relay.flush()
-    assert sizes(client) == [(1, 5000)]
-    assert relay.ledger.held == 0
-    backend.sends(headers(1, OK_TRAILERS, end=True))
-    assert relay.is_clean()
-
-
-async def test_a_peer_that_asks_and_never_reads_is_cut() -> None:
-    """PINGs, not too many of them at once, whose answers it leaves where they are."""
-    relay = PaperRelay()
-    client = relay.client()
-    client.link.pause_writing()
-    for _ in range(51):
-        assert not client.transport.is_closing()
-        client.sends(ping() * 20)
-        relay.loop.advance(1.0)
-    assert client.transport.aborted
 
 
 BAD_TIMEOUT = request_fields((b"grpc-timeout", b"x"))
@@ -179,65 +105,20 @@ async def test_heads_of_all_streams_may_be_left_unread_for_a_while() -> None:
     assert not client.transport.is_closing()
 
 
-async def test_a_peer_that_asks_much_and_reads_is_answered() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    for _ in range(100):
-        client.sends(ping() * 20)
-        relay.loop.advance(1.0)
-    assert len(client.gets()) == 2000
-    assert not client.transport.is_closing()
-
-
-@pytest.mark.parametrize("credited", [False, True])
-async def test_the_sender_is_credited_for_what_went_out(credited: bool) -> None:
-    relay = PaperRelay()
-    client = relay.client(NO_WINDOW)
-    client.sends(window_update(0, 2**22))
-    backend = start_answers(relay, client, bytes(40_000))
-    backend.gets()
-    if credited:
-        client.sends(window_update(1, 40_000))
-    updates = [f for f in backend.gets() if f.kind == 8 and f.stream == 1]
-    assert bool(updates) is credited
-
-
 async def test_a_bug_of_ours_ends_its_connection_only(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = PaperRelay()
     client, other = relay.client(), relay.client()
-    monkeypatch.setattr(relay.relay, "decide", lambda head: {}[head])
+    sink = SimpleNamespace(finished=lambda record: {}[record])
+    monkeypatch.setattr(relay.relay.accounts, "requests", sink)
     with caplog.at_level(logging.ERROR):
-        client.sends(call(1))
+        client.sends(call(1), rst(1))
     assert [record.message for record in caplog.records] == ["connection handler failed"]
     last = client.gets()[-1]
     assert (last.kind, last.code) == (GOAWAY, INTERNAL_ERROR)
     other.sends(ping())
     assert [frame.kind for frame in other.gets()] == [PING]
-
-
-async def test_after_the_end_nothing_more_is_written() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    client.sends(data(99, b"x"))
-    assert client.gets()[-1].kind == GOAWAY
-    backend.sends(answer(1))
-    assert client.gets() == []
-    assert relay.is_clean()
-
-
-async def test_a_cancelled_call_waits_for_nothing() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    client.link.pause_writing()
-    backend = start_answers(relay, client, bytes(60_000))
-    assert client.link.waiting
-    client.sends(rst(1))
-    assert not client.link.waiting
-    assert RST_STREAM in [frame.kind for frame in backend.gets()]
-    assert relay.is_clean()
 
 
 async def test_a_read_of_very_many_frames_leaves_others_their_turn() -> None:
@@ -271,7 +152,7 @@ async def test_large_reads_in_a_row_leave_others_their_turn() -> None:
 
 @pytest.mark.parametrize("pad", [None, 0], ids=["plain", "padded"])
 async def test_a_read_of_a_few_large_heads_does_so_too(pad: int | None) -> None:
-    """Each takes as long as a hundred frames."""
+    """Each may take as long as two hundred frames."""
     relay = PaperRelay()
     client = relay.client()
     client.gets()
@@ -280,10 +161,10 @@ async def test_a_read_of_a_few_large_heads_does_so_too(pad: int | None) -> None:
         b"".join(headers(stream, large, end=True, pad=pad) for stream in range(1, 21, 2))
     )
     relay.relay.flush()
-    assert len(client.gets()) == 2
+    assert len(client.gets()) == 1
     assert not client.transport.reading
     client.sends()
-    assert len(client.gets()) == 8
+    assert len(client.gets()) == 9
     assert client.transport.reading
 
 

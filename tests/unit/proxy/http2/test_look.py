@@ -413,6 +413,19 @@ async def test_many_costly_messages_in_one_read_take_many_turns() -> None:
     assert costly > 2
 
 
+async def test_large_calls_that_are_no_inference_cost_no_more_than_others() -> None:
+    paper = PaperRelay()
+    backend = paper.backend(0)
+    client = paper.client()
+    start = b"\0" + (602_112).to_bytes(4, "big") + b"x\1" * 1024  # as many fields as are looked at
+    streams = range(1, 41, 2)
+    turns = client.sends(*(headers(n, request_fields()) + data(n, start) for n in streams))
+    assert turns == 1
+    assert sum(frame.kind == HEADERS for frame in backend.gets()) == len(streams)
+    client.sends(*map(rst, streams))
+    assert paper.is_clean()
+
+
 async def test_many_costly_messages_of_one_frame_take_many_turns() -> None:
     paper = PaperRelay()
     backend = paper.backend(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,

@@ -31,14 +31,6 @@ def aim(relay: PaperRelay, port: int) -> None:
     relay.backends[0].port(AppProtocol.GRPC).address = Address(host="127.0.0.1", port=port)
 
 
-async def test_a_pool_begins_empty_and_is_made_once() -> None:
-    relay = PaperRelay()
-    pool = pool_of(relay)
-    assert pool.is_empty
-    assert len(pool) == 0
-    assert pool_of(relay) is pool
-
-
 async def test_the_first_connection_with_room_is_used() -> None:
     relay = PaperRelay()
     one_stream = settings({MAX_CONCURRENT_STREAMS: 1}) + SETTINGS_ACK
@@ -46,30 +38,6 @@ async def test_the_first_connection_with_room_is_used() -> None:
     relay.client().sends(call(1), call(3), call(5))
     assert [frame.stream for frame in first.gets() if frame.kind == HEADERS] == [1]
     assert [frame.stream for frame in second.gets() if frame.kind == HEADERS] == [1, 3]
-
-
-async def test_calls_wait_for_a_connection_and_are_served_in_order() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        aim(relay, server.getsockname()[1])
-        client.sends(call(1), call(3))
-        pool = pool_of(relay)
-        assert len(pool.waiting) == 2
-        assert not pool.is_empty
-        server.setblocking(False)
-        loop = asyncio.get_running_loop()
-        peer, _ = await loop.sock_accept(server)
-        with peer:
-            await loop.sock_sendall(peer, GREETING)
-            await eventually(lambda: pool.links)
-            assert not pool.waiting
-            assert sorted(pool.links[0].streams) == [1, 3]
-            await eventually(lambda: not relay.tasks)
-            pool.close()
-            await eventually(lambda: not len(pool))
-    assert pool.is_empty
-    assert relay.is_clean()
 
 
 async def test_a_refused_dial_fails_those_who_wait(unused_tcp_port: int) -> None:
@@ -104,34 +72,6 @@ async def test_a_call_that_was_cancelled_while_it_waited_is_passed_over(
     await relay.tasks.aclose()
 
 
-async def test_a_backend_that_takes_no_streams_refuses() -> None:
-    """MAX_CONCURRENT_STREAMS of 0."""
-    relay = PaperRelay()
-    relay.backend(0, settings({MAX_CONCURRENT_STREAMS: 0}) + SETTINGS_ACK)
-    client = relay.client()
-    client.sends(call(1))
-    (head,) = client.gets()
-    assert b"grpc-status\x0214" in head.payload
-    assert relay.is_clean()
-
-
-async def test_retired_connections_finish_their_calls_and_close() -> None:
-    relay = PaperRelay()
-    busy, idle, client = relay.backend(), relay.backend(), relay.client()
-    client.sends(call(1))
-    pool = pool_of(relay)
-    pool.retire_all()
-    assert pool.links == []
-    assert len(pool) == 2
-    assert idle.transport.is_closing()
-    assert not busy.transport.is_closing()
-    busy.sends(answer(1))
-    assert busy.transport.is_closing()
-    for side in (busy, idle):
-        side.goes()
-    assert pool.is_empty
-
-
 @pytest.mark.parametrize("is_greeted", [False, True])
 async def test_a_connection_that_calls_wait_for_takes_these_before_it_retires(
     is_greeted: bool,
@@ -159,18 +99,6 @@ async def test_a_connection_that_calls_wait_for_takes_these_before_it_retires(
             assert not relay.finished.records
             pool.close()
             await eventually(lambda: pool.is_empty)
-
-
-@pytest.mark.parametrize("retired", [False, True])
-async def test_closing_cuts_every_connection(retired: bool) -> None:
-    relay = PaperRelay()
-    side, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    pool = pool_of(relay)
-    if retired:
-        pool.retire_all()
-    pool.close()
-    assert side.transport.aborted
 
 
 async def test_a_backend_that_is_cut_has_no_connections_and_its_calls_fail() -> None:

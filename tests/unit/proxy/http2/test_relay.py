@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
-from functools import partial
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -12,11 +10,10 @@ import pytest
 from lb.domain.backend import AppProtocol
 from lb.domain.client import NOBODY, TrustedProxies
 from lb.domain.outcome import Reason
-from lb.net.crowd import Crowd
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from lb.wire.http2.fields import encode_field
-from tests.fakes.frames import HEADERS, FieldPair, answer, call
-from tests.fakes.links import PaperRelay, Side
+from tests.fakes.frames import HEADERS, FieldPair, call
+from tests.fakes.links import PaperRelay
 from tests.fakes.relay import snapshot_of
 
 
@@ -41,15 +38,6 @@ async def test_forwarding_fields_only_where_switched_on(
     assert relay.forwarded_fields(replace(NOBODY, address=ip_address(client))) == wanted
 
 
-async def test_forwarding_fields_reach_the_backend() -> None:
-    relay = PaperRelay(options=Http2Options(x_forwarded=True))
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    (head,) = [frame for frame in backend.gets() if frame.kind == HEADERS]
-    assert head.payload.endswith(encode_field(b"x-forwarded-proto", b"http"))
-    assert encode_field(b"x-forwarded-for", b"127.0.0.1") in head.payload
-
-
 @pytest.mark.parametrize("trusted", [False, True])
 async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: bool) -> None:
     proxies = TrustedProxies((ip_network("127.0.0.1"),) if trusted else ())
@@ -66,7 +54,7 @@ async def test_only_what_trusted_proxies_claim_of_clients_is_passed_on(trusted: 
 
 async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     relay = PaperRelay()
-    relay.relay.crowd = Crowd(1)
+    relay.relay.parts.crowd.resize(1, ())
     first, second = relay.client(), relay.client(b"")
     assert (first.transport.aborted, second.transport.aborted) == (False, True)
     assert second.transport.written == b""
@@ -74,7 +62,7 @@ async def test_a_client_with_too_many_connections_loses_the_newest() -> None:
     assert traffic.connection_errors == {Reason.TOO_MANY_CONNECTIONS: 1}
     for side in (first, second):
         side.goes()
-    assert (traffic.connections, len(relay.relay.crowd)) == (0, 0)
+    assert (traffic.connections, len(relay.relay.parts.crowd)) == (0, 0)
     assert not relay.client().transport.aborted
 
 
@@ -87,33 +75,3 @@ async def test_backends_that_get_nothing_new_lose_their_idle_connections() -> No
     assert not second.transport.is_closing()
     first.goes()
     assert relay.relay.upstream_connections == 1
-
-
-async def test_closing_ends_everything() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    loop = asyncio.get_running_loop()
-
-    def abort(side: Side) -> None:
-        loop.call_soon(side.goes)
-
-    for side in (client, backend):
-        side.transport.abort = partial(abort, side)  # type: ignore[method-assign]
-    await relay.relay.aclose()
-    assert relay.relay.servers == set()
-    assert relay.relay.upstream_connections == 0
-    assert relay.is_clean()
-    relay.ref.publish(snapshot_of(()))
-
-
-async def test_heads_are_shared_by_all_connections() -> None:
-    relay = PaperRelay()
-    backend = relay.backend()
-    one, two = relay.client(), relay.client()
-    one.sends(call(1))
-    two.sends(call(1))
-    pipes = [pipe for link in relay.links for pipe in link.streams.values()]
-    assert pipes[0].owner.head is pipes[1].owner.head
-    backend.sends(answer(1), answer(3))
-    assert relay.is_clean()

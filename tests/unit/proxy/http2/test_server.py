@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import pytest
+from hpack import Encoder, NeverIndexedHeaderTuple
 
 from lb.domain.outcome import Reason
-from lb.proxy.http2.relay import Http2Options
-from lb.wire.http2.frames import PREFACE
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
-    COMPRESSION_ERROR,
     ENHANCE_YOUR_CALM,
     GOAWAY,
     HANG_PATH,
-    NO_ERROR,
-    PING,
-    PROTOCOL_ERROR,
-    REFUSED_STREAM,
     RESPONSE_FIELDS,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    answer,
     call,
     data,
-    goaway,
     headers,
+    message,
     ping,
     request_fields,
     rst,
     settings,
 )
-from tests.fakes.links import GREETING, PaperRelay, Side
+from tests.fakes.links import PaperRelay, Side
+from tests.fakes.work import instructions
 
 
 def ended(client: Side) -> bool:
     """Whether the connection was closed, or our side of it ended."""
     return client.transport.eof or client.transport.is_closing()
-
-
-async def test_we_greet_at_once() -> None:
-    relay = PaperRelay()
-    side = Side(relay, relay.relay.server_protocol())
-    first, second = side.gets()
-    assert (first.kind, second.kind) == (SETTINGS, WINDOW_UPDATE)
-    assert first.values == relay.relay.options.server_settings()
-    assert relay.relay.traffic.connections == relay.relay.traffic.accepted == 1
-
-
-@pytest.mark.parametrize("step", [1, 5, 100])
-async def test_preface_may_come_in_pieces(step: int) -> None:
-    relay = PaperRelay()
-    client = relay.client(greeting=b"")
-    hello = PREFACE + GREETING + ping()
-    for start in range(0, len(hello), step):
-        client.sends(hello[start : start + step])
-    assert client.gets()[-1].kind == PING
-
-
-@pytest.mark.parametrize("hello", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"\x16"])
-async def test_another_preface_ends_the_connection(hello: bytes) -> None:
-    """HTTP/1.1, a preface that goes wrong at its end, TLS."""
-    relay = PaperRelay()
-    client = relay.client(greeting=b"")
-    client.sends(hello)
-    (last,) = client.gets()
-    assert (last.kind, last.code) == (GOAWAY, PROTOCOL_ERROR)
-    assert ended(client)
-    assert relay.relay.traffic.connection_errors == {Reason.BAD_REQUEST: 1}
-
-
-async def test_a_client_that_says_nothing_is_cut() -> None:
-    relay = PaperRelay(options=Http2Options(head_timeout_s=10.0))
-    client = relay.client(greeting=b"")
-    client.sends(PREFACE)
-    relay.loop.advance(11.0)
-    assert client.gets()[-1].kind == GOAWAY
-    assert ended(client)
-    assert relay.relay.traffic.connection_errors == {Reason.HEAD_TIMEOUT: 1}
 
 
 async def test_an_idle_client_is_sent_away_and_a_busy_one_stays() -> None:
@@ -89,118 +43,6 @@ async def test_an_idle_client_is_sent_away_and_a_busy_one_stays() -> None:
     assert GOAWAY in [frame.kind for frame in idle.gets()]
     assert ended(idle)
     assert not ended(busy)
-
-
-async def test_streams_above_the_limit_are_refused() -> None:
-    relay = PaperRelay(options=Http2Options(concurrent_streams=2))
-    relay.backend()
-    client = relay.client()
-    client.sends(call(1), call(3), call(5))
-    (refusal,) = client.gets()
-    assert (refusal.kind, refusal.stream, refusal.code) == (RST_STREAM, 5, REFUSED_STREAM)
-    assert relay.dispatcher.open_exchanges == 2
-
-
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        (headers(2, request_fields()), PROTOCOL_ERROR),
-        (headers(1, b"\xbe"), COMPRESSION_ERROR),
-        (call(3) + headers(1, request_fields()), PROTOCOL_ERROR),
-        (data(2, b"x"), PROTOCOL_ERROR),
-        (rst(2), PROTOCOL_ERROR),
-    ],
-    ids=["even stream", "broken block", "id goes back", "data on even", "reset of even"],
-)
-async def test_breaking_the_connection_ends_its_calls(frames: bytes, code: int) -> None:
-    """Even ids, blocks that cannot be decoded, ids that go back."""
-    relay = PaperRelay()
-    relay.backend()
-    client = relay.client()
-    client.sends(frames)
-    last = client.gets()[-1]
-    assert (last.kind, last.code) == (GOAWAY, code)
-    assert ended(client)
-    assert relay.is_clean()
-
-
-@pytest.mark.parametrize(
-    "second",
-    [
-        headers(1, [(b"checksum", b"1")]),
-        headers(1, [(b":path", b"/")], end=True),
-        headers(1, [(b"Upper", b"1")], end=True),
-    ],
-)
-async def test_bad_trailers_end_their_stream(second: bytes) -> None:
-    """Trailers without END_STREAM, with pseudo-fields, with a malformed field."""
-    relay = PaperRelay()
-    relay.backend()
-    client = relay.client()
-    client.sends(headers(1, request_fields()), second)
-    head, reset = client.gets()
-    assert b"grpc-status\x0213" in head.payload
-    assert (reset.kind, reset.stream, reset.code) == (RST_STREAM, 1, NO_ERROR)
-    assert not ended(client)
-    assert relay.is_clean()
-
-
-async def test_shutdown_is_in_two_steps() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1))
-    relay.relay.begin_drain()
-    relay.relay.flush()
-    first, token = client.gets()
-    assert (first.kind, first.last_stream, first.code) == (GOAWAY, 2**31 - 1, NO_ERROR)
-    client.sends(call(3), ping(token.payload, ack=True))
-    (second,) = client.gets()
-    assert (second.kind, second.last_stream) == (GOAWAY, 3)
-    client.sends(call(5))
-    assert relay.dispatcher.open_exchanges == 2
-    backend.sends(answer(1))
-    assert not ended(client)
-    backend.sends(answer(3))
-    assert ended(client)
-
-
-async def test_second_step_comes_without_an_answer_too() -> None:
-    relay = PaperRelay()
-    client = relay.client()
-    relay.relay.begin_drain()
-    relay.loop.advance(2.1)
-    relay.relay.flush()
-    assert [frame.kind for frame in client.gets()] == [GOAWAY, PING, GOAWAY]
-    assert ended(client)
-
-
-async def test_a_client_that_connects_while_we_drain_is_told_so() -> None:
-    relay = PaperRelay()
-    relay.relay.begin_drain()
-    side = Side(relay, relay.relay.server_protocol())
-    assert GOAWAY in [frame.kind for frame in side.gets()]
-
-
-async def test_goaway_of_the_client_closes_when_its_calls_are_over() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1), goaway())
-    assert not ended(client)
-    backend.sends(answer(1))
-    assert ended(client)
-
-
-async def test_a_lost_client_takes_its_calls_with_it() -> None:
-    relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(1), call(3))
-    backend.gets()
-    client.goes()
-    resets = [frame for frame in backend.gets() if frame.kind == RST_STREAM]
-    assert [frame.stream for frame in resets] == [1, 3]
-    assert relay.is_clean()
-    assert relay.relay.traffic.connections == 0
-    assert len(relay.timers) == 0
 
 
 async def test_client_is_named_by_its_address() -> None:
@@ -274,14 +116,39 @@ async def test_a_flood_is_counted_once_and_its_calls_are_named_after_it() -> Non
     assert relay.is_clean()
 
 
-async def test_a_client_near_the_last_stream_id_is_told_to_come_anew() -> None:
+def _coded(count: int) -> bytes:
+    """A head of a call that we answer, with 27 KB in Huffman coding."""
+    more = [NeverIndexedHeaderTuple(b"x%d" % at, b"a" * 300) for at in range(count)]
+    path = b"/inference.GRPCInferenceService/ServerLive"
+    return bytes(Encoder().encode([*map(_literal, request_fields(path=path)), *more]))
+
+
+def _literal(field: tuple[bytes, bytes]) -> NeverIndexedHeaderTuple:
+    return NeverIndexedHeaderTuple(*field)
+
+
+async def test_heads_in_huffman_coding_of_many_connections_share_one_iteration() -> None:
     relay = PaperRelay()
-    backend, client = relay.backend(), relay.client()
-    client.sends(call(2**31 - 2**20 + 1))
-    assert [(f.kind, f.code) for f in client.gets() if f.kind == GOAWAY] == [(GOAWAY, NO_ERROR)]
-    backend.sends(answer(1))
-    client.sends(call(2**31 - 1), ping(b"tlbdrain", ack=True))
-    backend.sends(answer(3))
-    last = [frame for frame in client.gets() if frame.kind == GOAWAY][-1]
-    assert (last.last_stream, last.code) == (2**31 - 1, NO_ERROR)
-    assert relay.is_clean()
+    clients = [relay.client() for _ in range(20)]
+    for client in clients:
+        client.link.data_received(headers(1, _coded(90), end=True))
+    begun = [sum(client.facts.last_peer_stream for client in clients)]
+    assert not clients[-1].transport.reading
+    while begun[-1] < 20:
+        await asyncio.sleep(0)
+        begun.append(sum(client.facts.last_peer_stream for client in clients))
+    assert max(after - before for before, after in itertools.pairwise([0, *begun])) <= 2
+
+
+async def test_a_head_that_takes_the_common_way_is_decoded_once() -> None:
+    client = PaperRelay().client()
+    head, body = _coded(90), data(1, message(), end=True)
+    apart = instructions(
+        lambda: (
+            client.link.data_received(headers(1, head)),
+            client.link.data_received(body),
+        )
+    )
+    client = PaperRelay().client()
+    together = instructions(lambda: client.link.data_received(headers(1, head) + body))
+    assert together <= 1.1 * apart

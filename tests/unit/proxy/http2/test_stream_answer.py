@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from lb.domain.backend import Backend
 from lb.domain.fault import Fault
 from lb.domain.outcome import Outcome
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
+from tests.fakes.conduct import Reports
 from tests.fakes.frames import (
     DATA,
     HEADERS,
@@ -33,27 +33,9 @@ def error(text: str, name: str = "1") -> bytes:
     return frame_message(answer.SerializeToString())
 
 
-class Conduct:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, bytes, str]] = []
-
-    def answered(self, backend: Backend, model: bytes, took_s: float, now: float) -> None:
-        self.told.append((backend.name, model, "good"))
-
-    def failed(
-        self, backend: Backend, model: bytes, fault: Fault, took_s: float, now: float
-    ) -> None:
-        self.told.append((backend.name, model, fault.value))
-
-    def abandoned(self, backend: Backend, model: bytes, waited_s: float, now: float) -> None:
-        raise AssertionError("streams are not waited for")
-
-
-def streams(backends: int = 2) -> tuple[PaperStreams, Conduct]:
+def streams(backends: int = 2) -> tuple[PaperStreams, Reports]:
     paper = PaperStreams(backends=backends)
-    conduct = paper.bench.dispatcher.conduct = Conduct()
+    conduct = paper.bench.judge = Reports()
     for backend in paper.bench.backends:
         backend.reports_due = 100
     return paper, conduct
@@ -94,8 +76,9 @@ async def test_an_error_that_comes_first_sends_the_stream_elsewhere(
     assert paper.ids() == ["1", "2", "3"]
     assert paper.status() == 0
     assert paper.bench.outcomes.seen == [("b0", outcome)]
-    assert conduct.told[-1] == ("b1", b"plain", "good")
-    assert (("b0", b"plain", "device") in conduct.told) is (outcome is Outcome.BROKEN)
+    assert conduct.told[-1][:3] == ("answered", "b1", b"plain")
+    broken = ("failed", "b0", b"plain", Fault.DEVICE) in conduct.told
+    assert broken is (outcome is Outcome.BROKEN)
     (record,) = paper.bench.finished.records
     assert record.attempts == 2
     assert paper.bench.dispatcher.reruns.count == (outcome is Outcome.BROKEN)
@@ -132,7 +115,9 @@ async def test_an_error_behind_a_good_answer_is_the_clients() -> None:
     paper.backends[0].sends(data(1, error(_BROKEN)))
     assert [answer.error_message for answer in paper.answers()] == ["", _BROKEN]
     assert went(paper, 1) == []
-    assert conduct.told == [("b0", b"plain", "good"), ("b0", b"plain", "device")]
+    good, bad = conduct.told
+    assert good[:3] == ("answered", "b0", b"plain")
+    assert bad == ("failed", "b0", b"plain", Fault.DEVICE)
 
 
 async def test_good_answers_between_errors_are_told_of() -> None:
@@ -142,8 +127,8 @@ async def test_good_answers_between_errors_are_told_of() -> None:
     paper.backends[0].sends(_HEAD, data(1, good))
     for answer in (bad, bad, good, good, error("the model failed"), good, bad):
         paper.backends[0].sends(data(1, answer))
-    kinds = [kind for _, _, kind in conduct.told]
-    assert kinds == ["good", "device", "device", "good", "good", "device"]
+    kinds = [kind for kind, *_ in conduct.told]
+    assert kinds == ["answered", "failed", "failed", "answered", "answered", "failed"]
 
 
 async def test_a_head_does_not_wait_for_answers_that_do_not_come_along() -> None:
@@ -195,7 +180,7 @@ async def test_a_sequence_that_could_not_begin_begins_elsewhere() -> None:
 @pytest.mark.parametrize("text", [_BROKEN, "Exceeds maximum queue size"])
 async def test_what_may_have_begun_on_a_stream_stays(more: bytes, text: str) -> None:
     paper, _ = streams(1)
-    paper.bench.dispatcher.reruns.never = frozenset({b"plain"})
+    paper.bench.run_once(b"plain")
     paper.send(request("seq", 1, "1", start=True), more)
     paper.backends[0].sends(_HEAD, data(1, error(text)))
     assert [answer.error_message for answer in paper.answers()] == [text]
@@ -209,4 +194,4 @@ async def test_errors_of_one_of_several_backends_are_told_of() -> None:
     paper.backends[1].sends(data(1, error("the model failed")), data(1, error(_BROKEN)))
     assert conduct.told == []
     paper.backends[0].sends(data(1, result("seq", "3")))
-    assert conduct.told == [("b1", b"seq", "device")]
+    assert conduct.told == [("failed", "b1", b"seq", Fault.DEVICE)]

@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.outcome import Outcome
 from lb.domain.pool import Placement
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     CANCEL,
     DATA,
@@ -301,7 +301,7 @@ async def test_without_another_backend_requests_get_errors() -> None:
 async def test_what_must_not_or_cannot_go_elsewhere_gets_errors(more: str) -> None:
     paper = PaperStreams(backends=3)
     if more == "never":
-        paper.bench.dispatcher.reruns.never = frozenset({b"plain"})
+        paper.bench.run_once(b"plain")
     second = request("other" if more == "other model" else "plain", name="2")
     paper.send(request("plain", name="1"), second, request("seq", 1, "3", start=True))
     if more == "answered":

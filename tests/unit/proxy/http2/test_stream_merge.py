@@ -10,7 +10,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.kserve.stream_answers import error_answer
 from lb.kserve.stream_debts import ENDED_S
 from lb.proxy.http2 import stream_merge
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     CANCEL,
     DATA,
@@ -20,7 +20,6 @@ from tests.fakes.frames import (
     RESPONSE_FIELDS,
     RST_STREAM,
     SETTINGS_ACK,
-    WINDOW_UPDATE,
     data,
     headers,
     rst,
@@ -30,7 +29,6 @@ from tests.fakes.frames import (
 from tests.fakes.paper_streams import PaperStreams, request, result
 from tests.fakes.relay import snapshot_of
 
-BAD_TRAILERS = ((b"grpc-status", b"13"), (b"grpc-message", b"broken"))
 STOPPED = ((b"grpc-status", b"14"), (b"grpc-message", b"Server exiting"))
 
 
@@ -41,37 +39,6 @@ async def test_the_head_of_the_first_backend_is_the_clients() -> None:
     paper.backends[0].sends(headers(1, [*RESPONSE_FIELDS, (b"x-from", b"b0")]))
     (head,) = [frame for frame in paper.looks() if frame.kind == HEADERS]
     assert b"b1" in head.payload
-
-
-async def test_messages_are_never_cut_into_each_other() -> None:
-    paper = PaperStreams()
-    paper.begin_two()
-    paper.send(request("free", 3, "f", start=True), request("free", 4, "g", start=True))
-    first, second = result("free", "f", bytes(50)), result("free", "g", bytes(60))
-    paper.backends[0].sends(data(1, first[:20]))
-    paper.backends[1].sends(data(1, second[:3]))
-    paper.backends[0].sends(data(1, first[20:]))
-    paper.backends[1].sends(data(1, second[3:]))
-    assert paper.ids() == ["f", "g"]
-
-
-async def test_an_answer_that_is_not_due_waits_and_its_sender_gets_no_credit() -> None:
-    paper = PaperStreams(options=Http2Options(answer_window=100_000, stream_window_max=100_000))
-    paper.begin_two()
-    paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
-    answer = result("seq", "b", bytes(80_000))
-    paper.backends[1].gets()
-    for at in range(0, len(answer), 16_000):
-        paper.backends[1].sends(data(1, answer[at : at + 16_000]))
-    assert paper.ids() == []
-    assert paper.bench.ledger.held == len(answer)
-    assert [f for f in paper.backends[1].gets() if f.kind == WINDOW_UPDATE and f.stream] == []
-    paper.client.sends(window_update(1, 10**6))
-    paper.backends[0].sends(data(1, result("seq", "a")))
-    assert paper.ids() == ["a", "b"]
-    assert paper.bench.ledger.held == 0
-    credits = [f.increment for f in paper.backends[1].gets() if f.kind == WINDOW_UPDATE]
-    assert sum(credits) >= 50_000
 
 
 async def test_what_a_model_does_may_become_known_during_the_stream() -> None:
@@ -203,27 +170,6 @@ async def test_trailers_wait_for_the_last_backend() -> None:
     assert paper.bench.is_clean()
     (record,) = paper.bench.finished.records
     assert (record.grpc_status, record.reason) == (0, None)
-
-
-async def test_the_first_bad_status_is_the_streams() -> None:
-    paper = PaperStreams()
-    paper.begin_two()
-    paper.send(end=True)
-    paper.backends[1].sends(headers(1, BAD_TRAILERS, end=True))
-    paper.end(0)
-    assert paper.status() == 13
-    assert paper.bench.is_clean()
-
-
-async def test_the_first_error_ends_the_other_streams_if_that_is_wished() -> None:
-    paper = PaperStreams((b"triton_grpc_error", b"true"))
-    paper.begin_two()
-    paper.send(request("seq", 1, "a"), request("seq", 2, "b"))
-    paper.backends[0].gets()
-    paper.backends[1].sends(headers(1, BAD_TRAILERS, end=True))
-    assert paper.status() == 13
-    assert [f.code for f in paper.backends[0].gets() if f.kind == RST_STREAM] == [CANCEL]
-    assert paper.bench.is_clean()
 
 
 async def test_a_backend_lost_within_a_message_ends_the_stream() -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
+from lb.domain.schedule import Plan
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.stream_debts import StreamMessage
 from lb.proxy.http2.look import LOOK_BYTES
 from lb.proxy.http2.stream_message import read_message
+from lb.wire.grpc.message import frame_message
 from tests.fakes.backends import make_backend
 from tests.fakes.paper_streams import ROUTES, request
 from tests.fakes.relay import snapshot_of
@@ -33,6 +35,16 @@ def test_a_plain_model_needs_only_its_name(pool: PoolSnapshot) -> None:
     assert read_message(whole, pool, is_all=True) == expected
     assert read_message(whole[:12], pool, is_all=False) == expected._replace(id=b"")
     assert read_message(whole[:11], pool, is_all=False) is None
+
+
+def test_rows_are_found_whatever_stands_before_the_name(pool: PoolSnapshot) -> None:
+    route = replace(ROUTES[b"plain"], plan=Plan(limits={}))
+    pool = replace(pool, routes={b"m": route}, regions={b"there": pool.placements})
+    inputs = [pb.ModelInferRequest.InferInputTensor(name="x", shape=[300, 1])]
+    body = pb.ModelInferRequest(model_name="m", inputs=inputs).SerializeToString()
+    message = read_message(frame_message(b"\x98\x06\x01" + body), pool, is_all=True)
+    assert message is not None
+    assert (message.model, message.rows) == (b"m", 300)
 
 
 def test_a_step_is_read_with_its_version_and_id(pool: PoolSnapshot) -> None:

@@ -141,3 +141,12 @@ def test_version_and_missing_reason_are_repaired() -> None:
 def test_interim_responses_are_told_apart() -> None:
     assert _parse(line=b"HTTP/1.1 103 Early Hints").is_interim
     assert not _parse().is_interim
+
+
+def test_what_another_balancer_says_of_the_request_is_noted_and_goes_no_further() -> None:
+    head = b"HTTP/1.1 503 Service Unavailable\r\nTriton-LB-Not-Run:  no_backend \r\nA: b\r\n"
+    response = parse_response_head(head + b"Content-Length: 2\r\n\r\n", _LIMITS, to_head=False)
+    assert response.not_run == b"no_backend"
+    shown = b"HTTP/1.1 503 Service Unavailable\r\nA: b\r\nContent-Length: 2\r\n\r\n"
+    assert response.plain == shown
+    assert not response.is_clean

@@ -263,3 +263,11 @@ def test_trailers_of_a_request_have_no_pseudo_fields(pair: tuple[bytes, bytes]) 
     with pytest.raises(Malformed) as caught:
         check_trailers(fields([pair]))
     assert caught.value.code is ErrorCode.PROTOCOL_ERROR
+
+
+def test_what_another_balancer_says_of_the_call_is_noted_and_goes_no_further() -> None:
+    pairs = [(b":status", b"200"), (b"grpc-status", b"14"), (b"grpc-message", b"no")]
+    head = response(pairs[0], (b"triton-lb-not-run", b"no_backend"), *pairs[1:])
+    assert head.not_run == b"no_backend"
+    assert head.block == b"".join(field.raw for field in fields(pairs))
+    assert response(*pairs).not_run == b""

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
-from lb.domain.outcome import Outcome
 from lb.domain.pool import ModelRoute, Placement, Placements
-from lb.domain.sequence import SequenceKey, SequenceStep
-from lb.kserve.stream_debts import Debts, Due, StreamMessage
-from lb.proxy.http2.stream_way import RoutedStream
-from tests.fakes.frames import RESPONSE_FIELDS, data, headers
-from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
+from lb.domain.sequence import SequenceKey
+from lb.kserve.stream_debts import StreamMessage
+from lb.proxy.http2.stream_router import StreamRouter
+from tests.fakes.paper_streams import ROUTES, PaperStreams, request
 from tests.fakes.relay import FewestInFlight, snapshot_of
 
 STATELESS = ModelFacts(is_stateful=False, is_decoupled=False)
@@ -27,18 +25,10 @@ def placed(backends: Sequence[Backend]) -> Placements:
 
 def names(paper: PaperStreams, *messages: StreamMessage) -> list[str]:
     """Where messages would go now."""
-    call = paper.call
-    assert isinstance(call, RoutedStream)
-    found = [call.backend_for(message) for message in messages]
+    router = paper.session.router
+    assert isinstance(router, StreamRouter)
+    found = [router.backend_for(message) for message in messages]
     return [backend.name if backend is not None else "-" for backend in found]
-
-
-async def test_a_message_without_a_sequence_stays_with_the_first_backend() -> None:
-    paper = PaperStreams()
-    messages = [StreamMessage(name) for name in (b"plain", b"new", b"")]
-    assert names(paper, *messages) == ["-", "-", "-"]
-    paper.begin_two()
-    assert names(paper, *messages) == ["b0", "b0", "b0"]
 
 
 async def test_a_model_or_version_or_region_goes_to_where_it_is() -> None:
@@ -111,29 +101,3 @@ async def test_a_sequence_on_a_backend_without_a_grpc_port_is_not_moved() -> Non
     text = "sequence 2 of model seq runs on backend b1, which has no grpc port"
     assert answer.error_message == text
     assert paper.bench.dispatcher.steps.table.backend_of(key) is b1
-
-
-async def test_only_what_surely_did_not_run_is_forgotten() -> None:
-    paper = PaperStreams()
-    paper.begin_two()
-    call, b0 = paper.call, paper.bench.backends[0]
-    table = paper.bench.dispatcher.steps.table
-    key = SequenceKey(b"seq", 1)
-    debts = Debts(call, paper.bench.ledger)
-    paper.send(request("seq", 1, "again", start=True))
-    paper.backends[0].sends(data(1, result("seq", "again")))
-    debts.counted.append(Due(b"seq", step=SequenceStep(key, is_start=True)))
-    call.forget_starts(debts, b0, Outcome.LOST)
-    assert table.backend_of(key) is b0
-    call.forget_starts(debts, paper.bench.backends[1], Outcome.REFUSED)
-    assert table.backend_of(key) is b0
-    call.forget_starts(debts, b0, Outcome.REFUSED)
-    assert table.backend_of(key) is None
-
-
-async def test_the_client_says_whether_errors_end_its_stream() -> None:
-    for value, expected in ((b"true", True), (b"false", False)):
-        paper = PaperStreams((b"triton_grpc_error", value))
-        paper.send(request("plain"))
-        paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
-        assert paper.call.ends_at_first_error is expected

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,8 +14,8 @@ from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.gate import RESERVED
-from lb.proxy.http2 import stream_count
-from lb.proxy.http2.relay import Http2Options
+from lb.proxy.http2 import stream_single
+from lb.proxy.http2.options import Http2Options
 from tests.fakes.frames import (
     DATA,
     ENHANCE_YOUR_CALM,
@@ -36,6 +38,7 @@ from tests.fakes.relay import FewestInFlight, snapshot_of
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _STREAM = _SERVICE + b"ModelStreamInfer"
+_IS_OURS = re.compile(r"lb\.(proxy|wire)\b").match
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -101,19 +104,6 @@ async def test_a_piece_of_an_answer_is_not_taken_for_one_that_looks_like_it() ->
     )
 
 
-async def test_messages_like_the_last_one_go_on_with_one_backend_unseen() -> None:
-    paper = PaperStreams()
-    paper.send(request("plain", name="0"))
-    paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "0")))
-    names = [str(number) for number in range(1, 200)]
-    paper.send(*(request("plain", name=name) for name in names))
-    assert paper.requests(0) == ["0", *names]
-    assert paper.requests(1) == []
-    assert paper.call.merge is None
-    paper.backends[0].sends(*(data(1, result("plain", name)) for name in names))
-    assert paper.ids() == ["0", *names]
-
-
 async def test_a_sequence_among_messages_that_are_known_is_not_overlooked() -> None:
     paper = PaperStreams()
     paper.send(request("new", name="0"))
@@ -161,14 +151,6 @@ async def test_a_stream_that_ends_within_a_message_is_an_error() -> None:
         assert paper.status() == 13
         assert paper.bench.is_clean()
         assert paper.bench.finished.records[0].reason is Reason.BAD_REQUEST
-
-
-async def test_a_stream_without_a_message_is_answered_here() -> None:
-    paper = PaperStreams()
-    paper.send(end=True)
-    assert paper.status() == 0
-    assert [backend.gets() for backend in paper.backends] == [[], []]
-    assert paper.bench.is_clean()
 
 
 async def test_without_a_backend_the_first_message_ends_the_stream() -> None:
@@ -248,29 +230,16 @@ async def test_a_half_closed_stream_that_begins_anew_may_go_to_several_backends(
 async def test_without_an_end_of_unanswered_requests_their_order_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream_count, "MAX_UNANSWERED", 100)
+    monkeypatch.setattr(stream_single, "MAX_UNANSWERED", 100)
     paper = PaperStreams()
     names = [str(number) for number in range(300)]
     paper.send(*(request("seq", 1, name, start=name == "0") for name in names))
-    assert paper.call.is_uncounted
-    assert len(paper.call.debts.counted) <= 101
+    assert paper.session.single.is_uncounted
+    assert len(paper.session.single.debts.counted) <= 101
     assert paper.requests(0) == names
     paper.send(request("seq", 2, "other", start=True))
     paper.backends[1].sends(headers(1, RESPONSE_FIELDS), data(1, result("seq", "other")))
     assert paper.ids() == ["other"]
-
-
-@pytest.mark.interpreted("a constant")
-async def test_requests_are_not_counted_again_once_their_order_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stream_count, "MAX_UNANSWERED", 100)
-    paper = PaperStreams()
-    paper.send(request("plain"))
-    paper.backends[0].sends(headers(1, RESPONSE_FIELDS))
-    paper.send(*(request("plain", name=str(number)) for number in range(300)))
-    assert paper.call.is_uncounted
-    assert not paper.call.debts.counted
 
 
 async def test_a_read_full_of_messages_that_ask_for_nothing_ends_the_connection() -> None:
@@ -390,7 +359,7 @@ async def test_a_stream_with_a_sequence_or_an_answer_does_not_go_again(begun: bo
 
 async def test_a_stream_with_one_message_that_must_not_run_twice_does_not_go_again() -> None:
     paper = PaperStreams()
-    paper.bench.dispatcher.reruns.never = frozenset({b"orders"})
+    paper.bench.run_once(b"orders")
     paper.send(request("plain", name="1"), request("orders", name="2"))
     paper.backends[0].goes()
     assert paper.backends[1].gets() == []
@@ -450,3 +419,42 @@ async def test_nothing_is_left_of_a_stream_whose_client_goes_between_two_attempt
     assert paper.bench.is_clean()
     pause(paper)
     assert sent(paper, 1) == b""
+
+
+def parts_left() -> list[str]:
+    """What of the relay only the garbage collector would have found."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    found = [type(each).__name__ for each in gc.garbage if _IS_OURS(type(each).__module__)]
+    gc.garbage.clear()
+    return found
+
+
+@pytest.mark.parametrize("end", ["answered", "reset", "backend lost"])
+@pytest.mark.parametrize("several", [False, True])
+async def test_a_stream_that_is_over_leaves_no_rings(several: bool, end: str) -> None:
+    paper = PaperStreams()
+    gc.collect()
+    gc.disable()
+    try:
+        if several:
+            paper.begin_two()
+        else:
+            paper.send(request("plain", name="1"))
+            paper.backends[0].sends(headers(1, RESPONSE_FIELDS), data(1, result("plain", "1")))
+        assert (paper.session.merge is not None) is several
+        if end == "answered":
+            paper.send(end=True)
+            paper.end(*range(1 + several))
+        elif end == "reset":
+            paper.client.sends(rst(1, 8))
+        else:
+            paper.backends[0].goes()
+            paper.client.goes()
+        await paper.turn()
+        paper.bench.finished.records.clear()
+        assert parts_left() == []
+    finally:
+        gc.enable()
+    assert paper.bench.is_clean()

@@ -2,7 +2,7 @@
 
 A firewall that forgot a connection drops what comes over it, and TCP goes on sending for a quarter
 of an hour. Probes find nothing, since new connections work. So those that owe an answer, or an
-acknowledgement, are looked at now and then: where nothing that was sent is acknowledged although it
+acknowledgement, are checked now and then: where nothing that was sent is acknowledged although it
 was sent again, even after the same port was heard from otherwise, the connection is given up.
 
 What has become of the requests does not matter: where deadlines end them all early, there is none
@@ -20,18 +20,15 @@ from typing import Final, Protocol
 
 from lb.domain.backend import Port
 from lb.net.sockets import unacknowledged
-from lb.net.timers import TimerWheel
 
-_LOOK_S: Final = 1.0
-"""Between two looks."""
+_INTERVAL_S: Final = 1.0
+"""Between two scans."""
 _DOUBT_S: Final = 0.5
 """Without an acknowledgement: from then on it is noted when the port is heard from."""
 _SILENT_S: Final = 2.0
 """Without one, after which it may be given up."""
 _WAY_S: Final = 0.1
 """What an acknowledgement may take."""
-_AT_ONCE: Final = 200
-"""Connections that are looked at in one turn of the loop: each takes some microseconds."""
 
 
 class Owing(Protocol):
@@ -67,48 +64,41 @@ class _Silence:
         """When the port was heard from after that."""
 
 
-class Unheard:
-    """Looks after the connections of both relays."""
+class DeadPeerDetector:
+    """Looks after the connections of both relays to backends. A check of the monitor."""
 
-    def __init__(
-        self,
-        timers: TimerWheel,
-        clock: Callable[[], float],
-        owing: Callable[[], Iterable[Owing]],
-    ) -> None:
+    def __init__(self, owing: Callable[[], Iterable[Owing]]) -> None:
         """
         Args:
-            timers: to look now and then.
-            clock: monotonic seconds.
             owing: gives the connections over which answers or acknowledgements may be to come.
         """
-        self._timers = timers
-        self._clock = clock
         self._owing = owing
-        self._left: list[Owing] = []
-        """Connections that are still to be looked at this time."""
         self._silences: dict[Owing, _Silence] = {}
-        """Of the connections where there was one at the last look."""
+        """Of the connections where there was one at the last scan."""
+        self.may_rest = True
+        """No connection owed anything at the last scan."""
         self.count = 0
         """Connections that were given up."""
 
-    def keep(self) -> None:
-        """Look from now on, until the timers are closed."""
-        self._timers.after(_LOOK_S, self._look)
+    def interval_s(self, _now: float) -> float:
+        """See `Check`."""
+        return _INTERVAL_S
 
-    def _look(self) -> None:
-        now = self._clock()
-        if not self._left:
-            self._left = list(self._owing())
-            self._silences = {each: it for each, it in self._silences.items() if each.transport}
-        some, self._left = self._left[:_AT_ONCE], self._left[_AT_ONCE:]
-        try:
-            for each in some:
-                if self._is_lost(each, now):
-                    self.count += 1
-                    each.unheard()
-        finally:
-            self._timers.after(0.0 if self._left else _LOOK_S, self._look)
+    def begin(self, _now: float) -> tuple[Owing, ...]:
+        """See `Check`."""
+        owing = tuple(self._owing())
+        self.may_rest = not owing
+        self._silences = {each: it for each, it in self._silences.items() if each.transport}
+        return owing
+
+    def check(self, connection: Owing, now: float) -> None:
+        """See `Check`."""
+        if self._is_lost(connection, now):
+            self.count += 1
+            connection.unheard()
+
+    def end(self) -> None:
+        """See `Check`."""
 
     def _is_lost(self, connection: Owing, now: float) -> bool:
         """Whether nothing that is sent over a connection arrives, while its port answers otherwise:

@@ -13,13 +13,10 @@ import asyncio
 from typing import Final, Protocol
 
 from lb.net.sockets import PeerEnd, peer_end
-from lb.net.timers import Timer, TimerWheel
 from lb.proxy.http1.options import Http1Options
 
-_LOOK_S: Final = 1.0
-"""Between two looks."""
-_SOME: Final = 200
-"""Connections that are looked at in one turn of the loop: each takes some microseconds."""
+_INTERVAL_S: Final = 1.0
+"""Between two scans."""
 
 
 class PausedClient(Protocol):
@@ -43,49 +40,41 @@ class PausedClient(Protocol):
         ...
 
 
-class Unread:
-    """Looks after connections of clients that are not read from."""
+class PausedClients:
+    """Connections of clients that are not read from. A check of the monitor."""
 
-    def __init__(self, timers: TimerWheel) -> None:
-        """
-        Args:
-            timers: to look now and then.
-        """
-        self._timers = timers
+    def __init__(self) -> None:
         self._servers: dict[PausedClient, None] = {}
-        """Connections that are not read from, in the order in which that began."""
-        self._left: list[PausedClient] = []
-        """Those that are still to be looked at this time."""
-        self._timer: Timer | None = None
+        """In the order in which that began."""
 
     def __len__(self) -> int:
-        """Connections that are looked after."""
         return len(self._servers)
 
     def add(self, server: PausedClient) -> None:
         """Nothing is read from a client from now on."""
         self._servers.setdefault(server)
-        if self._timer is None:
-            self._timer = self._timers.after(_LOOK_S, self._look)
 
     def discard(self, server: PausedClient) -> None:
         """A connection is gone, or is read from."""
         self._servers.pop(server, None)
-        if not self._servers and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._left = []
 
-    def _look(self) -> None:
-        if not self._left:
-            self._left = list(self._servers)
-        some, self._left = self._left[:_SOME], self._left[_SOME:]
-        self._timer = self._timers.after(0.0 if self._left else _LOOK_S, self._look)
-        for server in some:
-            if server in self._servers:
-                self._look_at(server)
+    @property
+    def may_rest(self) -> bool:
+        """See `Check`."""
+        return not self._servers
 
-    def _look_at(self, server: PausedClient) -> None:
+    def interval_s(self, _now: float) -> float:
+        """See `Check`."""
+        return _INTERVAL_S
+
+    def begin(self, _now: float) -> tuple[PausedClient, ...]:
+        """See `Check`."""
+        return tuple(self._servers)
+
+    def check(self, server: PausedClient, _now: float) -> None:
+        """See `Check`."""
+        if server not in self._servers:
+            return  # it is gone since the scan began
         if server.is_waiting:
             server.update_reading()  # there may be room for more of it
         transport = server.transport
@@ -99,3 +88,6 @@ class Unread:
         if is_gone and server.is_waiting:
             self.discard(server)
             server.give_up()
+
+    def end(self) -> None:
+        """See `Check`."""

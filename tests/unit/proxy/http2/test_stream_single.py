@@ -67,20 +67,6 @@ class Paper(PaperStreams):
         return list(found.values())
 
 
-async def test_requests_are_under_way_until_they_are_answered() -> None:
-    paper = Paper(1)
-    paper.asks("a", "b", "c")
-    assert paper.under_way() == [3]
-    paper.does(0, 0.01)
-    assert paper.under_way() == [2]
-    paper.asks("d")
-    assert paper.under_way() == [3]
-    for _ in range(3):
-        paper.does(0, 0.01)
-    assert paper.under_way() == [0]
-    assert paper.ids() == ["a", "b", "c", "d"]
-
-
 async def test_what_they_take_is_learnt() -> None:
     paper = Paper(1)
     for number in range(20):
@@ -119,50 +105,6 @@ async def test_answers_that_come_in_pieces_count_once_they_are_whole() -> None:
     assert paper.under_way() == [2]
     paper.backends[0].sends(data(1, whole[7_000:]))
     assert paper.under_way() == [0]
-
-
-async def test_a_closed_loop_stays_with_its_backend() -> None:
-    paper = Paper()
-    for number in range(40):
-        paper.asks(f"{number}")
-        paper.does(0, 0.01)
-    assert paper.call.merge is None
-    assert paper.under_way() == [0, 0]
-
-
-async def test_many_at_once_are_spread_and_answered_in_order() -> None:
-    paper = Paper()
-    names = [f"{number}" for number in range(8)]
-    paper.asks(*names)
-    assert paper.under_way() == [4, 4]
-    assert paper.call.merge is not None
-    for _ in range(4):
-        paper.does(1, 0.01)
-    assert paper.under_way() == [4, 0]
-    for _ in range(4):
-        paper.does(0, 0.01)
-    assert paper.under_way() == [0, 0]
-    await paper.turn()
-    assert paper.ids() == names
-
-
-async def test_each_request_goes_where_it_ends_first() -> None:
-    paper = Paper()
-    paper.asks("0", "1")
-    for number in range(20):
-        paper.does(0, 0.01)
-        paper.does(1, 0.03)
-        paper.asks(f"{2 * number + 2}", f"{2 * number + 3}")
-        if not paper.owed[1]:
-            break
-    for number in (0, 1):
-        while paper.owed[number]:
-            paper.does(number, 0.01)
-    slow = max(paper.learnt())
-    fast = paper.learnt().index(min(paper.learnt()))
-    assert slow > 1.5 * min(paper.learnt())
-    paper.asks(*(f"more {number}" for number in range(9)))
-    assert paper.under_way()[fast] >= 6
 
 
 async def test_rows_are_read_and_guessed_by_the_size() -> None:
@@ -229,27 +171,6 @@ async def test_a_stream_at_a_backend_that_gets_nothing_new_goes_on_there_uncount
     assert paper.under_way() == [0, 0, 0]
 
 
-async def test_a_client_that_resets_its_stream_leaves_nothing_under_way() -> None:
-    for count in (1, 6):
-        paper = Paper()
-        paper.asks(*(f"{number}" for number in range(count)))
-        assert sum(paper.under_way()) == count
-        paper.client.sends(rst(1, ErrorCode.CANCEL))
-        assert paper.under_way() == [0, 0]
-        assert paper.bench.is_clean()
-
-
-async def test_a_backend_that_dies_leaves_nothing_under_way() -> None:
-    for count in (1, 6):
-        paper = Paper()
-        paper.asks(*(f"{number}" for number in range(count)))
-        paper.does(0, 0.01)
-        for number in (0, 1):
-            paper.backends[number].goes()
-        await paper.turn()
-        assert paper.under_way() == [0, 0]
-
-
 async def test_requests_that_go_again_are_under_way_where_they_are() -> None:
     paper = Paper()
     paper.asks("a")
@@ -260,20 +181,6 @@ async def test_requests_that_go_again_are_under_way_where_they_are() -> None:
     paper.owed[1] = ["a"]
     paper.does(1, 0.01)
     assert paper.under_way() == [0, 0]
-
-
-async def test_a_stream_that_ends_well_leaves_nothing() -> None:
-    paper = Paper()
-    paper.asks(*(f"{number}" for number in range(5)))
-    for number in (0, 1):
-        while paper.owed[number]:
-            paper.does(number, 0.01)
-    paper.client.sends(data(1, end=True))
-    paper.end(0, 1)
-    await paper.turn()
-    assert paper.status() == 0
-    assert paper.under_way() == [0, 0]
-    assert paper.bench.is_clean()
 
 
 async def test_where_answers_cannot_be_told_apart_by_number_no_accounts_are_kept() -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from lb.domain.outcome import Reason
 from lb.domain.schedule import LaneLimit, Plan
-from lb.proxy.http1.options import Http1Options
+from lb.net.iteration import IterationBudget
 from lb.proxy.http1.server import ServerConnection
-from lb.proxy.http1.unread import Unread
+from lb.proxy.monitor import Monitor
 from tests.fakes.clock import FakeLoop
 from tests.fakes.gated import FACTS
 from tests.fakes.http1_sides import FakeTransport, Sides
@@ -43,10 +42,12 @@ class Waiting(Sides):
     """A busy backend, and requests that wait for it, which nothing is read from."""
 
     def __init__(self) -> None:
-        super().__init__(ceiling=1 << 20)
         self.fake = FakeLoop()
-        self.wheel = self.fake.wheel()
-        self.unread = self.relay.unread = Unread(self.wheel)
+        super().__init__(ceiling=1 << 20, loop=self.fake)
+        self.paused = self.relay.paused_clients
+        self.relay.iteration = IterationBudget(self.fake)
+        self.monitor.close()
+        self.monitor = Monitor(self.fake, self.relay.iteration, self.dispatcher, [self.paused])
         plan = Plan(limits={}, default=LaneLimit(1, instances=1))
         route = replace(self.pool.current.routes[b"m"], facts=FACTS, plan=plan, is_plain=False)
         self.pool.publish(replace(snapshot_of(self.backends), routes={b"m": route}))
@@ -71,8 +72,8 @@ class Waiting(Sides):
     def end(self) -> None:
         for server in tuple(self.relay.servers):
             server.connection_lost(None)
-        assert len(self.unread) == 0
-        assert len(self.wheel) == 0
+        assert len(self.paused) == 0
+        self.monitor.close()
 
 
 def says(transport: FakeTransport, sock: Any) -> None:
@@ -85,23 +86,6 @@ async def waiting() -> AsyncIterator[Waiting]:
     yield waiting
     waiting.end()
     await waiting.tasks.aclose()
-
-
-@pytest.mark.parametrize(
-    ("sock", "why"),
-    [
-        (Socket(_CLOSE_WAIT), "it sends nothing more"),
-        (Socket(_CLOSE), "it reset the connection"),
-    ],
-)
-async def test_who_has_left_waits_no_more(waiting: Waiting, sock: Socket, why: str) -> None:
-    server, transport = waiting.asks(sock)
-    waiting.fake.advance(1.1)
-    assert transport.ended == "close", why
-    assert server.exchange is None
-    assert waiting.finished.records[-1].reason is Reason.CLIENT_GONE
-    assert len(waiting.dispatcher.queue) == 0
-    assert waiting.ledger.held == waiting.held
 
 
 @pytest.mark.parametrize(
@@ -124,16 +108,6 @@ async def test_other_systems_do_not_tell(waiting: Waiting, monkeypatch: pytest.M
     assert server.is_waiting
 
 
-async def test_who_only_ended_its_side_is_served_where_that_is_set(waiting: Waiting) -> None:
-    waiting.relay.configure(Http1Options(aborts_on_half_close=False))
-    server, transport = waiting.asks(Socket(_CLOSE_WAIT))
-    waiting.fake.advance(3.0)
-    assert server.is_waiting
-    says(transport, Socket(_CLOSE))
-    waiting.fake.advance(1.0)
-    assert transport.ended == "close"
-
-
 async def test_who_leaves_later_is_noticed_within_a_second(waiting: Waiting) -> None:
     server, transport = waiting.asks(Socket(_ESTABLISHED))
     waiting.fake.advance(3.5)
@@ -141,17 +115,6 @@ async def test_who_leaves_later_is_noticed_within_a_second(waiting: Waiting) -> 
     says(transport, Socket(_CLOSE_WAIT))
     waiting.fake.advance(1.05)
     assert transport.ended == "close"
-
-
-async def test_more_is_read_as_soon_as_there_is_room(waiting: Waiting) -> None:
-    server, transport = waiting.asks(Socket(_ESTABLISHED))
-    waiting.ledger.release(waiting, waiting.held)
-    waiting.fake.advance(1.1)
-    assert transport.reading
-    assert len(waiting.unread) == 0
-    server.data_received(b"x" * 50_000)
-    assert transport.reading
-    assert waiting.ledger.held > 50_000
 
 
 async def test_what_runs_is_left_alone(waiting: Waiting) -> None:
@@ -162,15 +125,11 @@ async def test_what_runs_is_left_alone(waiting: Waiting) -> None:
     assert not server.is_waiting
     waiting.fake.advance(3.0)
     assert server.exchange is not None
-    assert len(waiting.unread) == 1
+    assert len(waiting.paused) == 1
 
 
-async def test_all_are_looked_at_some_at_a_time(waiting: Waiting) -> None:
+async def test_very_many_are_all_checked(waiting: Waiting) -> None:
     for _ in range(250):
         waiting.asks(Socket(_CLOSE), 1500)
-    queue = waiting.dispatcher.queue
-    while len(queue) == 250:
-        waiting.fake.advance(0.01)
-    assert len(queue) == 50
-    waiting.fake.advance(0.05)
-    assert len(queue) == 0
+    waiting.fake.advance(1.1)
+    assert len(waiting.dispatcher.queue) == 0

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from lb.domain.backend import Address, Port
-from lb.proxy.unheard import Unheard
-from tests.fakes.clock import FakeLoop
+from lb.proxy.dead_peers import DeadPeerDetector
 
 _NOW = 1000.0
 
@@ -55,19 +54,21 @@ def dead(**more: float) -> Connection:
     return Connection(Socket(4, 1, 0.4, 3.0), **more)
 
 
+def scan(detector: DeadPeerDetector, now: float) -> None:
+    for connection in detector.begin(now):
+        detector.check(connection, now)
+    detector.end()
+
+
 def is_lost(*looks: Connection | Socket) -> bool:
-    """Whether a connection is given up after looks with a second between them; what the kernel
+    """Whether a connection is given up after scans with a second between them; what the kernel
     says may be another thing each time."""
     connection = next(each for each in looks if isinstance(each, Connection))
-    loop = FakeLoop(_NOW - len(looks))
-    wheel = loop.wheel()
-    unheard = Unheard(wheel, loop.time, lambda: [connection] if connection.transport else [])
-    unheard.keep()
-    for each in looks:
+    detector = DeadPeerDetector(lambda: [connection] if connection.transport else [])
+    for number, each in enumerate(looks, start=1):
         if isinstance(each, Socket):
             connection.transport = asyncio.Transport({"socket": each})
-        loop.advance(1.0 if each is not looks[0] else 1.05)
-    wheel.close()
+        scan(detector, _NOW + 0.05 - len(looks) + number)
     return connection.given_up > 0
 
 
@@ -157,40 +158,21 @@ def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_lost(dead())
 
 
-def test_all_are_looked_at_every_second_some_at_a_time() -> None:
-    loop = FakeLoop()
-    alive = [Connection(Socket(0, 0, 3.0, 3.0)) for _ in range(450)]
-    lost = dead()
-    looks = 0
-
-    def owing() -> list[Connection]:
-        nonlocal looks
-        looks += 1
-        return [*alive, lost]
-
-    wheel = loop.wheel()
-    unheard = Unheard(wheel, lambda: _NOW, owing)
-    unheard.keep()
-    loop.advance(1.05)
-    assert (looks, lost.given_up) == (1, 0)
-    loop.advance(0.2)
-    assert (looks, lost.given_up, unheard.count) == (1, 1, 1)
-    loop.advance(2.5)
-    assert looks == 3
-    assert (lost.given_up, unheard.count) == (1, 1)
-    wheel.close()
+def test_one_that_was_given_up_is_counted_once() -> None:
+    lost, alive = dead(), Connection(Socket(0, 0, 3.0, 3.0))
+    connections = [lost, alive]
+    detector = DeadPeerDetector(lambda: [each for each in connections if each.transport])
+    for number in range(3):
+        scan(detector, _NOW + number)
+    assert (lost.given_up, alive.given_up, detector.count) == (1, 0, 1)
 
 
-def test_a_mistake_in_giving_one_up_does_not_end_the_looks() -> None:
-    loop = FakeLoop()
-    broken = dead()
-
-    def fail() -> None:
-        raise RuntimeError("a bug")
-
-    broken.unheard = fail  # type: ignore[method-assign]
-    wheel = loop.wheel()
-    Unheard(wheel, lambda: _NOW, lambda: [broken]).keep()
-    loop.advance(2.5)
-    assert len(loop.errors) == 2
-    wheel.close()
+def test_it_is_wanted_each_second_until_no_connection_owes_anything() -> None:
+    connections = [Connection(Socket(0, 0, 3.0, 3.0), owes_s=-inf)]
+    detector = DeadPeerDetector(lambda: connections)
+    assert (detector.interval_s(_NOW), detector.may_rest) == (1.0, True)
+    scan(detector, _NOW)
+    assert not detector.may_rest
+    connections.clear()
+    scan(detector, _NOW + 1.0)
+    assert detector.may_rest

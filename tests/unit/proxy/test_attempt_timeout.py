@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
+import pytest
+
 from lb.domain.outcome import Outcome
+from lb.proxy.attempt_timeout import AttemptTimeout, AttemptTimes
 from lb.proxy.exchange import Exchange
-from lb.proxy.patience import AttemptTimes, Patience
 from tests.fakes.frames import call, data, headers, named, request_fields
 from tests.fakes.links import PaperRelay
 from tests.fakes.paper_streams import STREAM
@@ -17,10 +21,8 @@ class Bench:
         self.relay = PaperRelay(backends=backends)
         self.sides = [self.relay.backend(number) for number in range(backends)]
         self.client = self.relay.client()
-        self.patience = Patience(
-            self.relay.timers, self.relay.loop.time, self.relay.relay.under_way
-        )
-        self.patience.use(times)
+        self.timeout = AttemptTimeout(times)
+        self.relay.check_attempts(self.timeout)
         self._streams = -1
 
     def begins(self, model: bytes = b"m") -> Exchange:
@@ -29,6 +31,11 @@ class Bench:
         self.client.sends(call(self._streams, named(model)))
         (one,) = set(self.relay.relay.under_way()) - before
         return one
+
+    def use(self, times: AttemptTimes) -> None:
+        """Other times, as after a reload."""
+        self.timeout.times = times
+        self.relay.monitor.wake()
 
     def wait(self, seconds: float) -> None:
         """Time passes, also for requests that go again a little later."""
@@ -60,7 +67,7 @@ async def test_an_attempt_is_late_once_its_time_is_over() -> None:
 
 async def test_one_that_may_not_go_elsewhere_is_asked_once_and_goes_on() -> None:
     bench = Bench(AttemptTimes(common=1.0))
-    bench.relay.dispatcher.reruns.never = frozenset({b"m"})
+    bench.relay.run_once(b"m")
     one = bench.begins()
     bench.wait(20.0)
     assert (bench.late, one.attempts) == (0, 1)
@@ -96,14 +103,29 @@ async def test_streams_take_the_time_that_they_take() -> None:
     assert bench.late == 0
 
 
-async def test_nothing_is_looked_at_where_there_is_no_limit() -> None:
+async def test_other_times_hold_for_attempts_under_way() -> None:
     bench = Bench(AttemptTimes())
     one = bench.begins()
     bench.wait(100.0)
     assert bench.late == 0
-    timers = len(bench.relay.timers)
-    bench.patience.use(AttemptTimes(common=1.0))
+    bench.use(AttemptTimes(common=1.0))
     bench.wait(0.2)
     assert one.attempts == 2
-    bench.patience.use(AttemptTimes())
-    assert len(bench.relay.timers) == timers
+    bench.use(AttemptTimes())
+    bench.wait(100.0)
+    assert bench.late == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "interval_s"),
+    [
+        (AttemptTimes(), inf),
+        (AttemptTimes(common=1.0), 0.1),
+        (AttemptTimes(common=1.0, models={b"m": 0.5, b"n": 0.0}), 0.05),
+        (AttemptTimes(models={b"m": 0.01}), 0.02),
+    ],
+)
+def test_attempts_are_checked_ten_times_within_the_shortest_time(
+    times: AttemptTimes, interval_s: float
+) -> None:
+    assert AttemptTimeout(times).interval_s(0.0) == interval_s

@@ -1,0 +1,69 @@
+"""What the configuration says of the HTTP/2 side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.wire.http2 import frames as fr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http2Options:
+    """Limits and times of the HTTP/2 side. Bytes and seconds."""
+
+    concurrent_streams: int = 1024
+    stream_window: int = 2**20
+    stream_window_max: int = 4 * 2**20
+    answer_window: int = fr.DEFAULT_WINDOW
+    """Of an answer, until its reader has taken half of it. Small, so that a hundred streams whose
+    windows never open hold 6 MiB and not 100."""
+    frame_size: int = 2**20
+    head_size: int = 32 * 1024
+    """Decoded size of a request head; larger ones are answered RESOURCE_EXHAUSTED."""
+    retained_size: int = 8 * 2**20
+    connect_timeout_s: float = 1.0
+    head_timeout_s: float = 10.0
+    """Until a new client has sent its preface and SETTINGS."""
+    client_idle_s: float = 620.0
+    fields: int = 100
+    """Header fields of a request; more are answered RESOURCE_EXHAUSTED."""
+    message_size: int = 0
+    """Longest gRPC message of a request; 0 is no limit."""
+    handshake_timeout_s: float = 10.0
+    """TLS with a backend."""
+    stream_stalled_s: float = 300.0
+    """How long payload may wait for a peer that takes none of it; 0 is no limit."""
+    request_timeout_s: float = 0.0
+    """From a request's head to the end of its answer; 0 is no limit."""
+    x_forwarded: bool = False
+    forwarded: bool = False
+    private_fields: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that we alone may send to backends: the clients' are
+    dropped."""
+    trusted_proxies: TrustedProxies = NO_PROXIES
+    noted: frozenset[bytes] = frozenset()
+    """Names, in lower case, of fields that the queue goes by."""
+
+    def server_settings(self) -> dict[int, int]:
+        """What clients are told in SETTINGS."""
+        return {
+            **self._common_settings(),
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: self.stream_window,
+            fr.SETTINGS_MAX_CONCURRENT_STREAMS: self.concurrent_streams,
+        }
+
+    def client_settings(self) -> dict[int, int]:
+        """What backends are told in SETTINGS."""
+        return {
+            **self._common_settings(),
+            fr.SETTINGS_INITIAL_WINDOW_SIZE: self.answer_window,
+            fr.SETTINGS_ENABLE_PUSH: 0,
+        }
+
+    def _common_settings(self) -> dict[int, int]:
+        return {
+            fr.SETTINGS_HEADER_TABLE_SIZE: 0,
+            fr.SETTINGS_MAX_FRAME_SIZE: self.frame_size,
+            fr.SETTINGS_MAX_HEADER_LIST_SIZE: self.head_size,
+        }

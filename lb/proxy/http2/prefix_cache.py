@@ -1,0 +1,99 @@
+"""What messages say, by how they begin: one look-up in place of reading each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lb.domain.pool import PoolSnapshot
+from lb.wire.grpc.message import PREFIX_SIZE
+
+_PREFIXES: Final = 1024
+"""Beginnings that are remembered; they come from clients."""
+_PATIENCE: Final = 16
+"""Messages that do not begin like the one that is remembered, before another one is."""
+SHORT_NAME: Final = 0x80
+"""Names of fewer bytes have a length of one byte."""
+
+
+class KnownPrefix:
+    """What a message says whose bytes up to the end of the model's name are known."""
+
+    __slots__ = ("head", "is_plain", "misses", "model", "priority", "rows", "version")
+
+    def __init__(self, model: bytes, *, is_plain: bool) -> None:
+        self.model = model
+        self.is_plain = is_plain
+        """It need not be inspected; otherwise only what says nothing of a sequence need not, or,
+        where the model is scheduled, what begins with all of `head`."""
+        self.head = b""
+        """A message that begins with all of this says what the next three tell."""
+        self.version = b""
+        self.rows = 0
+        """0: the model is not scheduled. One that is has no sequences."""
+        self.priority = 0
+        self.misses = 0
+        """Messages of a scheduled model that began otherwise."""
+
+
+class PrefixCache:
+    """Beginnings of messages; they hold for one snapshot of the pool."""
+
+    __slots__ = ("_known", "find", "snapshot")
+
+    def __init__(self) -> None:
+        self.snapshot: PoolSnapshot | None = None
+        """The pool for which it holds."""
+        self._known: dict[bytes, KnownPrefix] = {}
+        self.find: Callable[[bytes], KnownPrefix | None] = self._known.get
+        """Look up a message by its bytes up to the end of the model's name; hot."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def learn(
+        self, snapshot: PoolSnapshot, data: bytes, model: bytes, *, is_plain: bool
+    ) -> KnownPrefix | None:
+        """Remember how a message began.
+
+        Args:
+            snapshot: the pool at this time.
+            data: the message with its prefix.
+            model: its model, as `model_name` finds it.
+            is_plain: it need not be inspected.
+
+        Returns:
+            None where the name is too long.
+        """
+        if self.snapshot is not snapshot or len(self._known) >= _PREFIXES:
+            self.snapshot = snapshot
+            self._known.clear()
+        if len(model) >= SHORT_NAME:
+            return None
+        known = KnownPrefix(model, is_plain=is_plain)
+        self._known[data[: PREFIX_SIZE + 2 + len(model)]] = known
+        return known
+
+    def learn_work(
+        self, snapshot: PoolSnapshot, data: bytes, model: bytes, found: tuple[bytes, int, int, int]
+    ) -> None:
+        """Remember what a message of a scheduled model said; where messages differ each time, that
+        of one now and then.
+
+        Args:
+            snapshot: the pool at this time.
+            data: the message with its prefix.
+            model: its model, as `model_name` finds it; the name is short.
+            found: as `inspect_quickly` gives it.
+        """
+        known = None
+        if self.snapshot is snapshot:
+            known = self._known.get(data[: PREFIX_SIZE + 2 + len(model)])
+        if known is not None and known.rows:
+            known.misses += 1
+            if known.misses % _PATIENCE:
+                return
+        known = self.learn(snapshot, data, model, is_plain=False)
+        if known is not None:
+            known.version, known.rows, known.priority, end = found
+            known.head = data[:end]

@@ -1,0 +1,159 @@
+"""What the connections and calls of the gRPC relay share, and what they ask of it.
+
+The relay makes connections, calls and attempts, so it knows their classes. They know only what
+stands here, where none of their classes is named: what is one of them is `Any`, and only the relay
+looks into it.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final
+
+from lb.domain.backend import BackendKind
+from lb.domain.client import Client
+from lb.domain.operation import Operation
+from lb.kserve.gate import masked
+from lb.net.timers import Timer
+from lb.proxy.http2.options import Http2Options
+from lb.proxy.http2.prefix_cache import PrefixCache
+from lb.proxy.parts import RelayParts
+from lb.telemetry.meter import Traffic
+from lb.wire.http1.forwarded import CLAIMS
+from lb.wire.http2.blocks import BlockReader, HeadCaches
+from lb.wire.http2.budget import client_allowances
+from lb.wire.http2.fields import encode_field
+from lb.wire.http2.flow import Pipe
+from lb.wire.http2.heads import RequestHead
+
+_SHORT_S: Final = 30.0
+"""How long memory may be short without a break before the largest holders give way; as for the
+progress of HTTP/1.1 bodies."""
+
+
+class Http2Shared(metaclass=ABCMeta):
+    """The relay as its connections and calls see it: what they share, and what it does for them.
+
+    That it does by methods, not by attributes that are called or by a Protocol, because calls of
+    these are looked up by name in compiled code.
+    """
+
+    def __init__(self, parts: RelayParts, traffic: Traffic, options: Http2Options) -> None:
+        """
+        Args:
+            parts: of the process.
+            traffic: counters of the clients' side.
+            options: limits and times.
+        """
+        self.parts = parts
+        # Those of the parts that are looked up often stand here as well.
+        self.loop = parts.loop
+        self.dispatcher = dispatcher = parts.dispatcher
+        self.placer = dispatcher.placer
+        self.accounts = dispatcher.accounts
+        self.retry = dispatcher.retry
+        self.timers = parts.timers
+        self.ledger = parts.ledger
+        self.iteration = parts.iteration
+        self.clock: Callable[[], float] = dispatcher.clock
+        self.traffic = traffic
+        self.now = self.clock()
+        """The time of the read under way: one look at the clock for all that it brings."""
+        self.kinds = frozenset(BackendKind)
+        """Those of the backends: only they are asked. Discovery says when there are others."""
+        self.servers: set[Any] = set()
+        """Clients' connections."""
+        self.dirty: list[Any] = []
+        """Connections to flush at the end of this turn of the event loop, which the first of them
+        asks for."""
+        self.closing: list[Any] = []
+        """Connections to close after the next flush."""
+        self.draining = False
+        self.no_pipe: Pipe[Any] = Pipe(None, parts.ledger, 0, 0)
+        """Stands for the other direction of a call that is over."""
+        self.prefixes = PrefixCache()
+        self._memory_timer: Timer | None = None
+        self.use(options)
+
+    # Options
+
+    def use(self, options: Http2Options) -> None:
+        """Go by `options` and the dispatcher's gate, and forget what heads meant before."""
+        self.options = options
+        seams = (self.dispatcher.gate.noted | options.noted, masked)
+        private = options.private_fields
+        claims = CLAIMS if options.x_forwarded or options.forwarded else frozenset()
+        self._caches = HeadCaches(private | claims, *seams)
+        self._caches_of_proxies = HeadCaches(private, *seams) if claims else self._caches
+        """What trusted proxies claim of their clients is passed on."""
+        self.client_allowances = client_allowances(options.concurrent_streams)
+        """What each client's connection may do how often."""
+
+    # What connections ask for
+
+    def caches(self, *, of_trusted_proxy: bool) -> HeadCaches:
+        """Those that clients' heads are read through."""
+        return self._caches_of_proxies if of_trusted_proxy else self._caches
+
+    def new_block_reader(self, *, of_trusted_proxy: bool = False) -> BlockReader:
+        """A decoder for one connection, on the shared caches."""
+        caches = self.caches(of_trusted_proxy=of_trusted_proxy)
+        return BlockReader(caches, self.options.head_size)
+
+    def forwarded_fields(self, client: Client) -> bytes:
+        """Fields that tell the backend who the client is; empty unless switched on. How a trusted
+        proxy's clients came, it tells itself."""
+        address = str(client.address or "unknown").encode()
+        scheme = b"https" if client.is_encrypted else b"http"
+        fields = b""
+        if self.options.x_forwarded:
+            fields += encode_field(b"x-forwarded-for", address)
+            if not client.is_trusted_proxy:
+                fields += encode_field(b"x-forwarded-proto", scheme)
+        if self.options.forwarded:
+            node = b'"[%b]"' % address if b":" in address else address
+            fields += encode_field(b"forwarded", b"for=%b;proto=%b" % (node, scheme))
+        return fields
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Write what the connections have collected."""
+
+    @abstractmethod
+    def decide(self, head: RequestHead) -> Operation:
+        """Decide once what is done with requests that look like `head`."""
+
+    # What calls ask for
+
+    @abstractmethod
+    def place(self, call: Any) -> None:
+        """Choose a backend for a call and begin an attempt there, or have the call wait for its
+        turn, or refuse it."""
+
+    @abstractmethod
+    def place_whole(self, call: Any, payload: bytes, size: int) -> None:
+        """As `place`, for a call whose request is complete and small: `payload`, of `size` bytes,
+        which has not been given to its pipe."""
+
+    @abstractmethod
+    def start(self, attempt: Any) -> None:
+        """Give an attempt a stream at its backend, now or when a connection has room."""
+
+    # Memory
+
+    def watch_memory(self) -> None:
+        """Requests are refused for want of memory. Stalled streams could make that last for ever:
+        they hold enough to shed all new work, and never reach the ceiling."""
+        if self._memory_timer is None:
+            shortages = self.ledger.shortages
+            self._memory_timer = self.timers.after(_SHORT_S, lambda: self._relieve(shortages))
+
+    def _relieve(self, shortages: int) -> None:
+        self._memory_timer = None
+        self.now = self.clock()
+        if self.ledger.is_short:
+            if self.ledger.shortages == shortages:
+                self.ledger.relieve()
+            else:
+                self.watch_memory()

@@ -1,0 +1,455 @@
+"""`ModelStreamInfer`: a stream whose messages may have to go to several backends.
+
+The first message chooses the backend of the stream, and as long as all others belong there they
+are told apart by their prefixes and passed on as they come (`stream_single`, `stream_answer`). The
+first one that belongs elsewhere (`stream_router`) turns the call into one of several upstream
+streams (`stream_merge`), each of which is an attempt of its own. Errors in the stream are looked
+into (`lb.kserve.gate`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lb.domain.backend import Backend, Port
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Outcome, Reason
+from lb.kserve.stream_debts import StreamMessage
+from lb.proxy.eligible import placement_of
+from lb.proxy.exchange import Particulars
+from lb.proxy.http2.attempt import GrpcAttempt, attempt_of
+from lb.proxy.http2.call import Call, CallPart
+from lb.proxy.http2.look import LOOK_BYTES, Inspected
+from lb.proxy.http2.replies import trailers_only
+from lb.proxy.http2.stream_answer import StreamAnswers
+from lb.proxy.http2.stream_branch import Branch
+from lb.proxy.http2.stream_merge import StreamMerge
+from lb.proxy.http2.stream_message import read_message
+from lb.proxy.http2.stream_router import StreamRouter
+from lb.proxy.http2.stream_single import SingleBackend
+from lb.wire.grpc.cutter import MessageCutter
+from lb.wire.grpc.status import GrpcStatus
+from lb.wire.http2.budget import Spending
+from lb.wire.http2.flow import Payload, Pipe
+from lb.wire.http2.frames import ErrorCode
+
+_FIRST_LOOK: Final = 1024
+"""Bytes of a message that nearly always tell where it goes; they are copied to be looked at."""
+_INSPECTED_AT_ONCE: Final = 64
+"""What the messages of one frame may cost, counted in frames, before others have their turn: one or
+two milliseconds."""
+_TINY_MESSAGE: Final = 16
+"""Messages of fewer bytes, prefix included, ask for nothing; one frame may bring 50,000 of them.
+The first of a frame is free: who sends a frame for each, pays for that already."""
+_CUT_OFF: Final = "the stream ends within a message"
+_OF_ONE_MESSAGE: Final = frozenset({Reason.SEQUENCE_LOST, Reason.SEQUENCE_ID})
+"""Refusals that say nothing of other messages of a stream."""
+
+
+class StreamSession(CallPart):
+    """A stream of inferences: cuts it into messages, and sends each to where it belongs."""
+
+    __slots__ = (
+        "_cutter", "_head", "_is_pausing", "_look_at", "_target", "answers", "merge", "router",
+        "single",
+    )  # fmt: skip
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.router = StreamRouter(call)
+        self.single = SingleBackend(call)
+        """The backend, while it is one."""
+        self.answers: StreamAnswers | None = None
+        """Of that."""
+        self.merge: StreamMerge | None = None
+        """With several upstream streams."""
+        self._cutter = MessageCutter()
+        self._head: Pipe[Any] | None = None
+        """The first bytes of a message, until it is known where it goes."""
+        self._look_at = 0
+        """Bytes of it that must have come before it is looked at again."""
+        self._target: Branch | None = None
+        """Where the message under way goes."""
+        self._is_pausing = False
+        """An attempt has ended, and another one follows soon."""
+
+    # The client's side
+
+    def begin(self, end_stream: bool) -> None:
+        """See `CallPart`."""
+        if end_stream:
+            self._end_request(b"")
+
+    def request_data(self, payload: Payload, end_stream: int) -> None:
+        """Payload of the request arrived."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). A whole message that begins as the last
+        # one did goes on as it is; the reference is `_take`.
+        call = self.call
+        if call.guard is not None and not call.is_cleared(call.guard, payload, end_stream):
+            return
+        size = len(payload)
+        call.bytes_in += size
+        if not end_stream and self.single.send_unseen(payload, size):
+            return
+        if call.messages is not None and not call.message_fits(payload):
+            return
+        self.resume_request(payload, end_stream)
+
+    def resume_request(self, payload: Payload, end_stream: int) -> None:
+        """See `CallPart`: it is counted already, but not inspected where that is still under
+        way."""
+        call = self.call
+        if call.guard is not None and call.guard.is_under_way:
+            self.request_data(payload, end_stream)
+            return
+        request = call.request
+        if self._is_answered:
+            request.ended = request.ended or bool(end_stream)
+            call.drop_upload(len(payload))
+            return
+        if self._is_waiting:
+            if not self._hold(payload):
+                return
+        elif len(payload):
+            stop = self._take(payload, may_stop=True)
+            if stop < 0:
+                return
+            if stop < len(payload):
+                call.server.postpone(request, payload[stop:], end_stream)
+                return
+        if end_stream:
+            self._end_request(b"")
+
+    def request_trailers(self, block: bytes) -> None:
+        """The request ended with trailers."""
+        if self._is_answered:
+            self.call.request.ended = True
+        else:
+            self._end_request(block)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether nobody needs more of the request."""
+        return self.call.response.ended or (self.merge is not None and self.merge.is_closing)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether it waits for a backend: all of it is routed when there is one."""
+        call = self.call
+        return self._is_pausing or (call.backend is None and call.relay.dispatcher.queue.has(call))
+
+    def _hold(self, payload: Payload) -> bool:
+        """Keep what comes until there is a backend. False when the call had to give way."""
+        head, request = self._head, self.call.request
+        if head is not None and head.queue:
+            # The beginning of the message comes first, although it is not known where that goes.
+            begun = tuple(head.queue)
+            head.clear()
+            if not all(request.push(piece) for piece in begun):
+                return False
+        return request.push(payload)
+
+    def _end_request(self, trailers: bytes) -> None:
+        call = self.call
+        request = call.request
+        request.trailers = trailers
+        request.ended = True
+        if not call.length_fits() or self._is_waiting:
+            return
+        if not self.single.is_between:
+            call.fail(Reason.BAD_REQUEST, _CUT_OFF)
+        elif self.merge is not None:
+            self.merge.half_close(trailers)
+        elif call.backend is None:
+            # Not a single message. Some Tritons die of such a stream, so no backend gets it.
+            call.grpc_status = GrpcStatus.OK
+            call.status = 200
+            call.answer_whole(trailers_only(GrpcStatus.OK, ""), None)
+        elif request.sink is not None:
+            request.sink.end_stream(request)
+
+    # Messages
+
+    def _take(self, payload: Payload, *, may_stop: bool) -> int:
+        """Send on what came, message by message.
+
+        Args:
+            payload: of any number of messages.
+            may_stop: what is left may wait until others had their turn.
+
+        Returns:
+            How much of it was taken; -1 when the call is over.
+        """
+        at, size = 0, len(payload)
+        call, single = self.call, self.single
+        server = call.server
+        while at < size:
+            is_first = single.is_between
+            cutter = self._cutter
+            stop = cutter.advance(payload, at)
+            piece = payload if stop - at == size else payload[at:stop]
+            single.is_between = cutter.is_between
+            if at and is_first and single.is_between and len(piece) < _TINY_MESSAGE:
+                server.spend(Spending.CRUMB)
+            at = stop
+            if is_first or self._is_looking:
+                self._find_way(piece)
+            else:
+                self._send(piece)
+            if call.finished:
+                return -1
+            if may_stop and server.inspected >= _INSPECTED_AT_ONCE:
+                break
+        return at
+
+    @property
+    def _is_looking(self) -> bool:
+        """Whether it is not known yet where the message under way goes."""
+        return self._head is not None and bool(self._head.queue)
+
+    def _find_way(self, piece: Payload) -> None:
+        """The beginning of a message, or more of it: find out where it goes."""
+        call, single = self.call, self.single
+        head = self._head
+        pieces: tuple[Payload, ...] = (piece,)
+        held = len(piece)
+        if head is not None and head.queue:
+            pieces = (*head.queue, piece)
+            held += head.waiting
+        message = None
+        if held >= self._look_at or single.is_between:
+            # Looked at anew only when there is twice as much: crumbs must not cost its square.
+            self._look_at = 2 * held
+            snapshot = call.relay.dispatcher.pool.current
+            for limit in (_FIRST_LOOK, LOOK_BYTES):
+                data = b"".join(part[:limit] for part in pieces)[:limit]
+                is_all = single.is_between and len(data) < limit
+                cost = Inspected()
+                message = read_message(data, snapshot, is_all=is_all, cost=cost)
+                call.server.inspected += 1 + cost.frames
+                if message is not None or len(data) < limit:
+                    break
+        if message is None:
+            if head is None:
+                head = self._head = Pipe(call, call.relay.ledger, 0, 0)
+            head.push(piece)
+            return
+        self._look_at = 0
+        if head is not None:
+            head.clear()
+        self._route(message, pieces)
+        if self.merge is None and not call.finished:
+            single.remember(message, data, snapshot)
+
+    def _send(self, piece: Payload) -> None:
+        """Some of the message under way."""
+        if self._target is not None:
+            self._target.send(piece)
+            return
+        call = self.call
+        request = call.request
+        if request.retained is not None:
+            call.retain(piece)
+        if request.sink is not None:
+            request.sink.send_data(request, piece)
+        else:
+            request.push(piece)
+
+    # Where messages go
+
+    def _route(self, message: StreamMessage, pieces: tuple[Payload, ...]) -> None:
+        """Send a message, or the beginning of it, to where it belongs."""
+        call, router = self.call, self.router
+        try:
+            backend = router.backend_for(message)
+            if backend is None or (self.merge is None and call.backend is None):
+                self._begin(message, pieces, backend)
+                return
+        except RequestRefused as refusal:
+            self._refuse(message, pieces, refusal)
+            return
+        if self.single.is_uncounted:
+            message = message._replace(has_one_answer=False)
+        if self.merge is None and (backend is not call.backend or self.single.mixes(message)):
+            self._fan_out()
+        merge = self.merge
+        if merge is None:
+            if not self._note(message):
+                return
+            for piece in pieces:
+                self._send(piece)
+            return
+        if call.relay.dispatcher.pool.current.parting:
+            merge.leave_parting(but=backend)
+        branch = merge.live.get(backend)
+        is_new = branch is None
+        branch = self._target = branch or merge.new_branch(backend, message.model)
+        merge.expect(branch, message, router.take_work(), backend)
+        for piece in pieces:
+            branch.send(piece)
+        if is_new and not call.finished:
+            branch.open()
+
+    def _begin(
+        self, message: StreamMessage, pieces: tuple[Payload, ...], backend: Backend | None
+    ) -> None:
+        """The first message: choose the backend of the stream, if that is open, and start it."""
+        call = self.call
+        relay = call.relay
+        call.model = message.model
+        step = message.step
+        particulars = None
+        route = relay.dispatcher.pool.current.routes.get(message.model)
+        if message.version or message.regions or (route is not None and not route.is_uniform):
+            particulars = call.particulars = Particulars()
+            particulars.version, particulars.regions = message.version, message.regions
+        if backend is None:
+            attempt = None
+            if not self._is_waiting:
+                attempt = relay.placer.place(call, self._make_attempt, relay.now, call)
+            if attempt is None:
+                for piece in pieces:
+                    if not call.request.push(piece):
+                        break  # it had to give way
+                return
+        elif relay.ledger.is_short:
+            raise RequestRefused(Reason.MEMORY, "load balancer is out of memory for requests")
+        else:
+            attempt = relay.placer.begin_attempt(call, self._make_attempt, backend, relay.now)
+        if step is not None:
+            call.particulars = particulars = particulars or Particulars()
+            particulars.step = step
+        if not self._note(message):
+            return
+        for piece in pieces:
+            self._send(piece)
+        if not (call.finished or call.request.ended):  # else `place` does, when all is routed
+            relay.start(attempt)
+
+    def _make_attempt(
+        self, call: Call, backend: Backend, port: Port, began_at: float
+    ) -> GrpcAttempt:
+        """An attempt at all of the stream."""
+        attempt = GrpcAttempt(call, backend, port, began_at)
+        attempt.sink = self.answers = StreamAnswers(call, self.single, self.router)
+        return attempt
+
+    def _note(self, message: StreamMessage) -> bool:
+        """A message goes to the one backend. False when the call had to give way."""
+        self._target = None
+        self.router.note_first(message)
+        work = self.router.take_work() if message.has_one_answer else None
+        return self.single.note(message, work)
+
+    def _refuse(
+        self, message: StreamMessage, pieces: tuple[Payload, ...], refusal: RequestRefused
+    ) -> None:
+        """A message that can go nowhere: the stream goes on, unless this is how it begins."""
+        call = self.call
+        is_first = self.merge is None and call.backend is None
+        if is_first and refusal.reason not in _OF_ONE_MESSAGE:
+            call.model = message.model
+            call.fail(refusal.reason, refusal.detail)
+            return
+        merge = self.merge or self._fan_out()
+        self._target = merge.refuse(message, refusal.detail)
+        call.drop_upload(sum(map(len, pieces)))
+
+    # Several upstream streams
+
+    def _fan_out(self) -> StreamMerge:
+        """More than one upstream stream from now on."""
+        call, single = self.call, self.single
+        attempt = attempt_of(call)
+        if attempt is not None and self.answers is not None:
+            self.answers.let_go(attempt)
+        single.take_off_answered()
+        single.forget()
+        self.merge = merge = StreamMerge(call, self.router, single.mask)
+        merge.begin(single)
+        return merge
+
+    def leave_parting(self) -> None:
+        """See `CallPart`. What is under way there is answered; only then that ends."""
+        call, merge = self.call, self.merge
+        backend = call.backend
+        parting = call.relay.dispatcher.pool.current.parting
+        if call.finished or call.request.ended or not self.single.is_between:
+            return
+        if not set(placement_of(call, call.relay.dispatcher.pool).eligible) - parting:
+            return
+        if merge is None:
+            if call.request.sink is None or backend is None or backend not in parting:
+                return
+            if self.router.has_steps and backend.open_sequences:
+                return
+            merge = self._fan_out()
+        merge.leave_parting()
+
+    # Another attempt
+
+    @property
+    def may_run_twice(self) -> bool:
+        """See `CallPart`: nothing was answered yet, and no message must run only once."""
+        return self.merge is None and not self.router.runs_once
+
+    def pause(self) -> None:
+        """See `CallPart`. What comes meanwhile is held."""
+        self._is_pausing = True
+        self.router.forget_first()
+
+    def place(self) -> None:
+        """See `CallPart`: all messages so far are routed anew."""
+        self._is_pausing = False
+        call = self.call
+        request = call.request
+        for piece in self._begin_anew():
+            if self._take(piece, may_stop=False) < 0:
+                return
+        if not request.ended or self._is_waiting:
+            return
+        if not self.single.is_between:
+            call.fail(Reason.BAD_REQUEST, _CUT_OFF)
+        elif self.merge is not None:
+            self.merge.half_close(request.trailers)
+        elif call.is_under_way and (attempt := attempt_of(call)) is not None:
+            # Not before: what is sent of an ended request ends the stream.
+            call.relay.start(attempt)
+
+    def _begin_anew(self) -> tuple[Payload, ...]:
+        """Forget where the messages so far went; returns them."""
+        call, head = self.call, self._head
+        request = call.request
+        pieces = (*(request.queue or ()), *(head.queue or () if head is not None else ()))
+        request.clear()
+        request.retained = []
+        if head is not None:
+            head.clear()
+        call.backend = call.particulars = self._target = None
+        self.router.forget_first()
+        self.single.begin_anew()
+        self._cutter = MessageCutter()
+        return pieces
+
+    # Ends
+
+    @property
+    def merged_at(self) -> float:
+        """See `CallPart`."""
+        return self.merge.begun_at if self.merge is not None else 0.0
+
+    def ends_attempts(self, code: ErrorCode | None) -> bool:
+        """See `CallPart`. Attempts whose answers are merged end with the merge."""
+        if self.merge is None:
+            return False
+        self.merge.detach(code)
+        return True
+
+    def leave(self, reason: Reason | None) -> None:
+        """See `CallPart`."""
+        if self._head is not None:
+            self._head.clear()
+            self._head.owner = None
+        if self.merge is not None:
+            self.merge.leave(Outcome.DEADLINE if reason is Reason.DEADLINE else Outcome.CANCELLED)
+        self.single.leave()

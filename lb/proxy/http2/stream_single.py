@@ -1,0 +1,357 @@
+"""A stream of inferences while one backend serves it: what that owes, and requests that go there
+unseen.
+
+A request that begins as the one before goes where that went, and is not looked at. Those are
+counted now and then. Where accounts are kept of single requests (`stream_work`) each of them is
+seen, and goes on unseen only while its backend is as good as any.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.pool import PoolSnapshot
+from lb.domain.schedule import Ticket
+from lb.kserve.gate import StreamMask
+from lb.kserve.stream_debts import ACCOUNT_BYTES, Debts, Due, StreamMessage
+from lb.proxy.http2.call import Call
+from lb.proxy.http2.look import SEQUENCE_ID
+from lb.proxy.http2.prefix_cache import SHORT_NAME
+from lb.proxy.http2.stream_message import is_plain
+from lb.proxy.http2.stream_work import (
+    MAX_UNANSWERED,
+    Underway,
+    Work,
+    keep_no_accounts,
+    underway_of,
+)
+from lb.wire.grpc.message import PREFIX_SIZE
+from lb.wire.http2.codec import COPY_BELOW
+from lb.wire.http2.flow import Payload
+from lb.wire.http2.frames import pack_header
+
+_NAME_TAG: Final = 0x0A
+_FEW: Final = 4
+"""Requests that the ledger is not told of one by one."""
+_NO_SHAPE: Final = (0, 1)
+"""Bytes and rows of a message."""
+_COUNT_EVERY: Final = 64
+"""Counted requests that are remembered before those that were answered are taken off."""
+_NOTHING_DUE: Final = Due()
+
+
+class SingleBackend:
+    """What is known of the one backend of a stream, and of the requests that go there."""
+
+    __slots__ = (
+        "_answers", "_call", "_count_at", "_counts", "_due", "_header", "_header_size", "_is_odd",
+        "_known", "_known_size", "_known_stop", "_longest", "_needs_no_look", "_pattern", "_pool",
+        "_request", "_reserved", "_shortest", "_snapshot", "_validity", "debts", "is_between",
+        "is_timed", "is_uncounted", "mask",
+    )  # fmt: skip
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._request = call.request
+        self._pool = call.relay.dispatcher.pool
+        self.mask = StreamMask()
+        """Of the answers, and how many have come."""
+        self.debts = Debts(call, call.relay.ledger)
+        """Of the backend."""
+        self.is_timed = False
+        """Somebody wants to know when answers come."""
+        self.is_uncounted = False
+        """There were more requests without answers than are remembered."""
+        self.is_between = True
+        """No message is under way."""
+        self._answers = 0
+        """Those that `debts` knows of."""
+        self._count_at = _COUNT_EVERY
+        """Requests without answers, as far as `debts` knows, until it is told again."""
+        self._known = b""
+        """How the last message began: messages that begin like it, but for the length, go where
+        it went."""
+        self._known_stop = 0
+        self._known_size = 0
+        """How long the last message was, with its prefix."""
+        self._snapshot: PoolSnapshot | None = None
+        """The pool for which it is known where messages go that begin as the last one did; None
+        when nothing is known."""
+        self._validity: PoolSnapshot | None = None
+        """The same, but for a better backend that there may be."""
+        self._header = b""
+        """Of the frame in which one of `_header_size` goes to the backend."""
+        self._header_size = 0
+        self._needs_no_look = False
+        """They are not even looked through for a sequence."""
+        self._counts = False
+        """They have one answer each."""
+        self._due = _NOTHING_DUE
+        """What is known of all of them."""
+        self._pattern: Ticket | None = None
+        """The last one's, where its model is scheduled."""
+        self._shortest = self._longest = _NO_SHAPE
+        """Of the messages of its model that were looked at."""
+        self._reserved = 0
+        """Requests that the ledger was told of last."""
+        self._is_odd = False
+        """The last one was shorter or longer than these, and was not looked at."""
+
+    # Requests that go on unseen
+
+    def take_message(self, payload: bytes, size: int) -> bool:
+        """A small frame of the request came. False when it is not a whole message that begins as
+        the last one did, and `request_data` of the session is to take it."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). `send_unseen` for what nearly always comes,
+        # with the header of the last frame.
+        request = self._request
+        link = request.sink
+        if (
+            not self.is_between
+            or link is None
+            or self._snapshot is not self._pool.current
+            or not (
+                (size == self._known_size and payload.startswith(self._known))
+                or self._is_alike(payload, size)
+            )
+            or not (self._needs_no_look or SEQUENCE_ID not in payload)
+        ):
+            return False
+        if size != self._header_size:
+            self._header = pack_header(size << 8, 0, request.sink_id)
+            self._header_size = size
+        if not link.send_small(request, payload, self._header, size):
+            return False
+        self._call.bytes_in += size
+        if self._counts:
+            counted = self.debts.counted
+            counted.append(self._due)
+            if len(counted) > self._count_at:
+                self._count_answers()
+        return True
+
+    def send_unseen(self, payload: Payload, size: int) -> bool:
+        """Send on what begins as the last message did. False when it must be looked at."""
+        # HOT PATH (benchmarks/bench_stream_relay.py). The reference is `StreamSession._take`.
+        request = self._request
+        sink = request.sink
+        if (
+            not self.is_between
+            or sink is None
+            or not (
+                (size == self._known_size and payload[: self._known_stop] == self._known)
+                or self._is_alike(payload, size)
+            )
+            or self._snapshot is not self._pool.current
+            or not (self._needs_no_look or (size < COPY_BELOW and SEQUENCE_ID not in payload))
+        ):
+            return False
+        if self._counts:
+            counted = self.debts.counted
+            counted.append(self._due)
+            if len(counted) > self._count_at and not self._count_answers():
+                return True
+        sink.send_data(request, payload)
+        return True
+
+    def _is_alike(self, payload: Payload, size: int) -> bool:
+        """Whether it is one whole message of another size that begins as the last one did."""
+        # HOT PATH (benchmarks/bench_stream_relay.py).
+        known = self._known
+        stop = self._known_stop
+        if (
+            self._snapshot is None
+            or size <= PREFIX_SIZE
+            or payload[0]
+            or payload[PREFIX_SIZE:stop] != known[PREFIX_SIZE:]
+            or int.from_bytes(payload[1:PREFIX_SIZE], "big") + PREFIX_SIZE != size
+        ):
+            return False
+        self._known = bytes(payload[:stop])
+        self._known_size = size
+        return True
+
+    def remember(self, message: StreamMessage, data: bytes, snapshot: PoolSnapshot) -> None:
+        """Note how the next message must begin to go the same way unseen.
+
+        Args:
+            message: that went to the backend.
+            data: its first bytes.
+            snapshot: the pool for which it was found where it goes.
+        """
+        call = self._call
+        name = message.model
+        size = len(name)
+        route = snapshot.routes.get(name)
+        start = data[: PREFIX_SIZE + 2 + size]
+        self._snapshot = self._validity = None
+        if (
+            message.step is None
+            and not (message.version or snapshot.regions)
+            and (route is None or route.is_uniform)
+            and 0 < size < SHORT_NAME
+            and start[PREFIX_SIZE:] == bytes((_NAME_TAG, size)) + name
+            and not start[0]
+            and self._request.retained is None
+            and call.messages is None
+            and call.guard is None
+        ):
+            self._known, self._known_stop, self._known_size = start, len(start), 0
+            self._header_size = 0
+            self._request.taker = self.take_message
+            self._needs_no_look = is_plain(route)
+            self._due = Due(name, is_unserved=message.is_unserved)
+            self._counts = message.has_one_answer and not self.is_uncounted
+            self._snapshot = self._validity = snapshot
+            if message.rows:
+                self._see_home()
+
+    def forget(self) -> None:
+        """Have every message looked at."""
+        self._snapshot = self._validity = None
+        self._request.taker = self._call.response.taker = None
+
+    # Requests that were looked at
+
+    def note(self, message: StreamMessage, work: Work | None) -> bool:
+        """A message goes to the backend. False when the call had to give way.
+
+        Args:
+            message: that goes.
+            work: what keeps accounts of it, if it has one answer.
+        """
+        debts = self.debts
+        if work is not None:
+            self._keep_accounts()
+        if not debts.note(message, self._call.relay.now):
+            return False
+        if message.has_one_answer:
+            self._account(work)
+        return len(debts.counted) <= self._count_at or self._count_answers()
+
+    def mixes(self, message: StreamMessage) -> bool:
+        """Whether answers that are counted and others would come over one upstream stream: they
+        can only be told apart when they are looked at."""
+        if message.has_one_answer:
+            return bool(self.debts.free_models)
+        self.take_off_answered()
+        return bool(self.debts.counted)
+
+    def begin_anew(self) -> None:
+        """Another attempt begins, which has got nothing yet."""
+        self._snapshot = self._validity = self._pattern = None
+        self.is_timed = False
+        self.debts.close()
+        self.debts = Debts(self._call, self._call.relay.ledger)
+        self._count_at = _COUNT_EVERY
+        self.is_between = True
+
+    def leave(self) -> None:
+        """The call is over."""
+        self._request.taker = self._call.response.taker = None
+        self.debts.close()
+
+    # How many answers are to come
+
+    def _count_answers(self) -> bool:
+        """Bring `debts` up to date. False when the call had to give way."""
+        self.take_off_answered()
+        debts = self.debts
+        waiting = len(debts.counted)
+        if waiting > MAX_UNANSWERED:
+            debts.forgive(waiting)
+            waiting = 0
+            self.is_uncounted = True
+            self._snapshot = self._validity = None
+            keep_no_accounts(self._call.attempt, self._call.relay.now)
+        underway = underway_of(self._call.attempt)
+        if underway is None:
+            self._count_at = min(waiting + _COUNT_EVERY, MAX_UNANSWERED)
+        else:
+            self._count_at = -1
+            while len(underway) < waiting:
+                self._begin_alike(underway)
+            self._see_home()
+            if abs(waiting - self._reserved) < _FEW:
+                return True
+            self._reserved = waiting
+        return debts.reserve(waiting, 0 if self._pattern is None else ACCOUNT_BYTES)
+
+    def take_off_answered(self) -> None:
+        """Tell `debts` how many answers have come."""
+        completed = self.mask.completed
+        if completed != self._answers:
+            self.debts.answered(completed - self._answers)
+            self._answers = completed
+
+    def answers_came(self, *, is_good: bool) -> None:
+        """Some bytes of answers came, and perhaps the end of one. The last one may be an error."""
+        count = self.mask.completed - self._answers
+        underway = underway_of(self._call.attempt)
+        if count and underway is not None:
+            self.take_off_answered()
+            underway.answered(count, self._call.relay.now, is_good=is_good)
+            if self._snapshot is None:
+                self._see_home()
+
+    # Accounts of single requests
+
+    def _keep_accounts(self) -> None:
+        """Of all requests from the next one on."""
+        attempt = self._call.attempt
+        if attempt is None or underway_of(attempt) is not None:
+            return
+        self.take_off_answered()
+        self._reserved = 0
+        attempt.underway = Underway(self._call.relay.dispatcher.queue, len(self.debts.counted))
+        self.is_timed = True
+        self._count_at = -1
+        self._call.response.taker = None  # the next answer is looked at, and says what takes others
+
+    def _account(self, work: Work | None) -> None:
+        """A request that has one answer goes to the backend."""
+        before = self._pattern
+        self._pattern = work if isinstance(work, Ticket) else None
+        if isinstance(work, Ticket):
+            shape = work.size, work.rows
+            is_first = before is None or before.model != work.model
+            self._shortest = shape if is_first else min(shape, self._shortest)
+            self._longest = shape if is_first else max(shape, self._longest)
+        self._is_odd = False
+        underway = underway_of(self._call.attempt)
+        if underway is not None and self._call.backend is not None:
+            underway.begin(work, self._call.backend, self._call.relay.now)
+
+    def _begin_alike(self, underway: Underway) -> None:
+        """A request went to the backend that began as the last one that was looked at."""
+        pattern, backend, now = self._pattern, self._call.backend, self._call.relay.now
+        assert backend is not None
+        ticket = None
+        if pattern is not None:
+            ticket = Ticket(pattern.model, pattern.version, pattern.plan, pattern.eligible, now)
+            ticket.size = size = self._known_size - PREFIX_SIZE
+            ticket.rows = self._rows_of(size)
+            self._is_odd = not self._shortest[0] <= size <= self._longest[0]
+            if self._is_odd:
+                # One look may be enough, at whichever comes next.
+                shape = size, ticket.rows
+                self._shortest = min(shape, self._shortest)
+                self._longest = max(shape, self._longest)
+        underway.begin(ticket, backend, now)
+
+    def _rows_of(self, size: int) -> int:
+        """The rows of a message that was not looked at: tensors of the same model take bytes in
+        proportion to their rows, beside what all messages have."""
+        (short, few), (long, many) = self._shortest, self._longest
+        each = (many - few) / (long - short) if long > short else few / max(1, short)
+        return max(1, round(few + (size - short) * each))
+
+    def _see_home(self) -> None:
+        """See whether the next request may follow unseen: not where another backend may be better,
+        nor when the last one was of a new size."""
+        pattern, backend = self._pattern, self._call.backend
+        is_known = self._validity is not None and self._validity is self._pool.current
+        if pattern is not None and is_known and backend is not None:
+            scheduler = self._call.relay.dispatcher.queue.scheduler
+            is_sure = not self._is_odd and scheduler.stays(pattern, backend, self._call.relay.now)
+            self._snapshot = self._validity if is_sure else None

@@ -1,0 +1,34 @@
+"""Parts of the process that the relays of both protocols have."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
+from lb.net.tasks import TaskOwner
+from lb.net.timers import TimerWheel
+from lb.net.tls.client import ClientTlsBook
+from lb.proxy.dispatch import Dispatcher
+from lb.proxy.fan_out.question import FanOut
+from lb.wire.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayParts:
+    """Made complete by the wiring, before either relay."""
+
+    loop: asyncio.AbstractEventLoop
+    dispatcher: Dispatcher
+    timers: TimerWheel
+    ledger: Ledger
+    tasks: TaskOwner
+    iteration: IterationBudget
+    """For costly work."""
+    crowd: Crowd
+    """How many connections each client has."""
+    tls: ClientTlsBook
+    """For connections to backends."""
+    fan_out: FanOut | None = None
+    """For requests that concern all backends; without one they are balanced like others."""

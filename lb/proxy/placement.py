@@ -1,0 +1,291 @@
+"""Which backend an attempt goes to: by the published pool and its policy, by the queue where its
+model is scheduled, by the home of its sequence.
+
+Invariant: from its placement on an attempt is counted in flight on its backend and port, until
+`Accounts.attempt_ended`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from lb.domain.backend import Backend, Port
+from lb.domain.errors import RequestRefused
+from lb.domain.outcome import Reason
+from lb.domain.pool import Picker, Placement, PoolRef
+from lb.proxy.eligible import placement_of
+from lb.proxy.exchange import Attempt, Exchange, Particulars, Queued, Waiting
+from lb.proxy.queue import NO_BACKEND, Queue
+from lb.proxy.reruns import Reruns
+from lb.proxy.steps import Steps
+from lb.wire.ledger import Ledger
+
+AnyAttempt = TypeVar("AnyAttempt", bound=Attempt)
+Make = Callable[[Any, Backend, Port, float], AnyAttempt]
+"""Makes an attempt of an exchange at a backend and its port, begun at a time."""
+
+_ALL_FULL: Final = "all backends are at their request limit"
+_OUT_OF_MEMORY: Final = "load balancer is out of memory for requests"
+
+
+def _has_turn(exchange: Exchange) -> bool:
+    """Whether it waits no more: what it holds is given back soonest when it goes on."""
+    particulars = exchange.particulars
+    return (
+        particulars is not None
+        and particulars.queued is not None
+        and particulars.queued.turn is not None
+    )
+
+
+class Placer:
+    """Begins attempts. To be used from one event loop."""
+
+    __slots__ = ("_clock", "_ledger", "_pool", "_queue", "_reruns", "_steps", "on_placing")
+
+    def __init__(
+        self,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        ledger: Ledger,
+        queue: Queue,
+        steps: Steps,
+        reruns: Reruns,
+    ) -> None:
+        """
+        Args:
+            pool: the published pool.
+            clock: monotonic seconds.
+            ledger: of all bytes held.
+            queue: requests that wait.
+            steps: of sequences.
+            reruns: requests that may have run and go again.
+        """
+        self._pool = pool
+        self._clock = clock
+        self._ledger = ledger
+        self._queue = queue
+        self._steps = steps
+        self._reruns = reruns
+        self.on_placing: Callable[[], None] | None = None
+        """Called before the next request is placed: somebody rests while none is open."""
+
+    def place(
+        self,
+        exchange: Exchange,
+        make: Make[AnyAttempt],
+        now: float | None = None,
+        waiting: Waiting | None = None,
+    ) -> AnyAttempt | None:
+        """Choose a backend and begin an attempt there: it is in flight from now on.
+
+        Args:
+            exchange: to be placed.
+            make: makes the attempt.
+            now: the time, where the caller has it.
+            waiting: is told when the exchange has waited, whether for its turn or for a backend;
+                None: it does not wait.
+
+        Returns:
+            None when it waits: `waiting` is told then, unless the exchange is over before.
+
+        Raises:
+            RequestRefused: no backend is eligible, all are full, memory is short, or it is a step
+                of a sequence that cannot go on.
+        """
+        # HOT PATH (benchmarks/load). Counts are bumped here on slots instead of by methods of
+        # Backend and Port: two calls fewer per request. `begin_attempt` is the reference.
+        if self.on_placing is not None:
+            self.on_placing()
+        if self._ledger.held >= self._ledger.short_at and not _has_turn(exchange):
+            raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
+        particulars = exchange.particulars
+        if particulars is None and not exchange.tried:
+            picker = self._pool.current.placements[exchange.protocol].picker
+            if picker is None:
+                self._hold(exchange, now, waiting)
+                return None
+            backend = picker.pick()
+            if backend is None:
+                raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
+        else:
+            if now is None:
+                now = self._clock()
+            backend = self._choose(exchange, now, waiting)
+            if backend is None:
+                return None
+        port = backend.ports[exchange.protocol] or backend.port(exchange.protocol)
+        backend.in_flight += 1
+        port.in_flight += 1
+        port.attempts += 1
+        if now is None:
+            now = self._clock()
+        attempt = make(exchange, backend, port, now)
+        if particulars is not None:
+            attempt.queued = particulars.queued
+        exchange.attempt = attempt
+        exchange.backend = backend
+        if exchange.attempts:
+            exchange.attempts += 1
+        else:
+            exchange.attempts = 1
+            exchange.placed_at = now
+        return attempt
+
+    def begin_attempt(
+        self, exchange: Exchange, make: Make[AnyAttempt], backend: Backend, now: float
+    ) -> AnyAttempt:
+        """As `place`, at a backend that was chosen already: one more stream of a call."""
+        if self.on_placing is not None:
+            self.on_placing()
+        attempt = self._begin(exchange, make, backend, now)
+        exchange.attempt = attempt
+        exchange.backend = backend
+        exchange.attempts += 1
+        if exchange.attempts == 1:
+            exchange.placed_at = now
+        return attempt
+
+    def _begin(
+        self, exchange: Exchange, make: Make[AnyAttempt], backend: Backend, now: float
+    ) -> AnyAttempt:
+        port = backend.port(exchange.protocol)
+        backend.in_flight += 1
+        port.in_flight += 1
+        port.attempts += 1
+        return make(exchange, backend, port, now)
+
+    def place_beside(self, exchange: Exchange, make: Make[AnyAttempt], now: float) -> AnyAttempt:
+        """Begin a second attempt beside the one that is under way, at another backend.
+
+        Args:
+            exchange: the attempt becomes its `hedge`, and its `attempt` only by
+                `Accounts.overtake`.
+            make: makes the attempt.
+            now: the time.
+
+        Raises:
+            RequestRefused: no other backend can take it now.
+        """
+        if self._ledger.is_short:
+            raise RequestRefused(Reason.MEMORY, _OUT_OF_MEMORY)
+        here = exchange.backend
+        particulars = exchange.particulars
+        queued = None
+        terms = None
+        if particulars is not None and particulars.queued is not None:
+            queued = particulars.queued.beside()
+            if queued is not None:
+                terms = self._queue.terms.find(exchange, particulars)
+        if queued is not None and terms is not None:
+            tried = () if here is None else (here,)
+            backend: Backend | None = self._queue.beside(queued, terms, tried, now)
+        else:
+            queued = None
+            placement = placement_of(exchange, self._pool)
+            others = tuple(each for each in placement.eligible if each is not here)
+            if not others:
+                raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
+            backend = placement.policy.build(self._reruns.spread(others)).pick()
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
+        attempt = self._begin(exchange, make, backend, now)
+        attempt.queued = queued
+        exchange.hedge = attempt
+        return attempt
+
+    def _hold(self, exchange: Exchange, now: float | None, waiting: Waiting | None) -> None:
+        """No backend is eligible: wait for one, if that is allowed.
+
+        Raises:
+            RequestRefused: it is not.
+        """
+        now = self._clock() if now is None else now
+        if waiting is None or not self._queue.may_hold(exchange, now):
+            raise RequestRefused(Reason.NO_BACKEND, NO_BACKEND)
+        self._queue.hold(exchange, waiting, now)
+
+    def _take_turn(
+        self,
+        exchange: Exchange,
+        particulars: Particulars,
+        queued: Queued,
+        now: float,
+        waiting: Waiting | None,
+    ) -> Backend | None:
+        """As `place` for what may have to wait for its turn. None also where its model is not
+        scheduled any more: then it has no ticket."""
+        if queued.turn is not None:
+            kept, queued.turn = queued.turn, None
+            queued.is_under_way = True
+            return kept
+        terms = self._queue.terms.find(exchange, particulars)
+        if terms is None:
+            queued.ticket = None
+            return None
+        if exchange.tried:
+            self._reruns.check(exchange)
+            if self._is_left_by_all(exchange, terms.placement, now):
+                self._hold(exchange, now, waiting)
+                return None
+        if terms.trial is not None:
+            backend = terms.trial.take()
+            if backend is not None:
+                return backend
+        avoided = self._reruns.avoided(exchange, terms.eligible)
+        return self._queue.offer(exchange, queued, terms, now, waiting, avoided)
+
+    def _home(self, exchange: Exchange, now: float) -> Backend | None:
+        """The backend of a step of a sequence; None leaves it to the policy."""
+        route = self._pool.current.routes.get(exchange.model)
+        facts = None if route is None else route.facts
+        return self._steps.place(exchange, placement_of(exchange, self._pool), facts, now)
+
+    def _choose(self, exchange: Exchange, now: float, waiting: Waiting | None) -> Backend | None:
+        """As `place` for what needs a second look."""
+        # HOT PATH (benchmarks/bench_schedule.py). What is scheduled, and was nowhere yet, takes no
+        # call more; `_take_turn` is the reference.
+        particulars = exchange.particulars
+        if particulars is not None:
+            queued = particulars.queued
+            if queued is not None:
+                if queued.turn is None and not exchange.tried:
+                    terms = self._queue.terms.find(exchange, particulars)
+                    if terms is not None and terms.trial is None:
+                        return self._queue.offer(exchange, queued, terms, now, waiting)
+                chosen = self._take_turn(exchange, particulars, queued, now, waiting)
+                if chosen is not None or queued.ticket is not None:
+                    return chosen
+            elif particulars.step is not None:
+                home = self._home(exchange, now)
+                if home is not None:
+                    return home
+        placement = placement_of(exchange, self._pool)
+        picker = placement.picker
+        if exchange.tried:
+            self._reruns.check(exchange)
+            if self._is_left_by_all(exchange, placement, now):
+                self._hold(exchange, now, waiting)
+                return None
+            picker = self._rest(exchange, placement)
+        if picker is None:
+            self._hold(exchange, now, waiting)
+            return None
+        backend = picker.pick()
+        if backend is None:
+            raise RequestRefused(Reason.BACKENDS_FULL, _ALL_FULL)
+        return backend
+
+    def _is_left_by_all(self, exchange: Exchange, placement: Placement, now: float) -> bool:
+        """Whether none would take it, and it may wait until one does."""
+        return all(
+            each in exchange.tried for each in placement.eligible
+        ) and self._queue.may_hold_again(exchange, now)
+
+    def _rest(self, exchange: Exchange, placement: Placement) -> Picker | None:
+        """Picks among those that have not failed a request yet."""
+        rest = tuple(b for b in placement.eligible if b not in exchange.tried)
+        # With none left `Retry` let it through: the same will do on a fresh connection.
+        rest = self._reruns.spread(rest or placement.eligible)
+        return placement.policy.build(rest) if rest else None

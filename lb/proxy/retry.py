@@ -1,0 +1,282 @@
+"""Whether there is another attempt: after one that failed, instead of one whose backend is silent,
+at another backend than one that cannot serve the request, beside one that is slow.
+
+The one place that decides, for both protocols; what is to be done on a connection then, the
+protocols know. What may run twice says `lb.domain.retry`; requests that may have run go again
+through `lb.proxy.reruns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+from lb.domain.backend import Backend
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
+from lb.domain.pool import PoolRef
+from lb.domain.retry import REPLAY_TABLE, Ran, RetryRules, Verdict, decide
+from lb.kserve.errors import Meaning
+from lb.proxy.accounts import Accounts
+from lb.proxy.blame import Blame
+from lb.proxy.eligible import NO_PARTICULARS, placement_of
+from lb.proxy.exchange import Exchange
+from lb.proxy.failure import upstream_detail
+from lb.proxy.queue import Queue
+from lb.proxy.reruns import Reruns
+from lb.proxy.steps import Steps
+
+SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
+"""What a fresh connection to the same backend mends, where there is no other."""
+_MODEL_IS_ELSEWHERE: Final = frozenset({Meaning.UNKNOWN_MODEL, Meaning.MODEL_NOT_READY})
+_MOVABLE: Final = frozenset({OperationKind.READ, OperationKind.INFERENCE, OperationKind.STREAM})
+"""Requests that another backend can serve as well when one says that it cannot."""
+
+Misplaced = Callable[[Backend, bytes, bytes], None]
+"""Is told of a backend, a model and a version that it says it does not have ready."""
+
+
+class Next(Enum):
+    """What follows an attempt that failed."""
+
+    HEDGE = "hedge"
+    """The attempt beside it has taken its place."""
+    AGAIN = "again"
+    """The exchange is to be placed again, by `Retry.go_again`."""
+    NOTHING = "nothing"
+    """The client is told."""
+
+
+class Retry:
+    """Decides for the requests of one process. To be used from one event loop."""
+
+    __slots__ = (
+        "_accounts", "_blame", "_clock", "_misplaced", "_pool", "_queue", "_reruns", "_steps",
+        "rules",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pool: PoolRef,
+        clock: Callable[[], float],
+        rules: RetryRules,
+        *,
+        queue: Queue,
+        steps: Steps,
+        reruns: Reruns,
+        blame: Blame,
+        accounts: Accounts,
+        misplaced: Misplaced,
+    ) -> None:
+        """
+        Args:
+            pool: the published pool.
+            clock: monotonic seconds.
+            rules: those in force until `configure`.
+            queue: says whether requests may wait for a backend that takes them.
+            steps: of sequences, which other backends know nothing of.
+            reruns: requests that may have run and go again.
+            blame: is told of what does not go again.
+            accounts: of all attempts.
+            misplaced: is told who does not have a model.
+        """
+        self._pool = pool
+        self._clock = clock
+        self.rules = rules
+        """Those in force."""
+        self._queue = queue
+        self._steps = steps
+        self._reruns = reruns
+        self._blame = blame
+        self._accounts = accounts
+        self._misplaced = misplaced
+
+    def configure(self, rules: RetryRules) -> None:
+        """Go by other rules from now on."""
+        self.rules = rules
+        self._reruns.configure(rules)
+
+    # After an attempt, or in place of one
+
+    def after_failure(
+        self,
+        exchange: Exchange,
+        outcome: Outcome,
+        *,
+        body_retained: bool,
+        response_begun: bool,
+        is_hedge_sent: bool = False,
+    ) -> Next:
+        """What follows an attempt that ended without an answer, or one that may be ended since its
+        backend is silent or answers too late. To be asked once about each.
+
+        Args:
+            exchange: whose attempt it was.
+            outcome: of that.
+            body_retained: see `may_retry`.
+            response_begun: likewise.
+            is_hedge_sent: there is an attempt beside it, whose backend has all of the request.
+        """
+        if is_hedge_sent and not response_begun and self._promotes_hedge(exchange, outcome):
+            return Next.HEDGE
+        may_retry = self.may_retry(
+            exchange, outcome, body_retained=body_retained, response_begun=response_begun
+        )
+        return Next.AGAIN if may_retry else Next.NOTHING
+
+    def _promotes_hedge(self, exchange: Exchange, outcome: Outcome) -> bool:
+        """Whether the attempt beside the first takes its place, so that no third one begins: it
+        does if it is under way."""
+        first, hedge = exchange.attempt, exchange.hedge
+        if first is None or hedge is None or hedge.outcome is not None:
+            return False
+        self._reruns.ended_beside(first, outcome, self._clock())
+        self._accounts.promote(exchange)
+        return True
+
+    def may_retry(
+        self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
+    ) -> bool:
+        """Whether an exchange whose attempt just ended, or will, may be placed again, see
+        `go_again`.
+
+        To be asked once about an attempt: what may have run is taken out of a budget, and what may
+        not go again leaves nobody to tell whose fault it was.
+
+        Args:
+            exchange: to be placed again.
+            outcome: of its attempt.
+            body_retained: every byte that was sent of the request's body is still held.
+            response_begun: some of an answer has gone to the client.
+        """
+        if self._may_retry(
+            exchange, outcome, body_retained=body_retained, response_begun=response_begun
+        ):
+            return True
+        self._blame.given_up(exchange)
+        return False
+
+    def _may_retry(
+        self, exchange: Exchange, outcome: Outcome, *, body_retained: bool, response_begun: bool
+    ) -> bool:
+        ran = REPLAY_TABLE[outcome].ran
+        if exchange.attempts >= self.rules.max_attempts and not (
+            ran is Ran.NO and self._is_patient(exchange)
+        ):
+            return False
+        verdict = decide(
+            outcome,
+            may_run_twice=exchange.may_run_twice,
+            body_retained=body_retained,
+            response_begun=response_begun,
+        )
+        if verdict is Verdict.FAIL or not self._has_where_to_go(exchange, outcome):
+            return False
+        if verdict is Verdict.REPLAY:
+            return True
+        if exchange.model in self.rules.never:
+            return self._reruns.refuse("never")
+        return self._reruns.may(exchange, outcome)
+
+    def go_again(self, exchange: Exchange, outcome: Outcome, place: Callable[[], None]) -> None:
+        """Have an exchange placed again: at once if it did not run, else a little later.
+
+        Args:
+            exchange: `may_retry` allowed it.
+            outcome: of the attempt that ended.
+            place: places it; is not called once it is finished.
+        """
+        if REPLAY_TABLE[outcome].ran is Ran.NO:
+            place()
+        else:
+            self._reruns.later(exchange, place)
+
+    def _is_patient(self, exchange: Exchange) -> bool:
+        """Whether it may wait for a backend that takes it."""
+        return self._queue.may_hold_again(exchange, self._clock())
+
+    def _has_where_to_go(self, exchange: Exchange, outcome: Outcome) -> bool:
+        if outcome in SAME_BACKEND_WILL_DO or self._is_patient(exchange):
+            return True
+        step = exchange.particulars.step if exchange.particulars else None
+        if step is not None:
+            home = self._steps.home(step)
+            if home is not None or self._steps.table.is_lost(step.key):
+                # Only a START can have been placed elsewhere meanwhile.
+                return home is not None and home not in exchange.tried
+        return self._has_other(exchange, exchange.backend)
+
+    def _has_other(self, exchange: Exchange, here: Backend | None) -> bool:
+        """Whether there is a backend that was not asked yet."""
+        eligible = placement_of(exchange, self._pool).eligible
+        return any(each is not here and each not in exchange.tried for each in eligible)
+
+    def failure(self, exchange: Exchange, outcome: Outcome) -> tuple[Reason, str]:
+        """What to tell a client whose attempt has ended so, where nothing follows it."""
+        backend = exchange.backend
+        reason = OUTCOME_REASONS[outcome]
+        text = upstream_detail(backend.name if backend else "-", exchange.protocol, outcome)
+        step = exchange.particulars.step if exchange.particulars else None
+        if step is None or backend is None:
+            return reason, text
+        return self._steps.failure(step, backend, reason, text)
+
+    # Answers that another backend may not give
+
+    def goes_elsewhere(self, exchange: Exchange, meaning: Meaning, *, body_retained: bool) -> bool:
+        """Whether another backend is to be asked, since this one says that it cannot serve it.
+
+        Args:
+            exchange: whose attempt was answered with an error; nothing of it went to the client.
+            meaning: of that error.
+            body_retained: every byte of the request's body is still held.
+        """
+        backend = exchange.backend
+        particulars = exchange.particulars or NO_PARTICULARS
+        if backend is None:
+            return False
+        step = particulars.step
+        if meaning is Meaning.NO_SEQUENCE:
+            if particulars.pin is not None:
+                self._steps.table.unknown(particulars.pin)
+            may_search = step is not None and self._steps.may_search(step)
+            return may_search and body_retained and self._may_ask_other(exchange, backend)
+        if meaning in _MODEL_IS_ELSEWHERE:
+            self._misplaced(backend, exchange.model, particulars.version)
+            if step is not None:
+                # There is none there; STARTs of what nobody has must not fill the table.
+                self._steps.table.forget(step.key, backend)
+        if (
+            not body_retained
+            or exchange.operation.kind not in _MOVABLE
+            or (step is not None and not step.is_start)
+        ):
+            return False
+        if meaning is Meaning.UNKNOWN_MODEL:
+            snapshot = self._pool.current
+            route = snapshot.routes.get(exchange.model)
+            if snapshot.knows_all and (route is None or not route.is_ready):
+                return False  # nobody has it
+        return self._may_ask_other(exchange, backend)
+
+    def _may_ask_other(self, exchange: Exchange, backend: Backend) -> bool:
+        """Whether there is a backend that was not asked yet, and an attempt left."""
+        return exchange.attempts < self.rules.max_attempts and self._has_other(exchange, backend)
+
+    # Beside an attempt
+
+    def may_hedge(self, exchange: Exchange, now: float) -> bool:
+        """Whether a slow exchange may be sent to a second backend as well, and there is one."""
+        particulars = exchange.particulars
+        if (
+            not exchange.is_under_way
+            or not exchange.may_run_twice
+            or exchange.model in self.rules.never
+            or self._reruns.deadly.is_blocked(exchange.model, now, now)
+            or (particulars is not None and particulars.regions)
+        ):
+            return False
+        here = exchange.backend
+        others = placement_of(exchange, self._pool).eligible
+        return any(each is not here and each.has_room for each in others)

@@ -1,0 +1,57 @@
+"""What messages say by how they begin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lb.domain.pool import PoolSnapshot
+from lb.proxy.http2.prefix_cache import KnownPrefix, PrefixCache
+from tests.fakes.backends import make_backends
+from tests.fakes.frames import named
+from tests.fakes.relay import snapshot_of
+
+
+def start_of(message: bytes) -> bytes:
+    return message[: message[6] + 7]
+
+
+@pytest.fixture
+def snapshot() -> PoolSnapshot:
+    return snapshot_of(make_backends(1))
+
+
+def test_long_names_are_read_each_time(snapshot: PoolSnapshot) -> None:
+    prefixes = PrefixCache()
+    prefixes.learn(snapshot, bytes(300), b"n" * 128, is_plain=True)
+    assert len(prefixes) == 0
+
+
+def test_what_is_remembered_is_bounded(snapshot: PoolSnapshot) -> None:
+    prefixes = PrefixCache()
+    for number in range(3000):
+        name = b"%d" % number
+        prefixes.learn(snapshot, named(name), name, is_plain=True)
+    assert len(prefixes) <= 1024
+
+
+def work_of(prefixes: PrefixCache, message: bytes) -> KnownPrefix:
+    known = prefixes.find(start_of(message))
+    assert known is not None
+    assert known.rows
+    return known
+
+
+def test_what_never_repeats_is_remembered_now_and_then(snapshot: PoolSnapshot) -> None:
+    prefixes = PrefixCache()
+    heads = set()
+    for number in range(160):
+        message = named(b"first", b"%04d" % number)
+        prefixes.learn_work(snapshot, message, b"first", (b"", 1 + number, 0, len(message)))
+        heads.add(work_of(prefixes, message).head)
+    assert 5 <= len(heads) <= 20
+    later = replace(snapshot)
+    prefixes.learn_work(later, named(b"first", b"0160"), b"first", (b"", 7, 0, 16))
+    assert work_of(prefixes, named(b"first", b"0160")).rows == 7
+    assert prefixes.snapshot is later
