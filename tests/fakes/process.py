@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -89,23 +92,40 @@ class ChildProcess:
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on, all different.
 
-    They lie below the range of outgoing connections: a server that is killed and started again on
-    the same port must not find it taken by a client's socket.
+    They are this process's alone until it ends: no other test run of this machine gets one before
+    the server listens, or after it was killed. They lie below the range of outgoing connections,
+    since a server that starts again on its port must not find it taken by a client's socket.
     """
-    held: list[socket.socket] = []
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randint(20000, 32000)
+        if port not in _claimed and _claim(port):
+            _claimed.add(port)
+            found.append(port)
+    return found
+
+
+_claimed: set[int] = set()
+
+
+def _claim(port: int) -> bool:
+    """Lock a port among test runs, unless another has it or somebody listens on it."""
+    locks = _port_locks()
     try:
-        while len(held) < count:
-            listener = socket.socket()
-            try:
-                listener.bind(("127.0.0.1", random.randint(20000, 32000)))
-            except OSError:
-                listener.close()
-                continue
-            held.append(listener)
-        return [listener.getsockname()[1] for listener in held]
-    finally:
-        for listener in held:
-            listener.close()
+        # One byte of a file that all share stands for each port.
+        fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _port_locks() -> int:
+    """The file of the locks, open as long as this process lives: closing it would free them all."""
+    path = Path(tempfile.gettempdir()) / f"triton-lb-test-ports-{os.getuid()}"
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def wait_until(
