@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_schedule
 
-Prints microseconds of CPU per request: its ticket, `offer`, `over`, and one call each of `next_due`
-and `next_refused`; about 1 us of it is the simulation's own. The best of several rounds. What a
-scheduled request costs beside a plain one, the relays included:
+Prints microseconds of CPU per request: its ticket, `offer`, `complete`, and one call each of
+`next_due` and `next_refused`; about 1 us of it is the simulation's own. The best of several rounds.
+What a scheduled request costs beside a plain one, the relays included:
 
     python -m benchmarks.micro "scheduled" "HTTP/1.1 request" "gRPC call"
 """
@@ -16,7 +16,7 @@ from random import Random
 from time import thread_time
 
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Ticket
 from lb.wire.grpc.message import frame_message
 from tests.fakes.relay import new_scheduler
 
@@ -24,10 +24,10 @@ CASES = ((3, 0), (3, 10_000), (8, 0), (24, 0), (200, 0), (200, 10_000))
 """Backends, and requests that wait."""
 PLAN = Plan(
     limits={},
-    default=LaneLimit(1, is_auto=True),
+    default=Capacity(1, is_auto=True),
     rules=QueueRules(max_waiting=1_000_000),
 )
-WIDE_PLAN = Plan(limits={}, default=LaneLimit(16, instances=16))
+WIDE_PLAN = Plan(limits={}, default=Capacity(16, instances=16))
 JSON_BODY = (
     b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"INT32","data":[%b]}]}'
     % b",".join(b"%d" % (number % 100) for number in range(20))
@@ -56,7 +56,7 @@ BUSY = 0.7
 
 
 class Desk:
-    """A scheduler whose lanes have learnt, and what is under way."""
+    """A scheduler whose model backends have learnt, and what is under way."""
 
     def __init__(self, count: int) -> None:
         address = Address(host="127.0.0.1", port=1)
@@ -65,7 +65,7 @@ class Desk:
         )
         self.plan = PLAN
         self.scheduler = new_scheduler()
-        self.under_way: list[tuple[float, int, Ticket]] = []
+        self.in_flight_by_model: list[tuple[float, int, Ticket]] = []
         """Heap of when each will end."""
         self.free_at = dict.fromkeys(self.backends, 0.0)
         """When each backend, which runs one after the other, is done with all that it has."""
@@ -87,15 +87,15 @@ class Desk:
         backend.in_flight += 1
         begins = max(self.now, self.free_at[backend])
         self.free_at[backend] = ends = begins + EXECUTION_S * self.times.uniform(0.95, 1.05)
-        heappush(self.under_way, (ends, ticket.number, ticket))
+        heappush(self.in_flight_by_model, (ends, ticket.number, ticket))
 
     def end_next(self) -> None:
         """The request ends that is the next to do so."""
-        self.now, _, ticket = heappop(self.under_way)
+        self.now, _, ticket = heappop(self.in_flight_by_model)
         backend = ticket.backend
         assert backend is not None
         backend.in_flight -= 1
-        self.scheduler.over(ticket, self.now, Ending.GOOD)
+        self.scheduler.complete(ticket, self.now, Ending.GOOD)
 
     def go_on(self, _: object = None) -> None:
         """One ends, one comes, and what is due begins."""
@@ -112,9 +112,9 @@ class Desk:
 
 
 def busy_desk(count: int, waiting: int) -> Desk:
-    """One with so many lanes that are busy, or full where so many wait."""
+    """One with so many model backends that are busy, or full where so many wait."""
     desk = Desk(count)
-    while not waiting and len(desk.under_way) < BUSY * count:
+    while not waiting and len(desk.in_flight_by_model) < BUSY * count:
         desk.offer()
     for _ in range(waiting + 8 * count if waiting else 0):
         desk.offer()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.study.simulate import Gpu, Request, World
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.pool import Policy
 from lb.domain.schedule import (
     NO_DEADLINE,
+    Capacity,
     Ending,
-    LaneLimit,
     Plan,
     QueueRules,
     ScheduleRefused,
@@ -28,9 +28,9 @@ def auto_plan(world: World, rules: QueueRules | None = None) -> Plan:
     )
 
 
-def auto_limit(gpu: Gpu) -> LaneLimit:
+def auto_limit(gpu: Gpu) -> Capacity:
     """The limit of a backend that runs as a GPU does."""
-    return LaneLimit(
+    return Capacity(
         gpu.instances * max(1, gpu.max_batch),
         is_auto=True,
         instances=gpu.instances,
@@ -71,7 +71,7 @@ class Scheduled:
         """Its lane is free."""
         ticket = request.state
         assert isinstance(ticket, Ticket)
-        self.scheduler.over(ticket, now, Ending.GOOD)
+        self.scheduler.complete(ticket, now, Ending.GOOD)
         del self._requests[ticket]
         self.woken(now)
 

@@ -166,11 +166,11 @@ _SCHEMAS: Final = {
                 "additionalProperties": _COUNT,
             },
             "oldest_ms": _MS | {"description": "How long the one has waited that came first."},
-            "backends": {"type": "array", "items": _ref("Lane")},
+            "backends": {"type": "array", "items": _ref("ModelBackend")},
         },
         "One version of a model.",
     ),
-    "Lane": _object(
+    "ModelBackend": _object(
         {
             "name": _TEXT,
             "in_flight": _COUNT,

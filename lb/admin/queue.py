@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lb.domain.schedule import LaneView, LineView
+from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.queue import QueueStatus
 
 QUEUE: Final = "/api/v1/queue"
@@ -30,35 +30,55 @@ class QueueApi:
 
 def render(status: QueueStatus) -> dict[str, Any]:
     """The JSON of a queue; models in the order of their names."""
-    lanes: dict[tuple[bytes, bytes], list[LaneView]] = {}
-    for lane in status.lanes:
-        lanes.setdefault((lane.model, lane.version), []).append(lane)
-    lines = sorted(status.lines, key=lambda line: (line.model, line.version))
+    model_backends: dict[tuple[bytes, bytes], list[ModelBackendView]] = {}
+    for model_backend in status.model_backends:
+        model_backends.setdefault((model_backend.model, model_backend.version), []).append(
+            model_backend
+        )
+    model_queues = sorted(
+        status.model_queues, key=lambda model_queue: (model_queue.model, model_queue.version)
+    )
     return {
-        "without_backend": status.homeless,
-        "models": [_line(line, lanes.get((line.model, line.version), [])) for line in lines],
+        "without_backend": status.unplaced,
+        "models": [
+            _model_queue(
+                model_queue, model_backends.get((model_queue.model, model_queue.version), [])
+            )
+            for model_queue in model_queues
+        ],
     }
 
 
-def _line(line: LineView, lanes: list[LaneView]) -> dict[str, Any]:
+def _model_queue(
+    model_queue: ModelQueueView, model_backends: list[ModelBackendView]
+) -> dict[str, Any]:
     return {
-        "model": _text(line.model),
-        "version": _text(line.version),
-        "waiting": {str(priority + 1): count for priority, count in sorted(line.waiting.items())},
-        "oldest_ms": round(line.oldest_s * 1000, 3),
-        "backends": [_lane(lane) for lane in sorted(lanes, key=lambda lane: lane.backend.name)],
+        "model": _text(model_queue.model),
+        "version": _text(model_queue.version),
+        "waiting": {
+            str(priority + 1): count for priority, count in sorted(model_queue.waiting.items())
+        },
+        "oldest_ms": round(model_queue.oldest_s * 1000, 3),
+        "backends": [
+            _model_backend(model_backend)
+            for model_backend in sorted(
+                model_backends, key=lambda model_backend: model_backend.backend.name
+            )
+        ],
     }
 
 
-def _lane(lane: LaneView) -> dict[str, Any]:
+def _model_backend(model_backend: ModelBackendView) -> dict[str, Any]:
     return {
-        "name": lane.backend.name,
-        "in_flight": lane.in_flight,
-        "limit": lane.limit,
-        "expected_ms": round(lane.expected_s * 1000, 3) if lane.expected_s else None,
-        "row_ms": round(lane.row_s * 1000, 3) if lane.expected_s else None,
-        "learnt": lane.learnt,
-        "slowed": round(lane.slowed, 3),
+        "name": model_backend.backend.name,
+        "in_flight": model_backend.in_flight,
+        "limit": model_backend.limit,
+        "expected_ms": round(model_backend.expected_s * 1000, 3)
+        if model_backend.expected_s
+        else None,
+        "row_ms": round(model_backend.row_s * 1000, 3) if model_backend.expected_s else None,
+        "learnt": model_backend.learnt,
+        "slowed": round(model_backend.slowed, 3),
     }
 
 

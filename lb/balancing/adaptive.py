@@ -34,7 +34,7 @@ class Trial(Enum):
 
 
 class AdaptiveLimit:
-    """The limit of one lane."""
+    """The limit of one model backend."""
 
     __slots__ = (
         "_began", "_ends", "_found", "_found_rate", "_full", "_hold", "_next", "_now", "limit",

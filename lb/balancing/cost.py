@@ -17,7 +17,7 @@ from lb.domain.load import Measured
 WINDOW: Final = 20
 """Samples that count: a change of speed is known after about as many. Requests are refused because
 of an estimate only once there are as many."""
-KNOWN: Final = 2
+MIN_SAMPLES: Final = 2
 """Samples from which on an estimate is one: of two the smaller."""
 _FIRST: Final = 4
 """Samples of which the median counts."""
@@ -31,7 +31,7 @@ nearly twice as many plain ones."""
 _SURPRISES: Final = 3
 """So many in a row are a change, more of them where executions run side by side: few that take long
 keep all instances, so that they end one after the other."""
-SURELY: Final = 8.0
+MAX_EXTRAPOLATION: Final = 8.0
 """Of what is thought to take more than so many usual executions nobody knows: it is further from
 what was seen than that says anything."""
 _FLOOR_S: Final = 1e-5
@@ -43,7 +43,7 @@ _VARIES: Final = 0.01
 
 
 class Cost:
-    """The estimate of one lane. `predict` is base_s + row_s * rows + byte_s * size."""
+    """The estimate of one model backend. `predict` is base_s + row_s * rows + byte_s * size."""
 
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_outlasted", "_recent",
@@ -56,7 +56,7 @@ class Cost:
         """Begin with nothing. `instances` is how many executions run side by side."""
         self.surprises = _SURPRISES
         """After so many in a row that are far from what was expected something has changed."""
-        self.run_beside(instances)
+        self.run_in_parallel(instances)
         self.count = 0
         """Executions learnt from, and those that stand for what others had measured."""
         self.assumed = 0
@@ -90,7 +90,7 @@ class Cost:
         self._byte_var = 0.0
         self._byte_cov = 0.0
 
-    def run_beside(self, instances: int) -> None:
+    def run_in_parallel(self, instances: int) -> None:
         """So many executions run side by side from now on."""
         self.surprises = _SURPRISES + instances - 1
 
@@ -102,7 +102,7 @@ class Cost:
     def with_bytes(self, took_s: float, size: float) -> float:
         """The same where bytes explain it: no more than so many usual executions, as sizes that
         hardly ever run are far from what was seen."""
-        most_s = SURELY * self.mean_s
+        most_s = MAX_EXTRAPOLATION * self.mean_s
         took_s += self.byte_s * size
         return took_s if took_s < most_s else most_s
 
@@ -129,7 +129,7 @@ class Cost:
 
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what somebody else has measured; a few samples outweigh it."""
-        self.count = self.assumed = KNOWN
+        self.count = self.assumed = MIN_SAMPLES
         self._weight = 1
         self.at = now
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)

@@ -37,16 +37,16 @@ def nobody_listens(_ticket: Ticket, _now: float) -> None:
 
 
 class Unanswered:
-    """The requests in flight of one lane."""
+    """The requests in flight of one model backend."""
 
-    __slots__ = ("check_at", "look_at", "open_at", "since", "tickets")
+    __slots__ = ("check_at", "open_at", "review_at", "since", "tickets")
 
     def __init__(self) -> None:
         self.tickets: dict[Ticket, None] = {}
         """All requests in flight, in the order in which they began."""
         self.check_at = 0.0
         """When `check` is due again."""
-        self.look_at = 0.0
+        self.review_at = 0.0
         """From when on each end of a request is looked at: it may prove others lost, or `check` is
         due."""
         self.since = NO_DEADLINE
@@ -59,8 +59,8 @@ class Unanswered:
 
         Args:
             now: the time.
-            usual_s: seconds that an execution takes in this lane.
-            ended_at: when a request ended last in this lane.
+            usual_s: seconds that an execution takes in this model backend.
+            ended_at: when a request ended last in this model backend.
         """
         since = self.since
         self.check_at = now + LOST_S
@@ -77,9 +77,9 @@ class Unanswered:
             last = ticket
         if not overdue or last is None:
             self.since = NO_DEADLINE
-            self.look_at = self.check_at
+            self.review_at = self.check_at
             return
-        self.look_at = 0.0
+        self.review_at = 0.0
         if since > now:
             self.since = now
         if overdue == len(self.tickets):

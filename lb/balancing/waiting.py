@@ -1,4 +1,4 @@
-"""The queue of one line: who of those that wait is next.
+"""The queue of one model queue: who of those that wait is next.
 
 Priorities first (strictly, or by weight), then tenants by deficit round robin, then whoever is due
 first. A ticket without a deadline is due as if it had a late one, so that it is passed for a while
@@ -258,7 +258,7 @@ class Level:
 
 
 class WaitingQueue:
-    """All tickets of one line that wait."""
+    """All tickets of one model queue that wait."""
 
     __slots__ = ("_levels", "_numbers", "_passed_s", "_rules", "_was_starved", "count")
 

@@ -77,7 +77,7 @@ class LoadReader:
         self,
         asker: Asker,
         records: Callable[[], Iterable[BackendRecord]],
-        under_way: Callable[[Backend], Mapping[bytes, int]],
+        in_flight: Callable[[Backend], Mapping[bytes, int]],
         told: Callable[[Backend, LoadReport], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -85,13 +85,13 @@ class LoadReader:
         Args:
             asker: makes the calls.
             records: whom to ask; those without a metrics port are passed over.
-            under_way: requests that we have at a backend, by model.
+            in_flight: requests that we have at a backend, by model.
             told: gets what a backend says; it is also kept in its record.
             clock: monotonic seconds.
         """
         self._asker = asker
         self._records = records
-        self._under_way = under_way
+        self._in_flight = in_flight
         self._told = told
         self._clock = clock
         self._interval_s = 0.0
@@ -163,7 +163,7 @@ class LoadReader:
             return
         backend = record.backend
         self._asking.add(record)
-        under_way = self._under_way(backend)
+        in_flight = self._in_flight(backend)
         share = _Share(self._pages, record)
         try:
             answer = await self._asker.http(
@@ -192,7 +192,7 @@ class LoadReader:
             models=models,
             devices=devices,
             others=self._devices.others(backend, devices, now),
-            under_way=under_way,
+            in_flight=in_flight,
         )
         self._told(backend, record.load)
 

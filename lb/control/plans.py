@@ -12,7 +12,7 @@ from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import LaneLimit, Plan, QueueRules
+from lb.domain.schedule import Capacity, Plan, QueueRules
 
 _ADAPTIVE_START: Final = 8
 """Requests at once to begin with, where the model's configuration says nothing."""
@@ -94,10 +94,10 @@ class Planner:
         max_batch = facts.max_batch
         executing = facts.instances * max(max_batch, 1)
 
-        def limit(concurrency: int, **more: bool) -> LaneLimit:
+        def limit(concurrency: int, **more: bool) -> Capacity:
             # Where nothing is known of instances, as many run side by side as are let in.
             instances = facts.instances or max(concurrency, 1)
-            return LaneLimit(concurrency, instances=instances, max_batch=max_batch, **more)
+            return Capacity(concurrency, instances=instances, max_batch=max_batch, **more)
 
         match rule.by:
             case LimitBy.NUMBER:
@@ -107,11 +107,11 @@ class Planner:
             case _ if facts.instances:
                 usual = limit(executing, is_auto=True)
             case _:
-                usual = LaneLimit(is_shared=True)
+                usual = Capacity(is_shared=True)
         # Who says a number for a backend does so because it has other instances: the
         # configuration, which is another one's, does not tell of them.
         own = {
-            backend: LaneLimit(
+            backend: Capacity(
                 concurrency,
                 instances=max(1, concurrency // max(max_batch, 1)),
                 max_batch=max_batch,

@@ -45,7 +45,7 @@ class LoadReport:
     devices: tuple[DeviceLoad, ...] = ()
     others: float | None = None
     """Part of the time in which others than we keep its devices busy; None: that cannot be told."""
-    under_way: Mapping[bytes, int] = field(default_factory=dict)
+    in_flight: Mapping[bytes, int] = field(default_factory=dict)
     """By model: requests of ours that were under way to it when it was asked."""
 
     @property

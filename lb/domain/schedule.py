@@ -1,23 +1,23 @@
 """The seam between who schedules requests and who relays them: tickets, plans and refusals.
 
-A *line* is one version of one model as requests name it; a *lane* is a line on one backend. A
-request of a scheduled model has a `Ticket`. It begins at once, waits in the one queue of its line,
-or is refused. It is bound to a backend only when it begins there.
+A *line* is one version of one model as requests name it; a *model backend* is a model queue on one
+backend. A request of a scheduled model has a `Ticket`. It begins at once, waits in the one queue of
+its model queue, or is refused. It is bound to a backend only when it begins there.
 
 How to use a `Scheduler` (one for the process, both protocols; nothing in it blocks or awaits):
 
 1. `offer(ticket, now)`. A backend: begin there now. None: it waits. `ScheduleRefused`: answer so.
-2. When the attempt of a ticket that began has ended: `over(ticket, now, ending)`, exactly once.
+2. When the attempt of a ticket that began has ended: `complete(ticket, now, ending)`, exactly once.
    The same ticket may then be offered again, with `tried` extended: it keeps its place in time.
 3. When a waiting ticket is wanted no more (its client has gone): `drop(ticket)`.
-4. After `over`, `drop`, `follow`, `offer`, and at `wake_at`: call `next_due(now)` until it gives
-   None and begin each ticket at `ticket.backend`; then `next_refused(now)` until it gives None and
-   answer each with its refusal. Both are one comparison when there is nothing to do. It is well to
-   do so once per turn of the event loop after several `over`.
+4. After `complete`, `drop`, `follow`, `offer`, and at `wake_at`: call `next_due(now)` until it
+   gives None and begin each ticket at `ticket.backend`; then `next_refused(now)` until it gives
+   None and answer each with its refusal. Both are one comparison when there is nothing to do. It is
+   well to do so once per iteration of the event loop after several `complete`.
 5. After a new snapshot: `follow(renew, now)`, which has every waiting ticket's `eligible` renewed.
 
 Who begins a ticket counts it on `Backend.in_flight` before it calls the scheduler again, and takes
-it off before `over`. Times are monotonic seconds.
+it off before `complete`. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Wait(Enum):
 
     NONE = ""
     LIMIT = "limit"
-    """Every lane that it may use is full."""
+    """Every model backend that it may use is full."""
     FASTER = "faster"
-    """A lane has room, but a full one will end it sooner."""
+    """A model backend has room, but a full one will end it sooner."""
     RESERVED = "reserved"
     """What is free is kept for the highest priority."""
     NO_BACKEND = "no_backend"
@@ -84,8 +84,8 @@ class Order(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LaneLimit:
-    """How many requests of a line may be under way at one backend, and how it runs them."""
+class Capacity:
+    """How many requests of a model queue may be under way at one backend, and how it runs them."""
 
     concurrency: int = 0
     """At most so many at once; where it is adaptive, the number to begin with; 0 is no limit."""
@@ -104,7 +104,7 @@ class LaneLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRules:
-    """How requests of a line wait."""
+    """How requests of a model queue wait."""
 
     max_waiting: int = 1000
     """Tickets that wait at once; more are shed, lowest priority first."""
@@ -123,15 +123,16 @@ class QueueRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
-    """All that is configured about one line. Compared by identity: make it once per snapshot."""
+    """All that is configured about one model queue. Compared by identity: make it once per
+    snapshot."""
 
-    limits: Mapping[Backend, LaneLimit]
-    default: LaneLimit = LaneLimit()
+    limits: Mapping[Backend, Capacity]
+    default: Capacity = Capacity()
     """Of backends that `limits` does not name."""
     rules: QueueRules = QueueRules()
 
-    def limit(self, backend: Backend) -> LaneLimit:
-        """The limit of one lane."""
+    def limit(self, backend: Backend) -> Capacity:
+        """The limit of one model backend."""
         return self.limits.get(backend, self.default)
 
 
@@ -140,8 +141,8 @@ class Ticket:
 
     __slots__ = (
         "after", "backend", "began_at", "came_at", "deadline", "eligible", "expected_s",
-        "is_waiting", "joined_at", "key", "lane", "model", "number", "plan", "position", "priority",
-        "refused", "rows", "size", "tenant", "tried", "version", "wait", "work_s",
+        "is_waiting", "joined_at", "key", "model", "model_backend", "number", "plan", "position",
+        "priority", "refused", "rows", "size", "tenant", "tried", "version", "wait", "work_s",
     )  # fmt: skip
 
     # Set by the scheduler when they first mean something: most tickets need few of them.
@@ -157,10 +158,10 @@ class Ticket:
     work_s: float
     """Execution time that it was counted with."""
     after: int
-    """The end in its lane after which it executes, by number."""
+    """The end in its model backend after which it executes, by number."""
     joined_at: float
     """When it began to wait: it may have come long before, and have failed somewhere."""
-    lane: object
+    model_backend: object
     """What it began in; the scheduler may have put another one in that place since. None once its
     request was given up as lost."""
 
@@ -194,7 +195,7 @@ class Ticket:
         self.is_waiting = False
         """It is in a queue; then nothing of the above may be changed but by `drop`."""
 
-    def beside(self) -> Ticket:
+    def hedge(self) -> Ticket:
         """Another one for the same request, which is to run a second time beside the first."""
         other = Ticket(self.model, self.version, self.plan, self.eligible, self.came_at)
         other.rows, other.size = self.rows, self.size
@@ -213,29 +214,29 @@ class ScheduleRefused(Exception):
         """Estimate of when there will be room, in seconds."""
 
 
-PLACE_BOUNDS: Final = tuple([(1 << power) - 1 for power in range(17)])
+POSITION_BOUNDS: Final = tuple([(1 << power) - 1 for power in range(17)])
 """Upper bounds of the histograms of places: 0, 1, 3, 7 ... 65,535."""
 
 
-class Places:
+class PositionHistogram:
     """How many waited before each request that joined a queue; plain integers."""
 
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(PLACE_BOUNDS) + 1)
+        self.counts = [0] * (len(POSITION_BOUNDS) + 1)
         """By bucket, not cumulative; the last one is everything above."""
         self.sum = 0
 
     def add(self, position: int) -> None:
         """Count one that joined behind so many."""
-        self.counts[min(position.bit_length(), len(PLACE_BOUNDS))] += 1
+        self.counts[min(position.bit_length(), len(POSITION_BOUNDS))] += 1
         self.sum += position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneView:
-    """What is shown of a lane."""
+class ModelBackendView:
+    """What is shown of a model backend."""
 
     model: bytes
     version: bytes
@@ -255,8 +256,8 @@ class LaneView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineView:
-    """What is shown of a line."""
+class ModelQueueView:
+    """What is shown of a model queue."""
 
     model: bytes
     version: bytes
@@ -271,7 +272,7 @@ class Scheduler(Protocol):
 
     on_lost: Callable[[Ticket, float], None]
     """Called with a request, and the time, when its backend is found never to answer it. It is not
-    counted from then on; its attempt goes on until `over`."""
+    counted from then on; its attempt goes on until `complete`."""
 
     @property
     def wake_at(self) -> float:
@@ -287,12 +288,12 @@ class Scheduler(Protocol):
         """
         ...
 
-    def beside(self, ticket: Ticket, now: float) -> Backend | None:
+    def hedge(self, ticket: Ticket, now: float) -> Backend | None:
         """Begin a second attempt beside the first one where it was not tried and there is room at
         once, and nobody waits. None: not at all."""
         ...
 
-    def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
+    def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """The attempt of a ticket that began is over."""
         ...
 
@@ -317,7 +318,7 @@ class Scheduler(Protocol):
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
         """A request begins at one of its eligible backends without having been offered: it counts
-        there until it is `over`."""
+        there until it is `complete`."""
         ...
 
     def drop(self, ticket: Ticket) -> None:
@@ -344,8 +345,8 @@ class Scheduler(Protocol):
 
         Args:
             renew: gives the plan and the eligible backends of a waiting ticket, None where its
-                model is not scheduled any more; asked once for all waiting tickets of a line that
-                had the same tuple of eligible ones.
+                model is not scheduled any more; asked once for all waiting tickets of a model queue
+                that had the same tuple of eligible ones.
             now: the time.
 
         Returns:
@@ -353,20 +354,20 @@ class Scheduler(Protocol):
         """
         ...
 
-    def busy_elsewhere(self, backend: Backend, report: LoadReport) -> None:
+    def on_load_report(self, backend: Backend, report: LoadReport) -> None:
         """A backend says how much it has to do, for all clients together. What others do there, and
         what was learnt does not contain, counts; less and less as the report ages."""
         ...
 
-    def under_way(self, backend: Backend) -> Mapping[bytes, int]:
+    def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
         """Requests that are under way at a backend, by model."""
         ...
 
     def assume(
         self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured], now: float
     ) -> None:
-        """A backend says how long executions take, by model and version: what its lanes begin
-        with, as long as nothing was learnt of them."""
+        """A backend says how long executions take, by model and version: what its model backends
+        begin with, as long as nothing was learnt of them."""
         ...
 
     def spoken_for(self, backend: Backend, part: float, now: float) -> None:
@@ -379,10 +380,10 @@ class Scheduler(Protocol):
         """A backend is gone, or was restarted: nothing learnt of it holds."""
         ...
 
-    def lanes(self) -> Iterator[LaneView]:
-        """Every lane that is known of."""
+    def model_backends(self) -> Iterator[ModelBackendView]:
+        """Every model backend that is known of."""
         ...
 
-    def lines(self, now: float) -> Iterator[LineView]:
-        """Every line that is known of."""
+    def model_queues(self, now: float) -> Iterator[ModelQueueView]:
+        """Every model queue that is known of."""
         ...

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lb.access.gate import Claim, Gate
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.client import Client
 from lb.domain.fault import Fault

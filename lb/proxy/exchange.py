@@ -46,12 +46,12 @@ class Queued:
         self.turn: Backend | None = None
         """The backend that is kept for it: its turn has come."""
 
-    def beside(self) -> Queued | None:
+    def hedge(self) -> Queued | None:
         """For a second attempt beside this one; None where this one did not have to be offered."""
         if self.ticket is None:
             return None
         other = Queued(self.rows, self.priority, self.size)
-        other.ticket = self.ticket.beside()
+        other.ticket = self.ticket.hedge()
         return other
 
 

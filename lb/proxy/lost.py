@@ -26,7 +26,7 @@ def report_lost(ticket: Ticket, now: float) -> None:
 def report_abandoned(attempt: Attempt, now: float) -> None:
     """Count and log an attempt that is ended because no client and no answer is left of it."""
     ticket = _ticket(attempt)
-    if ticket is None or ticket.lane is not None:
+    if ticket is None or ticket.model_backend is not None:
         _report(attempt.backend, attempt.exchange.model, now - attempt.began_at)
 
 

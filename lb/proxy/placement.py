@@ -175,7 +175,7 @@ class Placer:
         queued = None
         terms = None
         if particulars is not None and particulars.queued is not None:
-            queued = particulars.queued.beside()
+            queued = particulars.queued.hedge()
             if queued is not None:
                 terms = self._queue.terms.find(exchange, particulars)
         if queued is not None and terms is not None:

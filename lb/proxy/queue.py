@@ -23,7 +23,15 @@ from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import Placement, PoolRef, PoolSnapshot
-from lb.domain.schedule import Ending, Places, Plan, Refusal, Scheduler, ScheduleRefused, Ticket
+from lb.domain.schedule import (
+    Ending,
+    Plan,
+    PositionHistogram,
+    Refusal,
+    Scheduler,
+    ScheduleRefused,
+    Ticket,
+)
 from lb.kserve.work import UNSAID
 from lb.proxy.eligible import placement_of
 from lb.proxy.exchange import Exchange, Queued, Waiting
@@ -109,7 +117,7 @@ class Queue:
     __slots__ = (
         "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
         "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
-        "places", "scheduler", "terms", "whys",
+        "positions", "scheduler", "terms", "wait_reasons",
     )  # fmt: skip
 
     def __init__(
@@ -158,9 +166,9 @@ class Queue:
         whose last requests will have it learnt again."""
         self.terms = TermsBook(pool, self._placement)
         """What holds for scheduled requests."""
-        self.places: dict[bytes, Places] = {}
+        self.positions: dict[bytes, PositionHistogram] = {}
         """How many waited before those that had to wait, by model."""
-        self.whys: dict[tuple[bytes, str], int] = {}
+        self.wait_reasons: dict[tuple[bytes, str], int] = {}
         """Requests that had to wait, by model and why."""
         pool.subscribe(self._on_snapshot)
 
@@ -263,10 +271,10 @@ class Queue:
             self._waiting[ticket] = _Held(exchange, waiting)
             self._held += min(ticket.size, _HELD_AT_MOST)
             self._count_wait(exchange.model, ticket.wait.value)
-            places = self.places.get(exchange.model)
-            if places is None:
-                places = self.places[exchange.model] = Places()
-            places.add(ticket.position)
+            positions = self.positions.get(exchange.model)
+            if positions is None:
+                positions = self.positions[exchange.model] = PositionHistogram()
+            positions.add(ticket.position)
             return None
         # Rather too many at a backend than too much here.
         self.scheduler.drop(ticket)
@@ -288,7 +296,7 @@ class Queue:
         ticket = queued.ticket
         assert ticket is not None
         ticket.plan, ticket.eligible, ticket.tried = terms.plan, terms.eligible, tried
-        backend = self.scheduler.beside(ticket, now)
+        backend = self.scheduler.hedge(ticket, now)
         if backend is None:
             raise RequestRefused(Reason.BACKENDS_FULL, "no other backend can begin with it now")
         queued.is_under_way = True
@@ -346,15 +354,15 @@ class Queue:
         assert ticket is not None
         queued.is_under_way = False
         if outcome is _ANSWERED and (not code if protocol else code == _OK):
-            self.scheduler.over(ticket, now, _GOOD)
+            self.scheduler.complete(ticket, now, _GOOD)
         else:
-            self.scheduler.over(ticket, now, _ending(protocol, outcome, code))
+            self.scheduler.complete(ticket, now, _ending(protocol, outcome, code))
         if self._waiting:
             self._soon()
 
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """A request is over that began without having been offered."""
-        self.scheduler.over(ticket, now, ending)
+        self.scheduler.complete(ticket, now, ending)
         if self._waiting:
             self._soon()
 
@@ -421,7 +429,7 @@ class Queue:
 
     def _count_wait(self, model: bytes, why: str) -> None:
         key = (model, why)
-        self.whys[key] = self.whys.get(key, 0) + 1
+        self.wait_reasons[key] = self.wait_reasons.get(key, 0) + 1
 
     def waiting(self) -> Iterator[Ticket]:
         """Those that wait for their turn, in the order in which they came."""
@@ -433,7 +441,7 @@ class Queue:
         return self.terms.waits
 
     @property
-    def homeless(self) -> int:
+    def unplaced(self) -> int:
         """How many wait for any backend, or to be placed anew."""
         return len(self._homeless)
 
@@ -495,7 +503,7 @@ class Queue:
         held = self._forget(ticket)
         queued = _queued(held.exchange) if held is not None else None
         if held is None or queued is None:
-            self.scheduler.over(ticket, now, Ending.NEITHER)
+            self.scheduler.complete(ticket, now, Ending.NEITHER)
             return
         queued.turn = ticket.backend
         held.waiting.go_on()
@@ -503,30 +511,30 @@ class Queue:
             self._began(ticket, now)
         else:
             queued.turn = None
-            self.scheduler.over(ticket, now, Ending.NEITHER)
+            self.scheduler.complete(ticket, now, Ending.NEITHER)
 
     def _place_anew(self, now: float, *, is_news: bool) -> int:
         """Look at some that are not where they could have a turn: at those that have waited long
         enough, and where there is another pool at all. Gives at how many."""
-        anew, homeless = self._anew, self._homeless
+        anew, unplaced = self._anew, self._homeless
         if is_news or not anew:
             # Whoever was looked at stands behind the others, so that frequent news keep nobody
             # from being looked at.
             self._anew = anew = deque(
-                [e for e, (due, _) in homeless.items() if is_news or due <= now]
+                [e for e, (due, _) in unplaced.items() if is_news or due <= now]
             )
         count = 0
         while anew and count < _ANEW_AT_ONCE:
             exchange = anew.popleft()
-            held = homeless.pop(exchange, None)
+            held = unplaced.pop(exchange, None)
             if held is not None:
                 count += 1
                 self._look_at(exchange, *held, now)
         if not anew:
             self._homeless_due = inf
-            if homeless:
+            if unplaced:
                 # All of them are looked at together, so this is not done for each.
-                self._homeless_due = max(min([due for due, _ in homeless.values()]), now + _APART_S)
+                self._homeless_due = max(min([due for due, _ in unplaced.values()]), now + _APART_S)
                 self._arm(self._homeless_due, now)
         return count
 
@@ -578,9 +586,9 @@ class Queue:
                 self.scheduler.drop(ticket)
                 held.waiting.refuse(refused)
         for exchange in tuple(self._homeless):
-            homeless = self._homeless.pop(exchange, None)
-            if homeless is not None:
-                _, waiting = homeless
+            unplaced = self._homeless.pop(exchange, None)
+            if unplaced is not None:
+                _, waiting = unplaced
                 waiting.refuse(refused)
 
     # Time

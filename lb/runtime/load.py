@@ -48,7 +48,7 @@ def make_load_readers(
         interval_s: how often each is asked what there is to do; 0: not at all.
     """
     load = LoadReader(
-        asker, lambda: directory.records, scheduler.under_way, scheduler.busy_elsewhere
+        asker, lambda: directory.records, scheduler.in_flight_by_model, scheduler.on_load_report
     )
     load.use(interval_s)
     priors = PriorReader(

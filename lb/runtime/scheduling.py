@@ -69,12 +69,12 @@ def queue_options(settings: Settings) -> QueueOptions:
 def queue_status(queue: Queue, now: float) -> QueueStatus:
     """What is shown of requests that wait."""
     return QueueStatus(
-        lines=tuple(queue.scheduler.lines(now)),
-        lanes=tuple(queue.scheduler.lanes()),
+        model_queues=tuple(queue.scheduler.model_queues(now)),
+        model_backends=tuple(queue.scheduler.model_backends()),
         waits=queue.waits,
-        places=queue.places,
-        whys=queue.whys,
-        homeless=queue.homeless,
+        positions=queue.positions,
+        wait_reasons=queue.wait_reasons,
+        unplaced=queue.unplaced,
     )
 
 

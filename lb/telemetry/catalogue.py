@@ -474,25 +474,25 @@ QUEUE: Final = (
         ("model", "why"),
     ),
     MetricSpec(
-        "triton_lb_lane_requests",
+        "triton_lb_model_backend_requests",
         _GAUGE,
         "Requests of a scheduled model under way at a backend.",
         ("model", "backend"),
     ),
     MetricSpec(
-        "triton_lb_lane_limit",
+        "triton_lb_model_backend_limit",
         _GAUGE,
         "How many may be; 0 is no limit.",
         ("model", "backend"),
     ),
     MetricSpec(
-        "triton_lb_lane_expected_seconds",
+        "triton_lb_model_backend_expected_seconds",
         _GAUGE,
         "How long a request of one row takes there alone, as far as it was learnt; 0: not at all.",
         ("model", "backend"),
     ),
     MetricSpec(
-        "triton_lb_lane_slowed_ratio",
+        "triton_lb_model_backend_slowed_ratio",
         _GAUGE,
         "By how much requests count as slower there because the backend says that others use it, "
         "as far as that is not learnt already; 1: not at all.",

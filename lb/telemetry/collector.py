@@ -23,13 +23,13 @@ from prometheus_client.samples import Sample
 
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, BackendState, Port
 from lb.domain.pool import PoolSnapshot
-from lb.domain.schedule import PLACE_BOUNDS
+from lb.domain.schedule import POSITION_BOUNDS
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
 from lb.telemetry.labels import code_label
 from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
 from lb.telemetry.own_calls import OwnCalls
-from lb.telemetry.queue import QueueStatus, place_rows, queue_rows, wait_rows
+from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
 from lb.telemetry.reloads import Reloads
 from lb.telemetry.reruns import RerunCounts, rerun_rows
 from lb.telemetry.scaling import ScalingStatus, scaling_rows
@@ -235,7 +235,7 @@ def _bounds(bounds_s: Sequence[float]) -> tuple[str, ...]:
 
 
 _LATENCY_BOUNDS: Final = _bounds(LATENCY_BOUNDS_S)
-_PLACE_BOUNDS: Final = _bounds(PLACE_BOUNDS)
+_POSITION_BOUNDS: Final = _bounds(POSITION_BOUNDS)
 _LAG_BOUNDS: Final = _bounds(LAG_BOUNDS_S)
 
 
@@ -380,8 +380,10 @@ class LoadBalancerCollector:
             yield (model,), Buckets(_LATENCY_BOUNDS, tuple(waits.counts), waits.sum)
 
     def _queue_positions(self) -> Iterator[Row]:
-        for model, places in place_rows(self._sources.queue(), self._sources.meter.max_models):
-            yield (model,), Buckets(_PLACE_BOUNDS, tuple(places.counts), places.sum)
+        for model, positions in position_rows(
+            self._sources.queue(), self._sources.meter.max_models
+        ):
+            yield (model,), Buckets(_POSITION_BOUNDS, tuple(positions.counts), positions.sum)
 
     # Backends
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lb.domain.backend import Histogram
-from lb.domain.schedule import LaneView, LineView, Places
+from lb.domain.schedule import ModelBackendView, ModelQueueView, PositionHistogram
 from lb.telemetry.labels import OTHER
 
 Row = tuple[tuple[str, ...], float]
@@ -18,15 +18,15 @@ Rows = Callable[[], Iterable[Row]]
 class QueueStatus:
     """All of it, at one time."""
 
-    lines: Sequence[LineView] = ()
-    lanes: Sequence[LaneView] = ()
+    model_queues: Sequence[ModelQueueView] = ()
+    model_backends: Sequence[ModelBackendView] = ()
     waits: Mapping[bytes, Histogram] = field(default_factory=dict)
     """How long requests had waited that began, by model."""
-    places: Mapping[bytes, Places] = field(default_factory=dict)
+    positions: Mapping[bytes, PositionHistogram] = field(default_factory=dict)
     """How many had been before them when they joined, by model."""
-    whys: Mapping[tuple[bytes, str], int] = field(default_factory=dict)
+    wait_reasons: Mapping[tuple[bytes, str], int] = field(default_factory=dict)
     """Requests that had to wait, by model and why."""
-    homeless: int = 0
+    unplaced: int = 0
     """Requests that wait for any backend."""
 
 
@@ -48,37 +48,48 @@ def queue_rows(read: Callable[[], QueueStatus], most: Callable[[], int]) -> dict
         status = read()
         return _summed(
             ((model, str(priority + 1)), count)
-            for model, line in _named(status.lines, most())
-            for priority, count in line.waiting.items()
+            for model, model_queue in _named(status.model_queues, most())
+            for priority, count in model_queue.waiting.items()
         )
 
     def oldest() -> Iterable[Row]:
         status = read()
-        return _largest(((model,), line.oldest_s) for model, line in _named(status.lines, most()))
+        return _largest(
+            ((model,), model_queue.oldest_s)
+            for model, model_queue in _named(status.model_queues, most())
+        )
 
-    def whys() -> Iterable[Row]:
-        counts = read().whys
+    def wait_reasons() -> Iterable[Row]:
+        counts = read().wait_reasons
         names = Names((model for model, _ in counts if model), most())
         return _summed(
             ((names.of(model) if model else "", why), count)
             for (model, why), count in counts.items()
         )
 
-    def lanes(value: Callable[[LaneView], float]) -> Callable[[], Iterator[Row]]:
+    def model_backends(value: Callable[[ModelBackendView], float]) -> Callable[[], Iterator[Row]]:
         return lambda: (
-            ((model, lane.backend.name), value(lane))
-            for model, lane in _named(read().lanes, most())
+            ((model, model_backend.backend.name), value(model_backend))
+            for model, model_backend in _named(read().model_backends, most())
         )
 
     return {
         "triton_lb_queue_length": lengths,
         "triton_lb_queue_oldest_seconds": oldest,
-        "triton_lb_queue_without_backend": lambda: [((), read().homeless)],
-        "triton_lb_queue_waits_total": whys,
-        "triton_lb_lane_requests": lambda: _summed(lanes(lambda lane: lane.in_flight)()),
-        "triton_lb_lane_limit": lambda: _largest(lanes(lambda lane: lane.limit)()),
-        "triton_lb_lane_expected_seconds": lambda: _largest(lanes(lambda lane: lane.expected_s)()),
-        "triton_lb_lane_slowed_ratio": lambda: _largest(lanes(lambda lane: lane.slowed)()),
+        "triton_lb_queue_without_backend": lambda: [((), read().unplaced)],
+        "triton_lb_queue_waits_total": wait_reasons,
+        "triton_lb_model_backend_requests": lambda: _summed(
+            model_backends(lambda model_backend: model_backend.in_flight)()
+        ),
+        "triton_lb_model_backend_limit": lambda: _largest(
+            model_backends(lambda model_backend: model_backend.limit)()
+        ),
+        "triton_lb_model_backend_expected_seconds": lambda: _largest(
+            model_backends(lambda model_backend: model_backend.expected_s)()
+        ),
+        "triton_lb_model_backend_slowed_ratio": lambda: _largest(
+            model_backends(lambda model_backend: model_backend.slowed)()
+        ),
     }
 
 
@@ -87,12 +98,12 @@ def wait_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Histogram]]
     return _together(status.waits, Histogram, most)
 
 
-def place_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, Places]]:
+def position_rows(status: QueueStatus, most: int) -> Iterator[tuple[str, PositionHistogram]]:
     """How many waited before requests that joined, by label."""
-    return _together(status.places, Places, most)
+    return _together(status.positions, PositionHistogram, most)
 
 
-_CountsT = TypeVar("_CountsT", Histogram, Places)
+_CountsT = TypeVar("_CountsT", Histogram, PositionHistogram)
 
 
 def _together(
@@ -108,7 +119,7 @@ def _together(
     yield from found.items()
 
 
-_ViewT = TypeVar("_ViewT", LineView, LaneView)
+_ViewT = TypeVar("_ViewT", ModelQueueView, ModelBackendView)
 
 
 def _named(views: Sequence[_ViewT], most: int) -> Iterator[tuple[str, _ViewT]]:

@@ -98,7 +98,7 @@ from lb import balancing
 from lb.proxy.http2.relay import Http2Relay
 
 def late():
-    from lb.balancing.lanes import Lane
+    from lb.balancing.model_backend import ModelBackend
 
 paper.relay.flush()
 running.relay.relay.servers

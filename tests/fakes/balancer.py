@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lb.domain.schedule import LaneView
+from lb.domain.schedule import ModelBackendView
 from lb.runtime.doors import Doors
 from lb.runtime.endpoints import Listeners
 from lb.runtime.logs import Logs
@@ -28,7 +28,7 @@ class Balancer:
         """Connections of clients so far."""
         return sum(traffic.accepted for traffic in self.product.meter.traffic)
 
-    def lanes(self) -> list[LaneView]:
+    def model_backends(self) -> list[ModelBackendView]:
         """What is known of each scheduled model on each backend."""
         return lanes_of(self.product)
 

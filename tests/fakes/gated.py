@@ -13,7 +13,7 @@ import grpc
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute, PoolSnapshot
-from lb.domain.schedule import LaneLimit, Plan, QueueRules
+from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.kserve import inference_pb2 as pb
 from lb.telemetry.record import RequestRecord
 from tests.fakes.grpc_server import grpc_channel, path
@@ -123,7 +123,7 @@ class Side:
         """Publish a plan; for all backends unless some are named."""
         plan = Plan(
             limits={},
-            default=LaneLimit(concurrency, instances=concurrency),
+            default=Capacity(concurrency, instances=concurrency),
             rules=QueueRules(**rules),
         )
         self.relay.pool.publish(self.snapshot(plan, *(backends or self.relay.backends)))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.balancing.sequences import Affinity
 from lb.domain.backend import (
     Address,
@@ -43,7 +43,7 @@ from lb.domain.pool import (
     PoolRef,
     PoolSnapshot,
 )
-from lb.domain.schedule import LaneView, Scheduler, Ticket
+from lb.domain.schedule import ModelBackendView, Scheduler, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.crowd import Crowd
 from lb.net.iteration import IterationBudget
@@ -291,16 +291,16 @@ class QueueView:
     @property
     def positions(self) -> dict[bytes, int]:
         """The sum of the positions at which requests were queued, by model."""
-        return {model: each.sum for model, each in self._dispatcher.queue.places.items()}
+        return {model: each.sum for model, each in self._dispatcher.queue.positions.items()}
 
-    def lanes(self) -> list[LaneView]:
+    def model_backends(self) -> list[ModelBackendView]:
         """What is known of each scheduled model on each backend."""
-        return list(self._dispatcher.queue.scheduler.lanes())
+        return list(self._dispatcher.queue.scheduler.model_backends())
 
     @property
     def in_flight(self) -> list[int]:
         """Scheduled requests that run, for each model on each backend."""
-        return [lane.in_flight for lane in self.lanes()]
+        return [lane.in_flight for lane in self.model_backends()]
 
 
 class HedgeView:
@@ -835,7 +835,7 @@ class Placed:
 
 
 class Desk:
-    """Places requests of a published pool, without connections."""
+    """PositionHistogram requests of a published pool, without connections."""
 
     def __init__(
         self, pool: PoolRef, outcomes: OutcomeSink, clock: Clock, *, max_sequences: int
@@ -978,9 +978,9 @@ class _IgnoredOutcomes:
         """There is no control plane."""
 
 
-def lanes_of(product: Product) -> list[LaneView]:
+def lanes_of(product: Product) -> list[ModelBackendView]:
     """What a whole product knows of each scheduled model on each backend."""
-    return list(product.dispatcher.queue.scheduler.lanes())
+    return list(product.dispatcher.queue.scheduler.model_backends())
 
 
 def relay_configuration(product: Product) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from lb.domain.schedule import LaneView
+from lb.domain.schedule import ModelBackendView
 from lb.simulator.gpu import SimulatedGpu
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
@@ -93,8 +93,8 @@ async def scene(*speeds: float) -> AsyncIterator[Scene]:
             await made.end_others()
 
 
-def lane(balancer: Balancer, name: str) -> LaneView:
-    return next(each for each in balancer.lanes() if each.backend.name == name)
+def lane(balancer: Balancer, name: str) -> ModelBackendView:
+    return next(each for each in balancer.model_backends() if each.backend.name == name)
 
 
 async def test_a_start_knows_how_fast_tritons_are_that_have_served_others() -> None:

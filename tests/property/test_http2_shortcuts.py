@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import LaneLimit, Plan
+from lb.domain.schedule import Capacity, Plan
 from lb.wire.http2 import frames as fr
 from tests.fakes import frames as ff
 from tests.fakes.links import GREETING, PaperRelay, Side, frames_of
@@ -158,7 +158,7 @@ class Traffic:
         plain: bool,
         greetings: tuple[bytes, bytes],
         options: Options,
-        limit: LaneLimit | None = None,
+        limit: Capacity | None = None,
     ) -> None:
         self.paper = PaperRelay(
             options=options,
@@ -172,7 +172,7 @@ class Traffic:
         self._next = 1
         self.over = False
 
-    def _schedule(self, limit: LaneLimit) -> None:
+    def _schedule(self, limit: Capacity) -> None:
         paper = self.paper
         route = ModelRoute(facts=FACTS, is_uniform=True, plan=Plan(limits={}, default=limit))
         paper.pool.publish(replace(paper.pool.current, routes={b"m": route}))
@@ -256,13 +256,13 @@ class Traffic:
     STEPS,
     st.tuples(GREETINGS, GREETINGS),
     st.sampled_from([0, 20, 3000]),
-    st.sampled_from([None, None, LaneLimit(2, instances=2), LaneLimit(0)]),
+    st.sampled_from([None, None, Capacity(2, instances=2), Capacity(0)]),
 )
 def test_short_and_long_ways_cannot_be_told_apart(
     steps: list[tuple[Any, ...]],
     greetings: tuple[bytes, bytes],
     message_size: int,
-    limit: LaneLimit | None,
+    limit: Capacity | None,
 ) -> None:
     options = {
         "concurrent_streams": 6,

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from lb.domain.backend import Backend
 from lb.domain.schedule import (
+    Capacity,
     Ending,
-    LaneLimit,
     Order,
     Plan,
     QueueRules,
@@ -35,16 +35,16 @@ def rules(draw: st.DrawFn) -> QueueRules:
 
 
 @st.composite
-def limits(draw: st.DrawFn) -> LaneLimit:
+def limits(draw: st.DrawFn) -> Capacity:
     instances = draw(st.integers(1, 3))
     kind = draw(st.sampled_from(("number", "auto", "adaptive", "none", "shared")))
     batch = draw(st.sampled_from((0, 4)))
     if kind == "shared":
-        return LaneLimit(is_shared=True)
+        return Capacity(is_shared=True)
     if kind == "none":
-        return LaneLimit(0, instances=instances, max_batch=batch)
+        return Capacity(0, instances=instances, max_batch=batch)
     number = draw(st.integers(1, 4)) if kind == "number" else instances * max(1, batch)
-    return LaneLimit(
+    return Capacity(
         number,
         is_auto=kind == "auto",
         is_adaptive=kind == "adaptive",
@@ -56,7 +56,7 @@ def limits(draw: st.DrawFn) -> LaneLimit:
 class Driver:
     """Does what the relays do, and keeps its own accounts."""
 
-    def __init__(self, limits: list[LaneLimit], rules: QueueRules, cap: int) -> None:
+    def __init__(self, limits: list[Capacity], rules: QueueRules, cap: int) -> None:
         self.backends = tuple(
             make_backend(f"b{number}", max_in_flight=cap) for number in range(len(limits))
         )
@@ -103,8 +103,10 @@ class Driver:
         self.running.append(ticket)
         limit = ticket.plan.limit(backend)
         if limit.concurrency and not limit.is_auto and not limit.is_adaptive:
-            lane = [t for t in self.running if t.backend is backend and t.model == ticket.model]
-            assert len(lane) <= limit.concurrency
+            model_backend = [
+                t for t in self.running if t.backend is backend and t.model == ticket.model
+            ]
+            assert len(model_backend) <= limit.concurrency
 
     def step(self, draw: st.DataObject) -> None:
         match draw.draw(st.sampled_from(STEPS)):
@@ -152,7 +154,7 @@ class Driver:
         backend = ticket.backend
         assert backend is not None
         backend.in_flight -= 1
-        self.scheduler.over(ticket, self.now, ending)
+        self.scheduler.complete(ticket, self.now, ending)
         self.accounted += 1
 
     def settle(self) -> None:
@@ -196,14 +198,17 @@ def _at(ticket: Ticket) -> Backend:
     data=st.data(),
 )
 def test_every_ticket_begins_once_or_is_refused_and_no_limit_is_passed(
-    limits: list[LaneLimit], rules: QueueRules, cap: int, data: st.DataObject
+    limits: list[Capacity], rules: QueueRules, cap: int, data: st.DataObject
 ) -> None:
     driver = Driver(limits, rules, cap)
     for _ in range(data.draw(st.integers(1, 40))):
         driver.step(data)
     driver.finish()
-    assert all(lane.in_flight == 0 for lane in driver.scheduler.lanes())
-    assert all(not any(line.waiting.values()) for line in driver.scheduler.lines(driver.now))
+    assert all(model_backend.in_flight == 0 for model_backend in driver.scheduler.model_backends())
+    assert all(
+        not any(model_queue.waiting.values())
+        for model_queue in driver.scheduler.model_queues(driver.now)
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -211,7 +216,7 @@ def test_every_ticket_begins_once_or_is_refused_and_no_limit_is_passed(
 def test_equal_backends_are_never_idle_while_somebody_waits(
     count: int, waiting: int, limit: int
 ) -> None:
-    driver = Driver([LaneLimit(limit)] * count, QueueRules(), 0)
+    driver = Driver([Capacity(limit)] * count, QueueRules(), 0)
     free_at = dict.fromkeys(driver.backends, 0.0)
     ends: dict[Ticket, float] = {}
     for _ in range(count * limit + waiting):

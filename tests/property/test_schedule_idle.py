@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import new_scheduler
 
@@ -33,7 +33,7 @@ class Play:
         self.failing = failing
         self.instances = instances
         self.backends = tuple(make_backend(f"b{number}") for number in range(backends))
-        limit = LaneLimit(instances, is_auto=True, instances=instances)
+        limit = Capacity(instances, is_auto=True, instances=instances)
         self.plan = Plan(limits={}, default=limit)
         self.scheduler = new_scheduler()
         self.now = 1.0
@@ -98,7 +98,7 @@ class Play:
         if len(inside) >= self.instances:
             self.at(self.now + self.takes(self.rng), inside[self.instances - 1])
         is_bad = self.rng.random() < self.failing
-        self.scheduler.over(ticket, self.now, Ending.FAILED if is_bad else Ending.GOOD)
+        self.scheduler.complete(ticket, self.now, Ending.FAILED if is_bad else Ending.GOOD)
         self.done += 1
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lb.domain.backend import Backend
-from lb.domain.schedule import Ending, LaneLimit, Plan, Refusal, ScheduleRefused, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Refusal, ScheduleRefused, Ticket
 from tests.fakes.backends import make_backend
 from tests.fakes.relay import new_scheduler
 
@@ -73,7 +73,7 @@ class Play:
         ]
         self.by_backend = {server.backend: server for server in self.servers}
         self.backends = tuple(self.by_backend)
-        limit = LaneLimit(instances, is_auto=True, instances=instances)
+        limit = Capacity(instances, is_auto=True, instances=instances)
         self.plan = Plan(limits={}, default=limit)
         self.scheduler = new_scheduler()
         self.now = 1.0
@@ -152,7 +152,7 @@ class Play:
             self.good += 1
         else:
             self.late += 1
-        self.scheduler.over(ticket, self.now, self._ending(ticket))
+        self.scheduler.complete(ticket, self.now, self._ending(ticket))
 
     def _ending(self, _ticket: Ticket) -> Ending:
         return Ending.GOOD

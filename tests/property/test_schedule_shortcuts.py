@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.cost import Cost
-from lb.balancing.lanes import Lane
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.balancing.model_backend import ModelBackend
+from lb.balancing.model_stats import ModelStats
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
@@ -50,10 +50,10 @@ def test_costs_are_learnt_as_plainly(samples: list[tuple[float, int, int, float]
 
 LIMITS = st.sampled_from(
     [
-        LaneLimit(1, is_auto=True),
-        LaneLimit(3, instances=3),
-        LaneLimit(2, instances=2, is_adaptive=True),
-        LaneLimit(0, instances=4),
+        Capacity(1, is_auto=True),
+        Capacity(3, instances=3),
+        Capacity(2, instances=2, is_adaptive=True),
+        Capacity(0, instances=4),
     ]
 )
 STEPS = st.lists(
@@ -66,28 +66,28 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(LIMITS, STEPS)
-def test_lanes_keep_the_same_accounts(limit: LaneLimit, steps: list[Any]) -> None:
+def test_lanes_keep_the_same_accounts(limit: Capacity, steps: list[Any]) -> None:
     backend = make_backend()
-    quick, slow = (Lane(Site(backend), limit, Tally()) for _ in range(2))
-    under_way: list[tuple[Ticket, Ticket]] = []
+    quick, slow = (ModelBackend(BackendPenalty(backend), limit, ModelStats()) for _ in range(2))
+    in_flight_by_model: list[tuple[Ticket, Ticket]] = []
     now = 1.0
     for what, rows, size, later_s, ending, which in steps:
         now += later_s
         if what == "begin":
             pair = (ticket(rows, size, now), ticket(rows, size, now))
-            quick.look(rows, size, now)
-            slow.look(rows, size, now)
+            quick.estimate(rows, size, now)
+            slow.estimate(rows, size, now)
             quick.begin(pair[0], now)
             plain.begin(slow, pair[1], now)
-            under_way.append(pair)
-        elif under_way:
-            pair = under_way.pop(which % len(under_way))
+            in_flight_by_model.append(pair)
+        elif in_flight_by_model:
+            pair = in_flight_by_model.pop(which % len(in_flight_by_model))
             quick.end(pair[0], now, ending)
             plain.end(slow, pair[1], now, ending)
-        for one, other in ((quick, slow), (quick.cost, slow.cost), (quick.site, slow.site),
-                           (quick.tally.usual, slow.tally.usual)):  # fmt: skip
+        for one, other in ((quick, slow), (quick.cost, slow.cost), (quick.penalty, slow.penalty),
+                           (quick.stats.usual, slow.stats.usual)):  # fmt: skip
             assert state(one) == pytest.approx(state(other), rel=1e-9, abs=1e-12)
-        for one, other in under_way:
+        for one, other in in_flight_by_model:
             assert state(one) == pytest.approx(state(other), rel=1e-9, abs=1e-12)
 
 

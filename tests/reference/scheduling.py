@@ -1,4 +1,5 @@
-"""Plain versions of what a lane does when a ticket begins and ends, and of how costs are learnt."""
+"""Plain versions of what a model backend does when a ticket begins and ends, and of how costs are
+learnt."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from lb.balancing.cost import (
     WINDOW,
     Cost,
 )
-from lb.balancing.lanes import (
+from lb.balancing.model_backend import (
+    _CONFIDENT_SAMPLES,
     _ENDS,
     _NEWS_S,
     _PART,
@@ -24,8 +26,7 @@ from lb.balancing.lanes import (
     _SCATTER,
     _SKIPPED,
     _USUAL_EVERY,
-    _WELL_KNOWN,
-    Lane,
+    ModelBackend,
 )
 from lb.domain.schedule import Ending, Ticket
 
@@ -65,52 +66,59 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
     cost._regress(expected + off, rows, size, part)
 
 
-def begin(lane: Lane, ticket: Ticket, now: float) -> None:
-    """`Lane.begin`; `look` was asked about the ticket."""
+def begin(model_backend: ModelBackend, ticket: Ticket, now: float) -> None:
+    """`ModelBackend.begin`; `estimate` was asked about the ticket."""
     ticket.began_at = now
-    ticket.work_s = lane.predict(ticket.rows, ticket.size)
-    ticket.expected_s = lane.begins_at - now + ticket.work_s
-    ticket.after = lane._ends + max(0, lane.in_flight - lane.instances + 1)
-    if lane.instances > 1:
-        insort(lane._ends_expected, now + ticket.expected_s)
-    lane.in_flight += 1
-    lane.unanswered.tickets[ticket] = None
-    if lane.in_flight <= lane.instances:
-        lane.anchor = now
-    lane.work_s += ticket.work_s
+    ticket.work_s = model_backend.predict(ticket.rows, ticket.size)
+    ticket.expected_s = model_backend.begins_at - now + ticket.work_s
+    ticket.after = model_backend._ends + max(
+        0, model_backend.in_flight - model_backend.instances + 1
+    )
+    if model_backend.instances > 1:
+        insort(model_backend._ends_expected, now + ticket.expected_s)
+    model_backend.in_flight += 1
+    model_backend.unanswered.tickets[ticket] = None
+    if model_backend.in_flight <= model_backend.instances:
+        model_backend.anchor = now
+    model_backend.work_s += ticket.work_s
 
 
-def end(lane: Lane, ticket: Ticket, now: float, ending: Ending) -> None:
-    """`Lane.end`."""
-    lane._ends += 1
-    lane._ends_at[lane._ends % _ENDS] = now
-    lane.adapt(now)
-    lane.in_flight -= 1
-    del lane.unanswered.tickets[ticket]
-    lane.work_s = lane.work_s - ticket.work_s if lane.in_flight else 0.0
-    lane.anchor = now
-    expected = lane._ends_expected
+def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending) -> None:
+    """`ModelBackend.end`."""
+    model_backend._ends += 1
+    model_backend._ends_at[model_backend._ends % _ENDS] = now
+    model_backend.adapt(now)
+    model_backend.in_flight -= 1
+    del model_backend.unanswered.tickets[ticket]
+    model_backend.work_s = model_backend.work_s - ticket.work_s if model_backend.in_flight else 0.0
+    model_backend.anchor = now
+    expected = model_backend._ends_expected
     if expected:
         due = ticket.began_at + ticket.expected_s
         del expected[bisect_left(expected, due, 0, len(expected) - 1)]
     if ending is Ending.FAILED:
-        lane.site.failed(now)
+        model_backend.penalty.on_failure(now)
     if ending is not Ending.GOOD:
-        if lane.is_doubted(now):
-            lane.gave_up(lane.executed_s(ticket, now), ticket.work_s, now)
+        if model_backend.is_doubted(now):
+            model_backend.gave_up(model_backend.executed_s(ticket, now), ticket.work_s, now)
         return
-    if lane.site.penalty != 1.0:
-        lane.site.went_well(now)
-    is_quick = lane.cost.mean_s < _QUICK_S * lane.instances
-    is_news = not lane._ends * _SCATTER & _SKIPPED or now - lane.cost.at >= _NEWS_S
-    if lane.cost.count > _WELL_KNOWN and is_quick and not is_news:
+    if model_backend.penalty.factor != 1.0:
+        model_backend.penalty.on_success(now)
+    is_quick = model_backend.cost.mean_s < _QUICK_S * model_backend.instances
+    is_news = (
+        not model_backend._ends * _SCATTER & _SKIPPED or now - model_backend.cost.at >= _NEWS_S
+    )
+    if model_backend.cost.count > _CONFIDENT_SAMPLES and is_quick and not is_news:
         return
-    lane.missed(ticket, now)
+    model_backend.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:
-        part = max(_PART, 1.0 / (1 + lane.cost.count))
-        lane.alone_s += part * (now - ticket.began_at - lane.alone_s)
-    took_s = lane.executed_s(ticket, now)
-    lane.learn(took_s, ticket.rows, ticket.size, now)
-    usual = lane.tally.usual
-    if usual.count < lane.cost.count <= _WELL_KNOWN or not lane._ends & _USUAL_EVERY:
+        part = max(_PART, 1.0 / (1 + model_backend.cost.count))
+        model_backend.alone_s += part * (now - ticket.began_at - model_backend.alone_s)
+    took_s = model_backend.executed_s(ticket, now)
+    model_backend.learn(took_s, ticket.rows, ticket.size, now)
+    usual = model_backend.stats.usual
+    if (
+        usual.count < model_backend.cost.count <= _CONFIDENT_SAMPLES
+        or not model_backend._ends & _USUAL_EVERY
+    ):
         usual.learn(took_s, ticket.rows, ticket.size, now)

@@ -72,9 +72,9 @@ class Shared(Scheduled):
             executions=float(server.executions),
             execution_s=server.busy_s,
         )
-        under_way = self.scheduler.under_way(server.backend)
-        report = LoadReport(at=world.now, models={MODEL: load}, under_way=under_way)
-        self.scheduler.busy_elsewhere(server.backend, report)
+        under_way = self.scheduler.in_flight_by_model(server.backend)
+        report = LoadReport(at=world.now, models={MODEL: load}, in_flight=under_way)
+        self.scheduler.on_load_report(server.backend, report)
 
 
 def shared(*, asks: bool, rate: float) -> list[Request]:

@@ -5,14 +5,14 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from lb.admin.openapi import openapi_document
 from lb.admin.queue import QUEUE, QueueApi
-from lb.domain.schedule import LaneView, LineView
+from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.queue import QueueStatus
 from tests.fakes.backends import make_backend
 from tests.unit.admin.schema import problems
 
 
-def lane(name: str, learnt: int) -> LaneView:
-    return LaneView(
+def lane(name: str, learnt: int) -> ModelBackendView:
+    return ModelBackendView(
         model=b"m",
         version=b"",
         backend=make_backend(name),
@@ -26,12 +26,12 @@ def lane(name: str, learnt: int) -> LaneView:
 
 
 STATUS = QueueStatus(
-    lines=[
-        LineView(model=b"n", version=b"2", waiting={}, oldest_s=0.0),
-        LineView(model=b"m", version=b"", waiting={1: 3, 0: 1}, oldest_s=0.1234567),
+    model_queues=[
+        ModelQueueView(model=b"n", version=b"2", waiting={}, oldest_s=0.0),
+        ModelQueueView(model=b"m", version=b"", waiting={1: 3, 0: 1}, oldest_s=0.1234567),
     ],
-    lanes=[lane("b", 7), lane("a", 0)],
-    homeless=4,
+    model_backends=[lane("b", 7), lane("a", 0)],
+    unplaced=4,
 )
 
 

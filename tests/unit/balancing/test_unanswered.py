@@ -7,27 +7,27 @@ from itertools import pairwise
 
 import pytest
 
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.balancing.unanswered import LOST_S, patience_s
 from lb.domain.backend import Backend
-from lb.domain.schedule import NO_DEADLINE, Ending, LaneLimit, Plan, Ticket
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 TOOK_S = 0.005
 LIMITS = {
-    "a limit of 1": LaneLimit(1),
-    "a limit of 2": LaneLimit(2),
-    "found by itself": LaneLimit(1, is_auto=True),
-    "two instances": LaneLimit(2, is_auto=True, instances=2),
-    "batches": LaneLimit(8, is_auto=True, max_batch=4),
-    "adaptive": LaneLimit(1, is_adaptive=True),
+    "a limit of 1": Capacity(1),
+    "a limit of 2": Capacity(2),
+    "found by itself": Capacity(1, is_auto=True),
+    "two instances": Capacity(2, is_auto=True, instances=2),
+    "batches": Capacity(8, is_auto=True, max_batch=4),
+    "adaptive": Capacity(1, is_adaptive=True),
 }
 
 
 class World:
     """A scheduler and its backends, each of which answers at once what it answers at all."""
 
-    def __init__(self, limit: LaneLimit, count: int = 1) -> None:
+    def __init__(self, limit: Capacity, count: int = 1) -> None:
         self.scheduler = QueueScheduler()
         self.lost: list[Ticket] = []
         self.scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
@@ -54,11 +54,11 @@ class World:
         ticket.backend.in_flight += 1
         self.running.append(ticket)
 
-    def over(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
+    def complete(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
         self.running.remove(ticket)
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
-        self.scheduler.over(ticket, self.now, ending)
+        self.scheduler.complete(ticket, self.now, ending)
 
     def _turn(self) -> None:
         while (ticket := self.scheduler.next_due(self.now)) is not None:
@@ -79,18 +79,18 @@ class World:
                 break
             self.now = max(self.now, at)
             if at == ended_at:
-                self.over(min(ends)[2])
+                self.complete(min(ends)[2])
                 self.served += 1
             self._turn()
         self.now = max(self.now, end) if not stops() else self.now
 
     @property
     def in_flight(self) -> int:
-        return sum(lane.in_flight for lane in self.scheduler.lanes())
+        return sum(model_backend.in_flight for model_backend in self.scheduler.model_backends())
 
 
 @pytest.fixture(params=LIMITS)
-def limit(request: pytest.FixtureRequest) -> LaneLimit:
+def limit(request: pytest.FixtureRequest) -> Capacity:
     return LIMITS[request.param]
 
 
@@ -102,7 +102,7 @@ def test_patience_is_a_multiple_and_at_least_a_second() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("lost", [1, 2, 5])
 def test_requests_that_are_never_answered_do_not_hold_back_others(
-    limit: LaneLimit, count: int, lost: int
+    limit: Capacity, count: int, lost: int
 ) -> None:
     world = World(limit, count)
     for _ in range(lost):
@@ -120,7 +120,7 @@ def test_requests_that_are_never_answered_do_not_hold_back_others(
 
 
 def test_lost_requests_count_neither_as_load_nor_toward_the_limit() -> None:
-    world = World(LaneLimit(1))
+    world = World(Capacity(1))
     first = world.ask(is_answered=False)
     world.ask()
     world.run(LOST_S + 0.1)
@@ -129,7 +129,7 @@ def test_lost_requests_count_neither_as_load_nor_toward_the_limit() -> None:
 
 
 def test_one_more_request_at_a_time_begins_beside_overdue_ones() -> None:
-    world = World(LaneLimit(1))
+    world = World(Capacity(1))
     world.ask(is_answered=False)
     more = [world.ask(is_answered=False) for _ in range(10)]
     begun_at = []
@@ -145,20 +145,20 @@ def test_one_more_request_at_a_time_begins_beside_overdue_ones() -> None:
 
 def test_a_backend_that_goes_on_answering_has_lost_nothing() -> None:
     """Everything in flight may be overdue where all has become slower."""
-    world = World(LaneLimit(4))
+    world = World(Capacity(4))
     slow = [world.ask() for _ in range(4)]
     world.unanswerable.update(slow)
     waiting = world.ask()
     for ticket in slow[:-1]:
         world.now += 0.9
-        world.over(ticket)
+        world.complete(ticket)
         world._turn()
     assert world.lost == []
     assert waiting.backend is not None
 
 
 @pytest.mark.parametrize("ending", Ending)
-def test_a_lost_request_may_be_answered_after_all(limit: LaneLimit, ending: Ending) -> None:
+def test_a_lost_request_may_be_answered_after_all(limit: Capacity, ending: Ending) -> None:
     world = World(limit)
     lost = world.ask(is_answered=False)
     while not world.lost:
@@ -166,7 +166,7 @@ def test_a_lost_request_may_be_answered_after_all(limit: LaneLimit, ending: Endi
         world.run(0.1)
     assert world.lost == [lost]
     before = world.in_flight
-    world.over(lost, ending)
+    world.complete(lost, ending)
     assert lost.backend is None
     assert world.in_flight == before
     # It may go again like any other.
@@ -179,41 +179,41 @@ def test_a_lost_request_may_be_answered_after_all(limit: LaneLimit, ending: Endi
 
 
 def test_an_answer_to_an_earlier_request_proves_nothing() -> None:
-    world = World(LaneLimit(3))
+    world = World(Capacity(3))
     first, second = world.ask(is_answered=False), world.ask(is_answered=False)
     world.run(3.0)
-    world.over(second)
+    world.complete(second)
     assert world.lost == []
     assert world.in_flight == 1
-    world.over(first)
+    world.complete(first)
     assert world.in_flight == 0
 
 
 @pytest.mark.parametrize("ending", [Ending.FAILED, Ending.NEITHER])
 def test_only_a_good_answer_proves_something(ending: Ending) -> None:
-    world = World(LaneLimit(1))
+    world = World(Capacity(1))
     world.ask(is_answered=False)
     further = world.ask(is_answered=False)
     world.run(LOST_S + 0.1)
-    world.over(further, ending)
+    world.complete(further, ending)
     assert world.lost == []
 
 
 def test_a_request_that_began_in_a_lane_of_another_kind_is_found_lost() -> None:
-    world = World(LaneLimit(1))
+    world = World(Capacity(1))
     lost = world.ask(is_answered=False)
-    world.plan = Plan(limits={}, default=LaneLimit(2, max_batch=2, is_auto=True))
+    world.plan = Plan(limits={}, default=Capacity(2, max_batch=2, is_auto=True))
     for _ in range(40):
         world.ask()
         world.run(0.1)
     assert world.lost == [lost]
     assert world.in_flight == 0
-    world.over(lost)
+    world.complete(lost)
     assert world.in_flight == 0
 
 
 def test_many_backends_are_found_out_as_well() -> None:
-    world = World(LaneLimit(1), 20)
+    world = World(Capacity(1), 20)
     for backend in world.backends:
         world.ask(is_answered=False, eligible=(backend,))
     world.run(0.5)
@@ -224,13 +224,13 @@ def test_many_backends_are_found_out_as_well() -> None:
 
 
 def test_lost_requests_may_outlive_all_that_is_known_of_their_model() -> None:
-    world = World(LaneLimit(1))
+    world = World(Capacity(1))
     lost = world.ask(is_answered=False)
     world.ask()
     world.run(2.0)
     assert world.lost == [lost]
     world.scheduler.forget(world.backends[0])
     world.scheduler.follow(lambda _ticket: None, world.now)
-    assert not list(world.scheduler.lanes())
-    world.over(lost, Ending.NEITHER)
+    assert not list(world.scheduler.model_backends())
+    world.complete(lost, Ending.NEITHER)
     assert lost.backend is None

@@ -80,7 +80,7 @@ async def test_a_report_says_what_waits_there_and_what_we_have_there() -> None:
         assert name == "a"
         assert report.pending == report.models[b"m"].pending == 5.0
         assert report.devices[0].utilization == report.others == 0.5
-        assert report.under_way == {b"a": 3}
+        assert report.in_flight == {b"a": 3}
         assert pool[0].load is report
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import NO_FACTS, ModelFacts
-from lb.domain.schedule import LaneLimit, QueueRules
+from lb.domain.schedule import Capacity, QueueRules
 
 STATELESS = ModelFacts(is_stateful=False, is_decoupled=False)
 MIXED = ModelFacts(is_stateful=False, is_decoupled=False, is_mixed=True)
@@ -19,7 +19,7 @@ def backend(name: str, concurrency: int) -> Backend:
     return Backend(BackendSpec(name=name, http=address, concurrency=concurrency))
 
 
-def usual(planner: Planner, facts: ModelFacts) -> LaneLimit | None:
+def usual(planner: Planner, facts: ModelFacts) -> Capacity | None:
     plan = planner.plan(b"m", facts)
     return plan and plan.default
 
@@ -30,27 +30,27 @@ def test_without_rules_nothing_is_scheduled() -> None:
 
 def test_auto_schedules_what_runs_one_by_one() -> None:
     planner = Planner(AUTO)
-    assert usual(planner, TWO) == LaneLimit(2, is_auto=True, instances=2)
-    assert usual(planner, BATCHING) == LaneLimit(16, is_auto=True, instances=2, max_batch=8)
+    assert usual(planner, TWO) == Capacity(2, is_auto=True, instances=2)
+    assert usual(planner, BATCHING) == Capacity(16, is_auto=True, instances=2, max_batch=8)
     for facts in (NO_FACTS, STATELESS, STATEFUL, DECOUPLED):
         assert planner.plan(b"m", facts) is None
 
 
 def test_auto_limits_nothing_where_nobody_tells_what_keeps_a_backend_busy() -> None:
-    assert usual(Planner(AUTO), MIXED) == LaneLimit(is_shared=True)
+    assert usual(Planner(AUTO), MIXED) == Capacity(is_shared=True)
 
 
 def test_a_number_holds_for_all_models_but_those_of_sequences() -> None:
     planner = Planner(PlanRules(usual=LineRule(by=LimitBy.NUMBER, concurrency=5)))
     for facts in (NO_FACTS, STATELESS, DECOUPLED):
-        assert usual(planner, facts) == LaneLimit(5, instances=5)
+        assert usual(planner, facts) == Capacity(5, instances=5)
     assert planner.plan(b"m", STATEFUL) is None
 
 
 def test_measuring_begins_with_what_the_configuration_says() -> None:
     planner = Planner(PlanRules(usual=LineRule(by=LimitBy.MEASUREMENT)))
-    assert usual(planner, BATCHING) == LaneLimit(16, is_adaptive=True, instances=2, max_batch=8)
-    assert usual(planner, STATELESS) == LaneLimit(8, is_adaptive=True, instances=8)
+    assert usual(planner, BATCHING) == Capacity(16, is_adaptive=True, instances=2, max_batch=8)
+    assert usual(planner, STATELESS) == Capacity(8, is_adaptive=True, instances=8)
     assert planner.plan(b"m", DECOUPLED) is None
 
 
@@ -60,8 +60,8 @@ def test_a_backend_may_have_a_limit_of_its_own() -> None:
     planner.follow([big, small])
     plan = planner.plan(b"m", TWO)
     assert plan is not None
-    assert plan.limit(big) == LaneLimit(16, instances=16)
-    assert plan.limit(small) == LaneLimit(2, is_auto=True, instances=2)
+    assert plan.limit(big) == Capacity(16, instances=16)
+    assert plan.limit(small) == Capacity(2, is_auto=True, instances=2)
     unknown = planner.plan(b"n", STATELESS)
     assert unknown is not None
     assert unknown.limit(small).is_shared

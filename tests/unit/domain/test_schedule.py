@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.schedule import (
-    PLACE_BOUNDS,
-    LaneLimit,
-    Places,
+    POSITION_BOUNDS,
+    Capacity,
     Plan,
+    PositionHistogram,
     Refusal,
     ScheduleRefused,
     Ticket,
@@ -20,7 +20,7 @@ def backend(name: str) -> Backend:
 
 def test_plan_has_the_limit_of_a_backend_or_the_default() -> None:
     one, two = backend("one"), backend("two")
-    plan = Plan(limits={one: LaneLimit(4)}, default=LaneLimit(2))
+    plan = Plan(limits={one: Capacity(4)}, default=Capacity(2))
     assert plan.limit(one).concurrency == 4
     assert plan.limit(two).concurrency == 2
 
@@ -42,9 +42,9 @@ def test_refusal_says_when_to_come_again() -> None:
 
 def test_places_are_counted_in_the_bucket_that_they_belong_to() -> None:
     for position in (0, 1, 2, 3, 4, 65_535, 65_536, 10**9):
-        places = Places()
+        places = PositionHistogram()
         places.add(position)
         bucket = places.counts.index(1)
-        assert bucket == len(PLACE_BOUNDS) or position <= PLACE_BOUNDS[bucket]
-        assert bucket == 0 or position > PLACE_BOUNDS[bucket - 1]
+        assert bucket == len(POSITION_BOUNDS) or position <= POSITION_BOUNDS[bucket]
+        assert bucket == 0 or position > POSITION_BOUNDS[bucket - 1]
         assert places.sum == position

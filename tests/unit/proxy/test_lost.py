@@ -25,7 +25,7 @@ def sent(expected_s: float | None) -> Attempt:
         queued = Queued(1, 0, 0)
         queued.ticket = Ticket(b"m", b"", Plan(limits={}), (backend,), 99.0)
         queued.ticket.expected_s = expected_s
-        queued.ticket.lane = object()
+        queued.ticket.model_backend = object()
         queued.is_under_way = True
         attempt.queued = queued
     return attempt

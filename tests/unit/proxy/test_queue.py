@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
 from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef
-from lb.domain.schedule import LaneLimit, Plan, QueueRules
+from lb.domain.schedule import Capacity, Plan, QueueRules
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import NEVER_HELD, Attempt, Exchange, Particulars, Queued
 from lb.proxy.queue import Queue, QueueOptions
@@ -113,7 +113,7 @@ class Bench:
         self.backends = tuple(make_backend(f"b{n}") for n in range(count))
         self.plan = Plan(
             limits={},
-            default=LaneLimit(concurrency, instances=concurrency),
+            default=Capacity(concurrency, instances=concurrency),
             rules=QueueRules(**rules),
         )
         self.ref = PoolRef(self.snapshot(self.backends))
@@ -147,9 +147,10 @@ class Bench:
         assert len(self.queue) == 0
         assert self.queue._held == 0
         assert [backend.in_flight for backend in self.backends] == [0] * len(self.backends)
-        assert not any(lane.in_flight for lane in self.queue.scheduler.lanes())
+        assert not any(lane.in_flight for lane in self.queue.scheduler.model_backends())
         assert not any(
-            sum(line.waiting.values()) for line in self.queue.scheduler.lines(self.loop.time())
+            sum(line.waiting.values())
+            for line in self.queue.scheduler.model_queues(self.loop.time())
         )
 
 
@@ -172,7 +173,7 @@ def test_what_a_backend_cannot_take_waits_for_its_turn() -> None:
     bench.turn()
     bench.assert_idle()
     assert sum(bench.queue.waits[b"m"].counts) == 3
-    assert sum(bench.queue.whys.values()) == 2
+    assert sum(bench.queue.wait_reasons.values()) == 2
 
 
 def test_one_that_cannot_make_its_deadline_is_refused() -> None:
@@ -301,7 +302,7 @@ def test_what_a_gone_backend_still_ends_leaves_nothing_of_it() -> None:
     bench.publish(make_backend("b9"))
     first.end()
     bench.publish(make_backend("b9"))
-    assert [lane.backend.name for lane in bench.queue.scheduler.lanes()] == []
+    assert [lane.backend.name for lane in bench.queue.scheduler.model_backends()] == []
     bench.assert_idle()
 
 
@@ -421,7 +422,7 @@ def beside(bench: Bench, one: Waiting) -> Attempt:
 
 def in_flight(bench: Bench) -> dict[str, int]:
     """Requests that the scheduler counts, by backend."""
-    return {lane.backend.name: lane.in_flight for lane in bench.queue.scheduler.lanes()}
+    return {lane.backend.name: lane.in_flight for lane in bench.queue.scheduler.model_backends()}
 
 
 def test_the_ticket_of_a_second_attempt_is_beside_that_of_the_first() -> None:

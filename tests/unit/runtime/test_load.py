@@ -4,12 +4,12 @@ import asyncio
 from random import Random
 
 from lb.balancing.policies import make_policy
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord, Member
-from lb.domain.schedule import LaneLimit, Plan, Ticket
+from lb.domain.schedule import Capacity, Plan, Ticket
 from lb.health.models import Version
 from lb.health.port import Finding
 from lb.runtime.load import make_load_readers
@@ -40,9 +40,9 @@ async def test_what_a_triton_that_comes_has_measured_reaches_the_scheduler_and_t
     finally:
         await watch.aclose()
         await readers.aclose()
-    plan = Plan(limits={}, default=LaneLimit(2))
+    plan = Plan(limits={}, default=Capacity(2))
     scheduler.offer(Ticket(b"m", b"", plan, (record.backend,), 100.0), 100.0)
-    (lane,) = scheduler.lanes()
+    (lane,) = scheduler.model_backends()
     assert abs(lane.expected_s - 0.04) < 1e-9
     assert others[0] == (record, frozenset({(b"m", b"1")}))
     assert readers.load.interval_s == 0.0

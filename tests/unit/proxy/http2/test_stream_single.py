@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.model import ModelFacts
 from lb.domain.pool import ModelRoute
-from lb.domain.schedule import LaneLimit, Plan
+from lb.domain.schedule import Capacity, Plan
 from lb.kserve import inference_pb2 as pb
 from lb.wire.grpc.message import frame_message
 from lb.wire.http2.frames import ErrorCode
@@ -18,7 +18,7 @@ from tests.fakes.paper_streams import ROUTES, PaperStreams, request, result
 from tests.fakes.relay import snapshot_of
 
 FACTS = ModelFacts(is_stateful=False, is_decoupled=False, instances=1)
-PLAN = Plan(limits={}, default=LaneLimit(1, is_auto=True))
+PLAN = Plan(limits={}, default=Capacity(1, is_auto=True))
 SCHEDULED = ModelRoute(facts=FACTS, is_uniform=True, plan=PLAN)
 
 
@@ -55,14 +55,14 @@ class Paper(PaperStreams):
     def under_way(self) -> list[int]:
         """Requests that the scheduler knows to be under way, by backend."""
         found = dict.fromkeys(self.bench.backends, 0)
-        for lane in self.bench.dispatcher.queue.scheduler.lanes():
+        for lane in self.bench.dispatcher.queue.scheduler.model_backends():
             found[lane.backend] += lane.in_flight
         return list(found.values())
 
     def learnt(self) -> list[float]:
         """What an execution is expected to take, by backend; 0 where nothing is known."""
         found = dict.fromkeys(self.bench.backends, 0.0)
-        for lane in self.bench.dispatcher.queue.scheduler.lanes():
+        for lane in self.bench.dispatcher.queue.scheduler.model_backends():
             found[lane.backend] = lane.expected_s
         return list(found.values())
 
@@ -113,7 +113,7 @@ async def test_rows_are_read_and_guessed_by_the_size() -> None:
         paper.asks("x", rows=rows)
         paper.does(0, 0.001 + 0.002 * rows)
         paper.bench.loop.advance(0.1)
-    (lane,) = paper.bench.dispatcher.queue.scheduler.lanes()
+    (lane,) = paper.bench.dispatcher.queue.scheduler.model_backends()
     assert lane.row_s == pytest.approx(0.002, rel=0.25)
 
 
@@ -149,14 +149,14 @@ async def test_steps_of_several_backends_teach_by_backend() -> None:
 async def test_what_held_for_another_pool_is_not_asked_for_again() -> None:
     paper = Paper(3)
     paper.asks("a")
-    other = Plan(limits={}, default=LaneLimit(5))
+    other = Plan(limits={}, default=Capacity(5))
     route = replace(SCHEDULED, plan=other)
     pool = snapshot_of(paper.bench.backends[:2], 2)
     paper.bench.ref.publish(replace(pool, routes={**ROUTES, b"work": route}))
     paper.does(0, 0.01)
     paper.asks("b")
     paper.does(0, 0.01)
-    lanes = paper.bench.dispatcher.queue.scheduler.lanes()
+    lanes = paper.bench.dispatcher.queue.scheduler.model_backends()
     assert {lane.backend.name: lane.limit for lane in lanes}["b0"] == 5
 
 

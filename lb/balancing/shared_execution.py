@@ -1,4 +1,5 @@
-"""A lane at a backend that works on all its requests side by side, in ways that nobody tells us.
+"""A model backend at a backend that works on all its requests side by side, in ways that nobody
+tells us.
 
 Ensembles, engines that mix requests by themselves, and backends of Triton that are not known: how
 many requests keep them busy cannot be read from a configuration, so nothing waits here for them.
@@ -7,37 +8,37 @@ They are compared by (work under way + the request's own) / speed all the same.
 
 from __future__ import annotations
 
-from lb.balancing.lanes import NO_LIMIT, Lane
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
-from lb.domain.schedule import Ending, LaneLimit, Ticket
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.model_backend import NO_LIMIT, ModelBackend
+from lb.balancing.model_stats import ModelStats
+from lb.domain.schedule import Capacity, Ending, Ticket
 
 
-class SharedLane(Lane):
-    """One line at one backend, which takes whatever comes."""
+class SharedModelBackend(ModelBackend):
+    """One model queue at one backend, which takes whatever comes."""
 
     __slots__ = ("_at", "_away_s", "_away_s_at")
 
-    def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
-        super().__init__(site, plan, tally)
+    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
+        super().__init__(penalty, plan, stats)
         self._away_s = 0.0
         """Sum of the time that requests have been there, up to `_at`."""
         self._at = 0.0
         self._away_s_at: dict[Ticket, float] = {}
         """What it was when those in flight began."""
 
-    def apply(self, plan: LaneLimit) -> None:
+    def apply(self, plan: Capacity) -> None:
         """Take over another limit."""
         super().apply(plan)
         self.slots = NO_LIMIT
 
-    def inherit(self, before: Lane, now: float) -> None:
-        """Take the place of a lane of another kind."""
+    def inherit(self, before: ModelBackend, now: float) -> None:
+        """Take the place of a model backend of another kind."""
         super().inherit(before, now)
         self._at = now
 
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that began in the lane before this one."""
+        """An attempt is over that began in the model backend before this one."""
         self._count(now)
         super().end_inherited(ticket, now, ending)
 
@@ -50,9 +51,9 @@ class SharedLane(Lane):
         """Whether it is open, as far as that does not change with the time."""
         return True
 
-    def look(self, rows: int, size: int, now: float) -> float:
+    def estimate(self, rows: int, size: int, now: float) -> float:
         """When a request would end here, if one were worked on after the other."""
-        end = super().look(rows, size, now)
+        end = super().estimate(rows, size, now)
         self.begins_at = now
         self.takes_s = end - now
         self.is_open = not self.is_shut()
@@ -63,7 +64,7 @@ class SharedLane(Lane):
         return 0.0, 0.0, 0.0
 
     def begin(self, ticket: Ticket, now: float) -> None:
-        """A ticket begins; `look` was asked about it."""
+        """A ticket begins; `estimate` was asked about it."""
         self._count(now)
         self._away_s_at[ticket] = self._away_s
         super().begin(ticket, now)

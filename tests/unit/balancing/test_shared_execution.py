@@ -1,4 +1,4 @@
-"""Lanes of which nobody knows how many requests keep them busy."""
+"""Model backends of which nobody knows how many requests keep them busy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
 from tests.fakes.backends import make_backend
 
 
@@ -21,7 +21,7 @@ class Engines:
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(work_s)))
         self.work_s = dict(zip(self.backends, work_s, strict=True))
         self.plan = Plan(
-            limits={}, default=LaneLimit(is_shared=True), rules=rules or QueueRules(max_waiting=0)
+            limits={}, default=Capacity(is_shared=True), rules=rules or QueueRules(max_waiting=0)
         )
         self.now = 0.0
         self.latencies: list[float] = []
@@ -58,7 +58,7 @@ class Engines:
             ticket = min(self._left[backend], key=self._left[backend].__getitem__)
             del self._left[backend][ticket]
             backend.in_flight -= 1
-            self.scheduler.over(ticket, self.now, Ending.GOOD)
+            self.scheduler.complete(ticket, self.now, Ending.GOOD)
             self.latencies.append(self.now - ticket.came_at)
 
     def play(self, rate: float, seconds: float) -> None:

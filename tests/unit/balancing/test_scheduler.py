@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured, ModelLoad
 from lb.domain.schedule import (
+    Capacity,
     Ending,
-    LaneLimit,
     Plan,
     QueueRules,
     Refusal,
@@ -36,7 +36,7 @@ class Desk:
         self.scheduler = QueueScheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
         self.plan = Plan(
-            limits={}, default=LaneLimit(limit, instances=instances), rules=rules or QueueRules()
+            limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
         )
         self.now = 0.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
@@ -44,7 +44,7 @@ class Desk:
                 ticket = self.ticket(backend)
                 assert self.offer(ticket) is backend
                 self.now += took_s
-                self.over(ticket)
+                self.complete(ticket)
                 self.now += 0.1
 
     def ticket(self, *eligible: Backend, priority: int = 0, deadline_s: float = 1e9) -> Ticket:
@@ -59,10 +59,10 @@ class Desk:
             backend.in_flight += 1
         return backend
 
-    def over(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
+    def complete(self, ticket: Ticket, ending: Ending = Ending.GOOD) -> None:
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
-        self.scheduler.over(ticket, self.now, ending)
+        self.scheduler.complete(ticket, self.now, ending)
 
     def due(self) -> list[Ticket]:
         found = []
@@ -104,7 +104,7 @@ def test_what_does_not_fit_waits_and_begins_in_order() -> None:
     assert tickets[3].wait is Wait.LIMIT
     assert desk.due() == []
     desk.now += 0.005
-    desk.over(tickets[0])
+    desk.complete(tickets[0])
     assert desk.due() == [tickets[2]]
 
 
@@ -130,7 +130,7 @@ def test_nobody_waits_in_vain_for_what_seems_faster() -> None:
         urgent = desk.ticket()
         assert desk.offer(urgent) is None
         desk.now += 0.01
-        desk.over(running)
+        desk.complete(running)
         began = desk.due()
         assert urgent in began
         running = urgent
@@ -157,7 +157,7 @@ def test_equal_backends_share_equally_whatever_was_learnt_of_varying_requests() 
             ticket = desk.ticket(desk.backends[number % 3])
             desk.offer(ticket)
             desk.now += rng.uniform(0.001, 1.0)
-            desk.over(ticket)
+            desk.complete(ticket)
         begun = [ticket.backend for ticket in desk.fill(12)]
         assert max(begun.count(backend) for backend in desk.backends) <= 6, (seed, begun)
 
@@ -170,7 +170,7 @@ def test_equal_backends_share_long_requests_equally_after_short_ones() -> None:
             ticket = desk.ticket(desk.backends[number % 3])
             desk.offer(ticket)
             desk.now += rng.uniform(0.019, 0.021) + 0.003 * (number % 3)
-            desk.over(ticket)
+            desk.complete(ticket)
         begun = [ticket.backend for ticket in desk.fill(12)]
         assert {begun.count(backend) for backend in desk.backends} == {4}, seed
 
@@ -178,20 +178,20 @@ def test_equal_backends_share_long_requests_equally_after_short_ones() -> None:
 def test_restarted_backend_has_its_part_soon() -> None:
     desk = Desk(0.02, 0.02, 0.02, limit=5, instances=4, rounds=30)
     desk.scheduler.forget(desk.backends[0])
-    under_way: list[tuple[float, Ticket]] = []
+    in_flight_by_model: list[tuple[float, Ticket]] = []
     begun = 0
     takes_s = [0.5, *[0.02] * 1000]
     for _ in range(300):
-        while len(under_way) < 8:
+        while len(in_flight_by_model) < 8:
             ticket = desk.ticket()
             backend = desk.offer(ticket)
             assert backend is not None
             is_new = backend is desk.backends[0]
             begun += is_new
-            under_way.append((desk.now + (takes_s.pop(0) if is_new else 0.02), ticket))
-        under_way.sort(key=lambda each: each[0])
-        desk.now, ticket = under_way.pop(0)
-        desk.over(ticket)
+            in_flight_by_model.append((desk.now + (takes_s.pop(0) if is_new else 0.02), ticket))
+        in_flight_by_model.sort(key=lambda each: each[0])
+        desk.now, ticket = in_flight_by_model.pop(0)
+        desk.complete(ticket)
         desk.due()
     assert begun > 50
 
@@ -200,7 +200,7 @@ def test_dropped_request_never_begins() -> None:
     desk = Desk(0.005)
     tickets = desk.fill(4)
     desk.scheduler.drop(tickets[2])
-    desk.over(tickets[0])
+    desk.complete(tickets[0])
     assert desk.due() == [tickets[3]]
     desk.scheduler.drop(tickets[3])
     assert tickets[3].backend is not None
@@ -236,14 +236,14 @@ def test_what_waits_and_is_much_larger_than_all_that_ran_keeps_nobody_from_waiti
     desk = Desk(0.005, rounds=25)
     for number in range(60):
         size = 600_000 if number % 10 == 0 else 400
-        line = desk.scheduler._lines[b"model", b""]
-        line.tally.usual.learn(0.05 if size > 400 else 0.005, 1, size, desk.now)
+        model_queue = desk.scheduler._model_queues[b"model", b""]
+        model_queue.stats.usual.learn(0.05 if size > 400 else 0.005, 1, size, desk.now)
     desk.fill(3)
     for _ in range(5):
         large = desk.ticket(deadline_s=0.9)
         large.size = 100_000_000
         desk.offer(large)
-    assert line.tally.usual.byte_s * 100_000_000 > 1.0
+    assert model_queue.stats.usual.byte_s * 100_000_000 > 1.0
     assert desk.offer(desk.ticket(deadline_s=1.0)) is None
 
 
@@ -253,10 +253,10 @@ def test_nobody_is_refused_by_an_estimate_right_after_everything_stood_still() -
         ticket = desk.ticket()
         desk.offer(ticket)
         desk.now += 3.0
-        desk.over(ticket)
+        desk.complete(ticket)
         desk.due()
-    (lane,) = desk.scheduler._lines[b"model", b""].lanes.values()
-    assert lane.cost.mean_s > 1.0
+    (model_backend,) = desk.scheduler._model_queues[b"model", b""].model_backends.values()
+    assert model_backend.cost.mean_s > 1.0
     desk.fill(6, deadline_s=5.0)
     assert desk.offer(desk.ticket(deadline_s=5.0)) is None
 
@@ -268,7 +268,7 @@ def test_nobody_is_refused_while_a_backend_is_idle() -> None:
         ticket = desk.ticket(deadline_s=0.2)
         assert desk.offer(ticket) is not None
         desk.now += 0.02
-        desk.over(ticket)
+        desk.complete(ticket)
 
 
 def test_whoever_waits_for_a_faster_backend_goes_to_an_idle_one_before_it_is_late() -> None:
@@ -293,7 +293,7 @@ def test_one_that_is_in_time_goes_before_one_that_seems_late() -> None:
     assert desk.offer(late) is None
     assert desk.offer(good) is None
     desk.now += 0.11
-    desk.over(running)
+    desk.complete(running)
     assert desk.due() == [good]
     assert desk.refused() == [(late, Refusal.LATE)]
 
@@ -310,14 +310,14 @@ def test_nobody_is_refused_who_may_be_quick() -> None:
         ticket = desk.ticket()
         desk.offer(ticket)
         desk.now += rng.uniform(0.001, 1.0)
-        desk.over(ticket)
+        desk.complete(ticket)
     assert desk.offer(desk.ticket(deadline_s=0.2)) is not None
 
 
 def test_what_was_decided_and_not_told_may_still_be_dropped() -> None:
     desk = Desk(0.005, 0.005)
     tickets = desk.fill(6)
-    desk.over(tickets[0])
+    desk.complete(tickets[0])
     another = desk.ticket()
     desk.offer(another)
     assert not tickets[4].is_waiting
@@ -354,7 +354,7 @@ def test_nobody_waits_for_ever_beside_those_that_may_use_more_backends() -> None
     assert desk.offer(lone) is None
     for _ in range(60):
         desk.now += 0.005
-        desk.over(running.pop(0))
+        desk.complete(running.pop(0))
         desk.offer(desk.ticket())  # as many come as end
         running += desk.due()
     assert not lone.is_waiting
@@ -370,7 +370,7 @@ def test_models_that_share_the_limit_of_a_backend_take_turns() -> None:
         assert desk.offer(other) is None
     for _ in range(30):
         desk.now += 0.01
-        desk.over(running.pop(0))
+        desk.complete(running.pop(0))
         desk.offer(desk.ticket())
         running += desk.due()
         assert len(running) == 1
@@ -388,7 +388,7 @@ def test_the_more_urgent_pool_goes_first() -> None:
     for ticket in desk.fill(2, priority=1):
         assert ticket.is_waiting
     desk.now += 0.01
-    desk.over(first)
+    desk.complete(first)
     began = desk.due()
     assert began[0].priority == 0
     assert usual.is_waiting
@@ -399,7 +399,7 @@ def test_how_long_tickets_may_wait_follows_the_plan(then_s: float, ends_at: floa
     desk = Desk(0.0, limit=1, rules=QueueRules(max_wait_s=1.0))
     desk.now = 1.0
     _, waiting = desk.fill(2)
-    plan = Plan(limits={}, default=LaneLimit(1), rules=QueueRules(max_wait_s=then_s))
+    plan = Plan(limits={}, default=Capacity(1), rules=QueueRules(max_wait_s=then_s))
     desk.scheduler.follow(lambda _: (plan, desk.backends), desk.now)
     assert desk.due() == []
     desk.now = ends_at - 0.1
@@ -464,7 +464,7 @@ def test_starving_low_priority_does_not_block_what_is_kept_from_it() -> None:
     urgent = desk.fill(5)
     assert urgent[4].is_waiting
     desk.now += 2.0
-    desk.over(urgent[0])
+    desk.complete(urgent[0])
     assert {ticket.priority for ticket in desk.due()} == {0}
     assert low[3].is_waiting
 
@@ -474,7 +474,7 @@ def test_ticket_may_be_offered_again_and_keeps_its_place_in_time() -> None:
     first, *_, waiting = desk.fill(5)
     failed_at = first.backend
     assert failed_at is not None
-    desk.over(first, Ending.FAILED)
+    desk.complete(first, Ending.FAILED)
     first.tried = (failed_at,)
     desk.offer(first)
     assert first.backend is not failed_at
@@ -502,7 +502,7 @@ def test_model_that_is_not_scheduled_any_more_gives_its_tickets_back() -> None:
     tickets = desk.fill(4)
     assert desk.scheduler.follow(lambda _: None, desk.now) == tickets[2:]
     assert not tickets[2].is_waiting
-    desk.over(tickets[0])
+    desk.complete(tickets[0])
     assert desk.due() == []
 
 
@@ -510,19 +510,19 @@ def test_views_show_lanes_and_those_that_wait() -> None:
     desk = Desk(0.005)
     desk.fill(3)
     desk.fill(2, priority=4)
-    (lane,) = desk.scheduler.lanes()
-    assert (lane.in_flight, lane.limit) == (2, 2)
-    assert lane.expected_s == pytest.approx(0.005)
-    (line,) = desk.scheduler.lines(desk.now + 1.0)
-    assert line.waiting == {0: 1, 4: 2}
-    assert line.oldest_s == pytest.approx(1.0)
+    (model_backend,) = desk.scheduler.model_backends()
+    assert (model_backend.in_flight, model_backend.limit) == (2, 2)
+    assert model_backend.expected_s == pytest.approx(0.005)
+    (model_queue,) = desk.scheduler.model_queues(desk.now + 1.0)
+    assert model_queue.waiting == {0: 1, 4: 2}
+    assert model_queue.oldest_s == pytest.approx(1.0)
 
 
 def test_restarted_backend_is_learnt_anew() -> None:
     desk = Desk(0.005)
     desk.scheduler.forget(desk.backends[0])
-    (lane,) = desk.scheduler.lanes()
-    assert lane.learnt == 0
+    (model_backend,) = desk.scheduler.model_backends()
+    assert model_backend.learnt == 0
 
 
 def test_load_from_elsewhere_counts() -> None:
@@ -531,9 +531,9 @@ def test_load_from_elsewhere_counts() -> None:
         desk.now += 1.0
         load = ModelLoad(pending=pending)
         report = LoadReport(at=desk.now, models={b"model": load})
-        desk.scheduler.busy_elsewhere(desk.backends[0], report)
+        desk.scheduler.on_load_report(desk.backends[0], report)
     assert {desk.offer(desk.ticket()) for _ in range(2)} == {desk.backends[1]}
-    assert desk.scheduler.under_way(desk.backends[1]) == {b"model": 2}
+    assert desk.scheduler.in_flight_by_model(desk.backends[1]) == {b"model": 2}
 
 
 def test_unused_backends_are_known_by_what_they_have_measured_themselves() -> None:
@@ -546,9 +546,11 @@ def test_unused_backends_are_known_by_what_they_have_measured_themselves() -> No
         desk.backends[2],
         desk.backends[1],
     ]
-    lanes = {lane.backend: lane for lane in desk.scheduler.lanes()}
-    assert lanes[desk.backends[0]].expected_s == 0.04
-    assert lanes[desk.backends[0]].learnt == 0
+    model_backends = {
+        model_backend.backend: model_backend for model_backend in desk.scheduler.model_backends()
+    }
+    assert model_backends[desk.backends[0]].expected_s == 0.04
+    assert model_backends[desk.backends[0]].learnt == 0
 
 
 def test_lanes_that_are_there_already_begin_with_it_too_and_a_restart_ends_it() -> None:
@@ -558,12 +560,14 @@ def test_lanes_that_are_there_already_begin_with_it_too_and_a_restart_ends_it() 
     slow, fast = (Measured(base_s=each) for each in (0.04, 0.005))
     desk.scheduler.assume(desk.backends[0], {(b"model", b"1"): slow}, desk.now)
     desk.scheduler.assume(desk.backends[1], {(b"model", b"1"): fast}, desk.now)
-    assert [lane.expected_s for lane in desk.scheduler.lanes()] == [0.04]
+    assert [model_backend.expected_s for model_backend in desk.scheduler.model_backends()] == [0.04]
     desk.scheduler.forget(desk.backends[0])
     desk.scheduler.follow(lambda ticket: (desk.plan, ticket.eligible), desk.now)
-    assert [lane.expected_s for lane in desk.scheduler.lanes()] == [0.0]
+    assert [model_backend.expected_s for model_backend in desk.scheduler.model_backends()] == [0.0]
     assert desk.offer(desk.ticket(desk.backends[1])) is desk.backends[1]
-    assert sorted(lane.expected_s for lane in desk.scheduler.lanes()) == [0.0, 0.005]
+    assert sorted(
+        model_backend.expected_s for model_backend in desk.scheduler.model_backends()
+    ) == [0.0, 0.005]
 
 
 def test_lines_that_are_not_used_are_forgotten() -> None:
@@ -573,8 +577,8 @@ def test_lines_that_are_not_used_are_forgotten() -> None:
     for number in range(5000):
         ticket = Ticket(b"model", str(number).encode(), plan, (backend,), 0.0)
         scheduler.offer(ticket, 0.0)
-        scheduler.over(ticket, 0.1, Ending.GOOD)
-    assert sum(1 for _ in scheduler.lines(1.0)) < 5000
+        scheduler.complete(ticket, 0.1, Ending.GOOD)
+    assert sum(1 for _ in scheduler.model_queues(1.0)) < 5000
 
 
 class TestBeside:
@@ -584,14 +588,17 @@ class TestBeside:
         desk = Desk(0.005, 0.005, limit=1)
         first = desk.ticket()
         home = desk.offer(first)
-        second = first.beside()
+        second = first.hedge()
         second.tried = (first.backend,) if first.backend else ()
-        assert desk.scheduler.beside(second, desk.now) not in (None, home)
-        assert [lane.in_flight for lane in desk.scheduler.lanes()] == [1, 1]
+        assert desk.scheduler.hedge(second, desk.now) not in (None, home)
+        assert [model_backend.in_flight for model_backend in desk.scheduler.model_backends()] == [
+            1,
+            1,
+        ]
         assert desk.offer(desk.ticket()) is None, "both are full"
         assert second.backend is not None
         second.backend.in_flight += 1
-        desk.over(second, Ending.NEITHER)
+        desk.complete(second, Ending.NEITHER)
         assert len(desk.due()) == 1
 
     def test_it_does_not_wait(self) -> None:
@@ -599,11 +606,14 @@ class TestBeside:
         first, other = desk.ticket(), desk.ticket()
         desk.offer(first)
         desk.offer(other)
-        second = first.beside()
+        second = first.hedge()
         assert first.backend is not None
         second.tried = (first.backend,)
-        assert desk.scheduler.beside(second, desk.now) is None
-        assert [lane.in_flight for lane in desk.scheduler.lanes()] == [1, 1]
+        assert desk.scheduler.hedge(second, desk.now) is None
+        assert [model_backend.in_flight for model_backend in desk.scheduler.model_backends()] == [
+            1,
+            1,
+        ]
         assert not second.is_waiting
 
     def test_it_goes_ahead_of_nobody(self) -> None:
@@ -613,25 +623,25 @@ class TestBeside:
         assert first.backend is not None
         waiting = desk.ticket(first.backend)
         assert desk.offer(waiting) is None
-        second = first.beside()
+        second = first.hedge()
         second.tried = (first.backend,)
-        assert desk.scheduler.beside(second, desk.now) is None
+        assert desk.scheduler.hedge(second, desk.now) is None
         assert waiting.is_waiting
 
     def test_it_does_not_go_where_it_was(self) -> None:
         desk = Desk(0.005)
         first = desk.ticket()
         desk.offer(first)
-        second = first.beside()
+        second = first.hedge()
         second.tried = desk.backends
-        assert desk.scheduler.beside(second, desk.now) is None
+        assert desk.scheduler.hedge(second, desk.now) is None
 
     def test_it_is_what_the_first_one_is(self) -> None:
         desk = Desk(0.005)
         first = desk.ticket(priority=3)
         first.rows, first.size, first.tenant, first.position = 8, 900, "t", 4
         first.wait, first.version = Wait.FASTER, b"7"
-        second = first.beside()
+        second = first.hedge()
         for name in ("rows", "size", "tenant", "position", "wait", "version", "priority",
                      "deadline", "came_at", "model"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
@@ -648,5 +658,5 @@ def test_nothing_goes_ahead_of_urgent_requests_that_use_what_is_kept_for_them() 
     desk.now += 0.0095
     assert desk.due() == []
     desk.now += 0.0005
-    desk.over(low[0])
+    desk.complete(low[0])
     assert desk.due() == [low[1]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from lb.balancing.index import LARGE
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.model_backend_index import LARGE
+from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import Backend
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 ROUNDS = 8
@@ -20,7 +20,7 @@ class Desk:
     def __init__(self, *takes_s: float) -> None:
         self.scheduler = QueueScheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
-        self.plan = Plan(limits={}, default=LaneLimit(1, is_auto=True))
+        self.plan = Plan(limits={}, default=Capacity(1, is_auto=True))
         self.now = 100.0
         for backend, took_s in zip(self.backends, takes_s, strict=True):
             for _ in range(ROUNDS if took_s else 0):
@@ -34,14 +34,14 @@ class Desk:
         self.scheduler.start(ticket, backend, self.now)
         assert ticket.backend is backend
         self.now += took_s
-        self.scheduler.over(ticket, self.now, Ending.GOOD)
+        self.scheduler.complete(ticket, self.now, Ending.GOOD)
         self.now += 0.01
 
     def expected(self) -> list[float]:
-        return [lane.expected_s for lane in self.scheduler.lanes()]
+        return [model_backend.expected_s for model_backend in self.scheduler.model_backends()]
 
     def in_flight(self) -> list[int]:
-        return [lane.in_flight for lane in self.scheduler.lanes()]
+        return [model_backend.in_flight for model_backend in self.scheduler.model_backends()]
 
     def best(self, home: Backend | None = None) -> str:
         backend = self.scheduler.best(self.ticket(), self.now, home)
@@ -56,8 +56,8 @@ def test_what_begins_past_the_queue_teaches_and_counts() -> None:
     assert desk.in_flight() == [1, 0]
     offered = desk.ticket()
     assert desk.scheduler.offer(offered, desk.now) is desk.backends[0]  # sent ahead
-    desk.scheduler.over(ticket, desk.now + 0.01, Ending.GOOD)
-    desk.scheduler.over(offered, desk.now + 0.02, Ending.GOOD)
+    desk.scheduler.complete(ticket, desk.now + 0.01, Ending.GOOD)
+    desk.scheduler.complete(offered, desk.now + 0.02, Ending.GOOD)
     assert desk.in_flight() == [0, 0]
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from lb.balancing.batches import BatchLane
-from lb.balancing.lanes import Lane
-from lb.balancing.shared import SharedLane
+from lb.balancing.batching import BatchingModelBackend
+from lb.balancing.model_backend import ModelBackend
+from lb.balancing.shared_execution import SharedModelBackend
 from lb.domain.load import Measured
-from lb.domain.schedule import Ending, LaneLimit, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
-from tests.unit.balancing.test_schedule import Desk
+from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
+from tests.unit.balancing.test_scheduler import Desk
 
-PLAIN = LaneLimit(1, is_auto=True)
-BATCHES = LaneLimit(32, is_auto=True, max_batch=32)
-SHARED = LaneLimit(is_shared=True)
+PLAIN = Capacity(1, is_auto=True)
+BATCHES = Capacity(32, is_auto=True, max_batch=32)
+SHARED = Capacity(is_shared=True)
 
 
-def desk_of(limit: LaneLimit, *takes_s: float) -> Desk:
+def desk_of(limit: Capacity, *takes_s: float) -> Desk:
     """One that has learnt while a limit held."""
     desk = Desk(*[0.0 for _ in takes_s])
     desk.plan = Plan(limits={}, default=limit)
@@ -26,24 +26,24 @@ def desk_of(limit: LaneLimit, *takes_s: float) -> Desk:
             ticket = desk.ticket(backend)
             desk.offer(ticket)
             desk.now += took_s
-            desk.over(ticket)
+            desk.complete(ticket)
             desk.now += 0.1
     return desk
 
 
-def reload(desk: Desk, limit: LaneLimit) -> None:
+def reload(desk: Desk, limit: Capacity) -> None:
     desk.plan = Plan(limits={}, default=limit)
     desk.scheduler.follow(lambda _: (desk.plan, desk.backends), desk.now)
 
 
-def under_way(tickets: list[Ticket]) -> int:
+def in_flight_by_model(tickets: list[Ticket]) -> int:
     return sum(ticket.backend is not None for ticket in tickets)
 
 
-def at_once(desk: Desk, limit: LaneLimit) -> int:
+def at_once(desk: Desk, limit: Capacity) -> int:
     """How many of a hundred begin at once after a reload."""
     reload(desk, limit)
-    return under_way(desk.fill(100))
+    return in_flight_by_model(desk.fill(100))
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def at_once(desk: Desk, limit: LaneLimit) -> int:
     ],
 )
 def test_idle_lane_is_of_the_kind_that_the_new_plan_says(
-    before: LaneLimit, after: LaneLimit, begin: int
+    before: Capacity, after: Capacity, begin: int
 ) -> None:
     assert at_once(desk_of(before, 0.03), after) == begin
 
 
 @pytest.mark.parametrize(("after", "learnt"), [(BATCHES, 8), (PLAIN, 8), (SHARED, 0)])
 def test_what_an_execution_costs_is_known_on_where_it_means_the_same(
-    after: LaneLimit, learnt: int
+    after: Capacity, learnt: int
 ) -> None:
     desk = desk_of(PLAIN, 0.03)
     at_once(desk, after)
-    (lane,) = desk.scheduler.lanes()
-    assert lane.learnt == learnt
+    (model_backend,) = desk.scheduler.model_backends()
+    assert model_backend.learnt == learnt
 
 
 def test_what_the_backend_has_measured_is_known_to_a_lane_of_another_kind() -> None:
@@ -78,37 +78,37 @@ def test_what_the_backend_has_measured_is_known_to_a_lane_of_another_kind() -> N
     measured = {(b"model", b"1"): Measured(base_s=0.04)}
     desk.scheduler.assume(desk.backends[0], measured, desk.now)
     at_once(desk, PLAIN)
-    (lane,) = desk.scheduler.lanes()
-    assert lane.expected_s == 0.04
+    (model_backend,) = desk.scheduler.model_backends()
+    assert model_backend.expected_s == 0.04
 
 
 def test_batches_are_filled_under_load_as_soon_as_the_plan_says_so() -> None:
     desk = desk_of(PLAIN, 0.03)
     tickets = desk.fill(100)
-    assert under_way(tickets) == 2
+    assert in_flight_by_model(tickets) == 2
     reload(desk, BATCHES)
     assert len(desk.due()) == 62
-    assert [lane.in_flight for lane in desk.scheduler.lanes()] == [64]
+    assert [model_backend.in_flight for model_backend in desk.scheduler.model_backends()] == [64]
 
 
 def test_limits_of_the_new_kind_count_what_began_before() -> None:
     desk = desk_of(BATCHES, 0.03)
     tickets = desk.fill(100)
-    assert under_way(tickets) == 64
+    assert in_flight_by_model(tickets) == 64
     reload(desk, PLAIN)
     for left in range(63, 0, -1):
         desk.now += 0.03
-        desk.over(tickets[63 - left])
+        desk.complete(tickets[63 - left])
         assert len(desk.due()) == (1 if left == 1 else 0)
-    (lane,) = desk.scheduler.lanes()
-    assert lane.in_flight == 2
+    (model_backend,) = desk.scheduler.model_backends()
+    assert model_backend.in_flight == 2
 
 
 @pytest.mark.parametrize("before", [PLAIN, BATCHES, SHARED])
 @pytest.mark.parametrize("after", [PLAIN, BATCHES, SHARED])
 @pytest.mark.parametrize("ending", Ending)
 def test_everything_ends_that_began_before_and_after_a_reload(
-    before: LaneLimit, after: LaneLimit, ending: Ending
+    before: Capacity, after: Capacity, ending: Ending
 ) -> None:
     desk = desk_of(before, 0.03, 0.01)
     tickets = desk.fill(300)
@@ -120,13 +120,13 @@ def test_everything_ends_that_began_before_and_after_a_reload(
     ended = 0
     while running:
         desk.now += 0.001
-        desk.over(running.pop(0), ending)
+        desk.complete(running.pop(0), ending)
         ended += 1
         running += desk.due()
     assert ended == 300
-    assert [lane.in_flight for lane in desk.scheduler.lanes()] == [0, 0]
-    lines = list(desk.scheduler.lines(desk.now))
-    assert not any(line.waiting for line in lines)
+    assert [model_backend.in_flight for model_backend in desk.scheduler.model_backends()] == [0, 0]
+    model_queues = list(desk.scheduler.model_queues(desk.now))
+    assert not any(model_queue.waiting for model_queue in model_queues)
 
 
 def test_failures_of_what_began_before_speak_against_the_backend() -> None:
@@ -134,7 +134,7 @@ def test_failures_of_what_began_before_speak_against_the_backend() -> None:
     failing = desk.fill(1)[0]
     failed_at = failing.backend
     reload(desk, SHARED)
-    desk.over(failing, Ending.FAILED)
+    desk.complete(failing, Ending.FAILED)
     assert desk.offer(desk.ticket()) is not failed_at
 
 
@@ -150,17 +150,26 @@ def test_other_kinds_follow_before_the_snapshot_was_followed_too() -> None:
     assert set(waiting) & set(begun)
     for ticket in waiting:
         desk.scheduler.drop(ticket)
-    assert not any(line.waiting for line in desk.scheduler.lines(desk.now))
+    assert not any(model_queue.waiting for model_queue in desk.scheduler.model_queues(desk.now))
 
 
 def test_kinds_are_those_of_the_limits() -> None:
     desk = desk_of(PLAIN, 0.03)
-    for limit, kind in ((BATCHES, BatchLane), (SHARED, SharedLane), (PLAIN, Lane)):
+    for limit, kind in (
+        (BATCHES, BatchingModelBackend),
+        (SHARED, SharedModelBackend),
+        (PLAIN, ModelBackend),
+    ):
         at_once(desk, limit)
-        (line,) = desk.scheduler._lines.values()
-        assert [type(lane) for lane in line.lanes.values()] == [kind]
-        assert line.is_plain is (kind is Lane)
-        assert line.tally.best is None or line.tally.best in line.lanes.values()
+        (model_queue,) = desk.scheduler._model_queues.values()
+        assert [type(model_backend) for model_backend in model_queue.model_backends.values()] == [
+            kind
+        ]
+        assert model_queue.uses_fast_path is (kind is ModelBackend)
+        assert (
+            model_queue.stats.best is None
+            or model_queue.stats.best in model_queue.model_backends.values()
+        )
 
 
 # Reserved slots
@@ -169,13 +178,13 @@ def test_kinds_are_those_of_the_limits() -> None:
 def test_part_is_kept_of_what_is_left_while_a_backend_drains() -> None:
     desk = Desk(0.01, 0.01, 0.01, 0.01, limit=4, instances=4, rules=QueueRules(reserved=0.25))
     low = desk.fill(20, priority=1)
-    assert under_way(low) == 12
+    assert in_flight_by_model(low) == 12
     left = desk.backends[:3]
     desk.scheduler.follow(lambda _: (desk.plan, left), desk.now)
     running = [ticket for ticket in low if ticket.backend is not None]
     for _ in range(200):
         desk.now += 0.01
-        desk.over(running.pop(0))
+        desk.complete(running.pop(0))
         late = Ticket(b"model", b"", desk.plan, left, desk.now)
         late.priority = 1
         desk.offer(late)
@@ -201,7 +210,7 @@ def test_request_that_goes_again_may_wait_as_long_as_any() -> None:
     desk = Desk(0.005, 0.005, limit=1, rules=QueueRules(max_wait_s=0.4))
     first, second = desk.fill(2)
     desk.now += 0.9
-    desk.over(first, Ending.FAILED)
+    desk.complete(first, Ending.FAILED)
     assert first.backend is None
     other = desk.ticket(*[each for each in desk.backends if each is not second.backend])
     assert desk.offer(other) is not None
@@ -228,7 +237,7 @@ def test_snapshot_does_not_prolong_a_wait() -> None:
 def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -> None:
     desk = Desk(0.19, 0.2)
     wide, narrow = desk.backends
-    desk.plan = Plan(limits={wide: PLAIN, narrow: LaneLimit(1)})
+    desk.plan = Plan(limits={wide: PLAIN, narrow: Capacity(1)})
     first = desk.ticket(narrow)
     desk.offer(desk.ticket(wide))
     desk.offer(first)
@@ -239,7 +248,7 @@ def test_pool_that_was_to_be_looked_at_when_a_place_became_free_is_looked_at() -
         assert desk.offer(ticket) is None
     assert desk.scheduler.wake_at < desk.now + 0.2
     desk.now += 0.2
-    desk.over(first)
+    desk.complete(first)
     assert [ticket.backend for ticket in desk.due()] == [narrow, wide]
 
 

@@ -7,12 +7,12 @@ from heapq import heappop, heappush
 
 import pytest
 
-from lb.balancing.index import LARGE
-from lb.balancing.schedule import QueueScheduler
+from lb.balancing.model_backend_index import LARGE
+from lb.balancing.scheduler import QueueScheduler
 from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 
@@ -67,7 +67,7 @@ class Tritons:
         inside = self._inside[backend]
         inside.remove(ticket)
         self.ended[backend] += 1
-        self.scheduler.over(ticket, self.now, Ending.GOOD)
+        self.scheduler.complete(ticket, self.now, Ending.GOOD)
         if len(inside) >= self.instances[backend]:
             self._execute(inside[self.instances[backend] - 1], backend)
 
@@ -82,12 +82,12 @@ class Tritons:
 @pytest.mark.parametrize(
     "limit",
     [
-        LaneLimit(16, is_auto=True, instances=2, max_batch=8),
-        LaneLimit(2, is_auto=True, instances=2),
-        LaneLimit(is_shared=True),
+        Capacity(16, is_auto=True, instances=2, max_batch=8),
+        Capacity(2, is_auto=True, instances=2),
+        Capacity(is_shared=True),
     ],
 )
-def test_one_new_backend_that_warms_up_does_not_stall_the_others(limit: LaneLimit) -> None:
+def test_one_new_backend_that_warms_up_does_not_stall_the_others(limit: Capacity) -> None:
     backends = [make_backend(f"b{number}") for number in range(LARGE + 2)]
     *old, new = backends
     takes_s = dict.fromkeys(old, 0.05) | {new: 10.0}
@@ -123,7 +123,7 @@ def test_a_number_of_a_backend_says_what_it_executes_at_once() -> None:
 
 def test_a_number_is_kept_exactly_where_some_backends_are_slower() -> None:
     fast, slow = backends = (make_backend("fast"), make_backend("slow"))
-    plan = Plan(limits={}, default=LaneLimit(3))
+    plan = Plan(limits={}, default=Capacity(3))
     tritons = Tritons(plan, {fast: 0.1, slow: 0.2}, dict.fromkeys(backends, 1))
     for backend in backends:
         tritons.teach(backend)
@@ -141,7 +141,7 @@ def test_a_number_is_kept_exactly_where_some_backends_are_slower() -> None:
 def test_the_fastest_backend_is_forgotten_with_what_was_learnt_of_it(is_restarted: bool) -> None:
     fast, *slow = backends = tuple(make_backend(f"b{number}") for number in range(3))
     takes_s = {fast: 0.005} | dict.fromkeys(slow, 0.04)
-    limit = LaneLimit(1, is_auto=True)
+    limit = Capacity(1, is_auto=True)
     tritons = Tritons(Plan(limits={}, default=limit), takes_s, dict.fromkeys(backends, 1))
     for backend in backends:
         tritons.teach(backend)
@@ -153,20 +153,23 @@ def test_the_fastest_backend_is_forgotten_with_what_was_learnt_of_it(is_restarte
     for _ in range(20):
         tritons.offer()
         tritons.proceed(tritons.now + 0.1)
-    (line,) = scheduler._lines.values()
-    assert line.tally.best is line.lanes[slow[0]] or line.tally.best is line.lanes[slow[1]]
-    assert line.tally.best_s == pytest.approx(0.04)
+    (model_queue,) = scheduler._model_queues.values()
+    assert (
+        model_queue.stats.best is model_queue.model_backends[slow[0]]
+        or model_queue.stats.best is model_queue.model_backends[slow[1]]
+    )
+    assert model_queue.stats.best_s == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("models", [2, 3, 4, 8])
 def test_models_that_take_turns_all_learn_how_long_their_requests_take(models: int) -> None:
     names = [b"m%d" % number for number in range(models)]
     backend = make_backend()
-    limit = LaneLimit(1, is_auto=True)
+    limit = Capacity(1, is_auto=True)
     tritons = Tritons(Plan(limits={}, default=limit), {backend: 0.001}, {backend: 1})
     for _ in range(100):
         for name in names:
             tritons.offer(name)
             tritons.proceed(tritons.now + 0.002)
-    for line in tritons.scheduler._lines.values():
-        assert line.tally.tail_s > 0.0
+    for model_queue in tritons.scheduler._model_queues.values():
+        assert model_queue.stats.tail_s > 0.0

@@ -1,16 +1,16 @@
-"""What lanes make of the reports of their backends."""
+"""What model backends make of the reports of their backends."""
 
 from __future__ import annotations
 
 import pytest
 
-from lb.balancing.elsewhere import Elsewhere
-from lb.balancing.lanes import Lane
-from lb.balancing.shared import SharedLane
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.external_load import ExternalLoad
+from lb.balancing.model_backend import ModelBackend
+from lb.balancing.model_stats import ModelStats
+from lb.balancing.shared_execution import SharedModelBackend
 from lb.domain.load import LoadReport, ModelLoad
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 M = b"m"
@@ -19,16 +19,16 @@ PLAN = Plan(limits={})
 
 
 class Bench:
-    """One lane, and a Triton that counts everybody's requests."""
+    """One model backend, and a Triton that counts everybody's requests."""
 
     def __init__(self, instances: int = 1, *, is_shared: bool = False) -> None:
         self.backend = make_backend("a")
-        self.site = Site(self.backend)
-        self.tally = Tally()
-        kind = SharedLane if is_shared else Lane
-        limit = LaneLimit(8, instances=instances, is_shared=is_shared)
-        self.lane = kind(self.site, limit, self.tally)
-        self.elsewhere = Elsewhere()
+        self.penalty = BackendPenalty(self.backend)
+        self.stats = ModelStats()
+        kind = SharedModelBackend if is_shared else ModelBackend
+        limit = Capacity(8, instances=instances, is_shared=is_shared)
+        self.model_backend = kind(self.penalty, limit, self.stats)
+        self.external_load = ExternalLoad()
         self.now = 100.0
         self.requests = self.executions = 0
         self.execution_s = 0.0
@@ -37,11 +37,11 @@ class Bench:
         """So many of our requests, one after the other."""
         for _ in range(count):
             ticket = Ticket(M, b"", PLAN, (self.backend,), self.now)
-            self.lane.look(1, 0, self.now)
-            self.lane.begin(ticket, self.now)
+            self.model_backend.estimate(1, 0, self.now)
+            self.model_backend.begin(ticket, self.now)
             ticket.began_at = self.now
             self.now += took_s
-            self.lane.end(ticket, self.now, Ending.GOOD)
+            self.model_backend.end(ticket, self.now, Ending.GOOD)
         self.theirs(count, took_s)
 
     def theirs(self, count: int, took_s: float = 0.01, batch: int = 1) -> None:
@@ -51,7 +51,7 @@ class Bench:
         self.execution_s += count * took_s
 
     def report(
-        self, *, pending: float = 0.0, others: float | None = None, under_way: int = 0
+        self, *, pending: float = 0.0, others: float | None = None, in_flight_by_model: int = 0
     ) -> None:
         load = ModelLoad(
             pending=pending,
@@ -59,19 +59,28 @@ class Bench:
             executions=self.executions,
             execution_s=self.execution_s,
         )
-        self.elsewhere.told(
+        self.external_load.on_report(
             self.backend,
-            {M: [self.lane]},
-            LoadReport(at=self.now, models={M: load}, others=others, under_way={M: under_way}),
+            {M: [self.model_backend]},
+            LoadReport(
+                at=self.now,
+                models={M: load},
+                others=others,
+                in_flight={M: in_flight_by_model},
+            ),
         )
 
     @property
     def is_told(self) -> bool:
-        """Whether its backend says anything that its lane does not know."""
-        return self.lane.others is not None
+        """Whether its backend says anything that its model backend does not know."""
+        return self.model_backend.external_load is not None
 
     def slower(self) -> float:
-        return 1.0 if self.lane.others is None else self.lane.others.slower(self.now)
+        return (
+            1.0
+            if self.model_backend.external_load is None
+            else self.model_backend.external_load.slower(self.now)
+        )
 
 
 def test_our_own_requests_are_not_those_of_others() -> None:
@@ -94,9 +103,9 @@ def test_requests_of_others_make_a_lane_slower() -> None:
     bench.now += 1.0
     bench.report()
     assert bench.slower() == pytest.approx(1.5)
-    fresh = bench.lane.look(1, 0, bench.now) - bench.now
+    fresh = bench.model_backend.estimate(1, 0, bench.now) - bench.now
     assert fresh == pytest.approx(0.015, rel=0.05)
-    assert bench.lane.usual_s(bench.now) == pytest.approx(0.015, rel=0.05)
+    assert bench.model_backend.usual_s(bench.now) == pytest.approx(0.015, rel=0.05)
 
 
 def test_they_count_by_the_executions_that_they_needed_and_the_instances_that_there_are() -> None:
@@ -115,13 +124,13 @@ def test_what_waits_there_beyond_ours_delays_the_next_one() -> None:
     bench.ours(20)
     bench.report()
     bench.now += 1.0
-    bench.report(pending=5.0, under_way=2)
-    bench.lane.look(1, 0, bench.now)
-    assert bench.lane.begins_at - bench.now == pytest.approx(0.03, rel=0.05)
+    bench.report(pending=5.0, in_flight_by_model=2)
+    bench.model_backend.estimate(1, 0, bench.now)
+    assert bench.model_backend.begins_at - bench.now == pytest.approx(0.03, rel=0.05)
     bench.report(pending=5.0)
     assert bench.is_told, "too soon for news"
     bench.now += 1.0
-    bench.report(pending=2.0, under_way=2)
+    bench.report(pending=2.0, in_flight_by_model=2)
     assert not bench.is_told
 
 
@@ -134,7 +143,9 @@ def test_where_all_share_one_engine_those_of_others_count_as_work_that_is_under_
     bench.theirs(4, 0.5)
     bench.report(pending=1.0)
     assert bench.slower() == 1.0
-    assert bench.lane.look(1, 0, bench.now) - bench.now == pytest.approx(0.04, rel=0.05)
+    assert bench.model_backend.estimate(1, 0, bench.now) - bench.now == pytest.approx(
+        0.04, rel=0.05
+    )
 
 
 def test_a_triton_that_was_restarted_is_not_held_to_what_it_had_counted() -> None:
@@ -152,15 +163,17 @@ def test_a_model_that_is_not_on_the_page_and_a_backend_that_is_forgotten_say_not
     bench = Bench()
     bench.report(pending=5.0)
     assert bench.is_told
-    bench.elsewhere.told(bench.backend, {M: [bench.lane]}, LoadReport(at=bench.now))
+    bench.external_load.on_report(
+        bench.backend, {M: [bench.model_backend]}, LoadReport(at=bench.now)
+    )
     assert not bench.is_told
 
 
 def test_nothing_is_held_against_a_backend_that_was_restarted() -> None:
     bench = Bench()
     bench.report(pending=5.0)
-    bench.elsewhere.forget(bench.backend)
-    bench.lane.forget()
+    bench.external_load.forget(bench.backend)
+    bench.model_backend.forget()
     assert not bench.is_told
 
 

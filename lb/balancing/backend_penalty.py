@@ -1,4 +1,4 @@
-"""A site: a backend, with what all lines have there."""
+"""A BackendPenalty: a backend, with what all model queues have there."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Final
 from lb.domain.backend import Backend
 from lb.domain.load import Measured
 
-_MAX_PENALTY: Final = 8.0
+_MAX_FACTOR: Final = 8.0
 """So much keeps nearly all requests off where others can do them. More made backends that all fail
 half of the requests wait for each other."""
-_PENALTY_HALF_LIFE_S: Final = 2.0
-_PENALTY_GONE: Final = 1.1
-_FORGIVEN: Final = 0.5
+_HALF_LIFE_S: Final = 2.0
+_NEGLIGIBLE: Final = 1.1
+_LEFT_AFTER_SUCCESS: Final = 0.5
 """What a good answer leaves of a penalty: it lasts where more than half of the requests fail."""
 _SPOKEN_FOR_AT_MOST: Final = 0.9
 _SPOKEN_FOR_STEP: Final = 0.1
 """Smaller changes of what others take are left to what is learnt."""
 
 
-class Site:
-    """A backend, with what all lines have there."""
+class BackendPenalty:
+    """A backend, with what all model queues have there."""
 
     __slots__ = (
-        "backend", "due", "measured", "penalty", "penalty_at", "spoken_for",
+        "_factor_at", "backend", "due", "factor", "measured", "spoken_for",
     )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
@@ -33,9 +33,9 @@ class Site:
         """Tickets that are to begin here and that nobody was told of: `in_flight` lacks them."""
         self.measured: Mapping[tuple[bytes, bytes], Measured] = {}
         """What it says that executions take, by model and version."""
-        self.penalty = 1.0
+        self.factor = 1.0
         """By how much it counts as slower because requests failed there."""
-        self.penalty_at = 0.0
+        self._factor_at = 0.0
         self.spoken_for = min(backend.spoken_for, _SPOKEN_FOR_AT_MOST)
         """The part of its time that goes to others, as far as what was learnt here has to do
         with it."""
@@ -56,25 +56,25 @@ class Site:
         self.spoken_for = part
         return factor
 
-    def failed(self, now: float) -> None:
+    def on_failure(self, now: float) -> None:
         """A request failed in a way that speaks against the backend."""
-        self.penalty = min(1.5 * self.penalty_now(now), _MAX_PENALTY)
-        self.penalty_at = now
+        self.factor = min(1.5 * self.factor_now(now), _MAX_FACTOR)
+        self._factor_at = now
 
-    def went_well(self, now: float) -> None:
+    def on_success(self, now: float) -> None:
         """A request went well: what failed before counts less, so that a backend is not avoided for
         long because of the requests of some client."""
-        left = _FORGIVEN * self.penalty_now(now)
-        self.penalty = left if left >= _PENALTY_GONE else 1.0
-        self.penalty_at = now
+        left = _LEFT_AFTER_SUCCESS * self.factor_now(now)
+        self.factor = left if left >= _NEGLIGIBLE else 1.0
+        self._factor_at = now
 
-    def penalty_now(self, now: float) -> float:
+    def factor_now(self, now: float) -> float:
         """What is left of the penalty."""
-        if self.penalty == 1.0:
+        if self.factor == 1.0:
             return 1.0
-        left: float = self.penalty * 0.5 ** ((now - self.penalty_at) / _PENALTY_HALF_LIFE_S)
-        if left < _PENALTY_GONE:
-            self.penalty = left = 1.0
+        left: float = self.factor * 0.5 ** ((now - self._factor_at) / _HALF_LIFE_S)
+        if left < _NEGLIGIBLE:
+            self.factor = left = 1.0
         return left
 
 

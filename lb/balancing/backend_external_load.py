@@ -1,9 +1,9 @@
-"""What others do where a lane is, as far as our measurements do not contain it.
+"""What others do where a model backend is, as far as our measurements do not contain it.
 
-What others do makes our requests there take longer, and that is learnt like anything else: a lane
-that is in use needs no telling. So a number of the backend's counts only as far as it has changed
-since the lane's cost was learnt: after others came, or left, where we had few requests meanwhile.
-"""
+What others do makes our requests there take longer, and that is learnt like anything else: a model
+backend that is in use needs no telling. So a number of the backend's counts only as far as it has
+changed since the model backend's cost was learnt: after others came, or left, where we had few
+requests meanwhile."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HALF_LIFE_S: Final = 1.0
 _LATE: Final = 1.5
 """News that come so many intervals after the last ones are late."""
 _MOST: Final = 4.0
-"""By how much a lane counts as slower, or faster, at most."""
+"""By how much a model backend counts as slower, or faster, at most."""
 _LITTLE: Final = 0.1
 """Parts of the time, and of a request, that are nothing."""
 
 
 class Trend:
-    """A number of a backend's, and what it was while the cost of a lane was learnt."""
+    """A number of a backend's, and what it was while the cost of a model backend was learnt."""
 
     __slots__ = ("learnt", "now")
 
@@ -32,7 +32,7 @@ class Trend:
         """None: that is not known."""
         self.now = 0.0
 
-    def told(self, value: float | None, part: float, *, is_learnt: bool) -> None:
+    def on_report(self, value: float | None, part: float, *, is_learnt: bool) -> None:
         """It is that much now.
 
         Args:
@@ -65,20 +65,20 @@ class Trend:
         return 1.0 if self.learnt is None else slowed(self.now) / slowed(self.learnt)
 
 
-def behind(share: float) -> float:
+def queueing_slowdown(share: float) -> float:
     """By how much a request takes longer for the executions that it meets, where others keep the
     instances busy for such a part of the time (the mean of M/D/1)."""
     free = max(1.0 - share, _LITTLE)
     return 1.0 + share / (2.0 * free)
 
 
-def beside(share: float) -> float:
+def device_slowdown(share: float) -> float:
     """The same on a device that is shared: the two take turns while others use it."""
     return 1.0 + share
 
 
-class Others:
-    """What others do where a lane is."""
+class BackendExternalLoad:
+    """What others do where a model backend is."""
 
     __slots__ = ("_at", "_device", "_fresh_s", "_known", "_share", "_wait", "_wait_s", "factor")
 
@@ -95,7 +95,7 @@ class Others:
         self._share = Trend()
         self._device = Trend()
 
-    def told(
+    def on_report(
         self,
         cost: Cost,
         now: float,
@@ -108,7 +108,7 @@ class Others:
         """Take over what a backend says.
 
         Args:
-            cost: of the lane, which it is held against.
+            cost: of the model backend, which it is held against.
             now: the time.
             wait_s: how long the requests of others keep the instances busy that wait there.
             share: part of the time in which others keep the instances busy; None: not known.
@@ -120,17 +120,17 @@ class Others:
         part = min(1.0, max(0, known - self._known) / max(1, cost.weight))
         is_learnt = known > 0
         self._known = known
-        self._wait.told(wait_s, part, is_learnt=is_learnt)
-        self._share.told(share, part, is_learnt=is_learnt)
-        self._device.told(device, part, is_learnt=is_learnt)
+        self._wait.on_report(wait_s, part, is_learnt=is_learnt)
+        self._share.on_report(share, part, is_learnt=is_learnt)
+        self._device.on_report(device, part, is_learnt=is_learnt)
         if self._at:
             self._fresh_s = _LATE * (now - self._at)
         self._at = now
         self._wait_s = max(0.0, self._wait.more)
-        share_factor = self._share.ratio(behind)
+        share_factor = self._share.ratio(queueing_slowdown)
         if share_factor < 1.0 and cost.mean_s:
             share_factor = min(1.0, max(share_factor, execution_s / cost.mean_s))
-        device_factor = self._device.ratio(beside)
+        device_factor = self._device.ratio(device_slowdown)
         is_device = max(device_factor, 1 / device_factor) > max(share_factor, 1 / share_factor)
         factor = device_factor if is_device else share_factor
         self.factor = min(max(factor, 1.0 / _MOST), _MOST)

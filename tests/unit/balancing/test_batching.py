@@ -1,17 +1,17 @@
-"""A lane at a backend that puts what waits into one execution."""
+"""A model backend at a backend that puts what waits into one execution."""
 
 from __future__ import annotations
 
 import pytest
 
-from lb.balancing.batches import BatchLane
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
-from lb.domain.schedule import Ending, LaneLimit, Plan, Ticket
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.batching import BatchingModelBackend
+from lb.balancing.model_stats import ModelStats
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 PLAN = Plan(limits={})
-LIMIT = LaneLimit(8, is_auto=True, instances=1, max_batch=8)
+LIMIT = Capacity(8, is_auto=True, instances=1, max_batch=8)
 
 
 def execution_s(rows: int) -> float:
@@ -21,17 +21,19 @@ def execution_s(rows: int) -> float:
 class Backend:
     """Runs what waits as one, whenever it is free."""
 
-    def __init__(self, limit: LaneLimit = LIMIT) -> None:
-        self.lane = BatchLane(Site(make_backend("one")), limit, Tally())
+    def __init__(self, limit: Capacity = LIMIT) -> None:
+        self.model_backend = BatchingModelBackend(
+            BackendPenalty(make_backend("one")), limit, ModelStats()
+        )
         self.now = 100.0
         self.waiting: list[Ticket] = []
 
     def begin(self, rows: int = 1) -> Ticket:
         ticket = Ticket(b"model", b"", PLAN, (), self.now)
         ticket.rows = rows
-        self.lane.look(rows, 0, self.now)
+        self.model_backend.estimate(rows, 0, self.now)
         ticket.began_at = self.now
-        self.lane.begin(ticket, self.now)
+        self.model_backend.begin(ticket, self.now)
         self.waiting.append(ticket)
         return ticket
 
@@ -45,7 +47,7 @@ class Backend:
     def end(self, batch: list[Ticket], ending: Ending = Ending.GOOD) -> None:
         self.now += execution_s(sum(each.rows for each in batch))
         for ticket in batch:
-            self.lane.end(ticket, self.now, ending)
+            self.model_backend.end(ticket, self.now, ending)
 
     def teach(self) -> None:
         """Have it run executions of 1 to 8 rows."""
@@ -63,7 +65,7 @@ class Backend:
 def test_what_an_execution_takes_is_told_from_what_a_row_adds() -> None:
     backend = Backend()
     backend.teach()
-    cost = backend.lane.cost
+    cost = backend.model_backend.cost
     assert cost.predict(1, 0) == pytest.approx(execution_s(1), rel=0.1)
     assert cost.predict(8, 0) == pytest.approx(execution_s(8), rel=0.1)
 
@@ -71,13 +73,13 @@ def test_what_an_execution_takes_is_told_from_what_a_row_adds() -> None:
 def test_requests_of_one_execution_are_one_sample() -> None:
     backend = Backend()
     backend.teach()
-    assert backend.lane.cost.count == 8 * 4 * 2
+    assert backend.model_backend.cost.count == 8 * 4 * 2
 
 
 def test_idle_backend_runs_a_request_at_once() -> None:
     backend = Backend()
     backend.teach()
-    end = backend.lane.look(1, 0, backend.now)
+    end = backend.model_backend.estimate(1, 0, backend.now)
     assert end - backend.now == pytest.approx(execution_s(1), rel=0.1)
 
 
@@ -86,9 +88,9 @@ def test_busy_one_runs_it_with_those_that_wait() -> None:
     backend.teach()
     for _ in range(4):
         backend.begin()
-    end = backend.lane.look(1, 0, backend.now)
+    end = backend.model_backend.estimate(1, 0, backend.now)
     assert end - backend.now == pytest.approx(execution_s(1) + execution_s(4), rel=0.1)
-    assert backend.lane.is_open
+    assert backend.model_backend.is_open
 
 
 def test_batch_that_is_full_goes_before_the_next_one() -> None:
@@ -96,7 +98,7 @@ def test_batch_that_is_full_goes_before_the_next_one() -> None:
     backend.teach()
     for _ in range(9):
         backend.begin()
-    end = backend.lane.look(1, 0, backend.now)
+    end = backend.model_backend.estimate(1, 0, backend.now)
     expected = execution_s(1) + execution_s(8) + execution_s(1)
     assert end - backend.now == pytest.approx(expected, rel=0.1)
 
@@ -105,11 +107,11 @@ def test_more_than_one_batch_that_runs_and_one_that_fills_waits_elsewhere() -> N
     backend = Backend()
     backend.teach()
     for _ in range(16):
-        assert backend.lane.look(1, 0, backend.now)
-        assert backend.lane.is_open
+        assert backend.model_backend.estimate(1, 0, backend.now)
+        assert backend.model_backend.is_open
         backend.begin()
-    backend.lane.look(1, 0, backend.now)
-    assert not backend.lane.is_open
+    backend.model_backend.estimate(1, 0, backend.now)
+    assert not backend.model_backend.is_open
 
 
 def test_rows_fill_a_batch_however_few_requests_have_them() -> None:
@@ -117,56 +119,61 @@ def test_rows_fill_a_batch_however_few_requests_have_them() -> None:
     backend.teach()
     backend.begin(8)
     backend.begin(8)
-    backend.lane.look(1, 0, backend.now)
-    assert not backend.lane.is_open
+    backend.model_backend.estimate(1, 0, backend.now)
+    assert not backend.model_backend.is_open
 
 
 def test_failed_execution_teaches_nothing() -> None:
     backend = Backend()
     backend.teach()
-    count = backend.lane.cost.count
+    count = backend.model_backend.cost.count
     backend.begin()
     backend.end(backend.take(), Ending.FAILED)
     backend.begin()
     backend.end(backend.take(), Ending.NEITHER)
-    assert backend.lane.cost.count == count
-    assert backend.lane.in_flight == backend.lane.rows == backend.lane.waiting_rows == 0
+    assert backend.model_backend.cost.count == count
+    assert (
+        backend.model_backend.in_flight
+        == backend.model_backend.rows
+        == backend.model_backend.waiting_rows
+        == 0
+    )
 
 
 def test_rate_is_that_of_whole_batches() -> None:
     backend = Backend()
     backend.teach()
-    assert backend.lane.rate == pytest.approx(8 / execution_s(8), rel=0.1)
+    assert backend.model_backend.rate == pytest.approx(8 / execution_s(8), rel=0.1)
 
 
 def test_unknown_one_gets_one_request() -> None:
     backend = Backend()
-    backend.lane.look(1, 0, backend.now)
-    assert backend.lane.is_open
+    backend.model_backend.estimate(1, 0, backend.now)
+    assert backend.model_backend.is_open
     backend.begin()
-    backend.lane.look(1, 0, backend.now)
-    assert not backend.lane.is_open
+    backend.model_backend.estimate(1, 0, backend.now)
+    assert not backend.model_backend.is_open
 
 
 def test_a_number_is_kept_exactly_whatever_the_batches_are() -> None:
-    backend = Backend(LaneLimit(40, instances=1, max_batch=8))
+    backend = Backend(Capacity(40, instances=1, max_batch=8))
     backend.teach()
     for _ in range(40):
-        backend.lane.look(1, 0, backend.now)
-        assert backend.lane.is_open
+        backend.model_backend.estimate(1, 0, backend.now)
+        assert backend.model_backend.is_open
         backend.begin()
-    backend.lane.look(1, 0, backend.now)
-    assert not backend.lane.is_open
+    backend.model_backend.estimate(1, 0, backend.now)
+    assert not backend.model_backend.is_open
 
 
 @pytest.mark.parametrize(("is_known", "rows"), [(False, 1), (True, 64)])
 def test_what_takes_no_more_is_not_said_to_be_free(is_known: bool, rows: int) -> None:
-    backend = Backend(LaneLimit(16, is_auto=True, instances=2, max_batch=8))
+    backend = Backend(Capacity(16, is_auto=True, instances=2, max_batch=8))
     if is_known:
         backend.teach()
     backend.begin(rows)
-    took_s = backend.lane.look(1, 0, backend.now) - backend.now
-    assert not backend.lane.is_open
-    assert backend.lane.begins_at > backend.now
+    took_s = backend.model_backend.estimate(1, 0, backend.now) - backend.now
+    assert not backend.model_backend.is_open
+    assert backend.model_backend.begins_at > backend.now
     backend.now += 0.9
-    assert backend.lane.look(1, 0, backend.now) - backend.now > 0.5 + took_s / 2
+    assert backend.model_backend.estimate(1, 0, backend.now) - backend.now > 0.5 + took_s / 2

@@ -1,12 +1,12 @@
-"""What backends say of the load that others cause, model by model, told to their lanes."""
+"""What backends say of the load that others cause, model by model, told to their model backends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lb.balancing.lanes import Lane
-from lb.balancing.others import Others
+from lb.balancing.backend_external_load import BackendExternalLoad
+from lb.balancing.model_backend import ModelBackend
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, ModelLoad
 
@@ -14,10 +14,10 @@ _SOON_S: Final = 0.1
 """Counters that are read sooner again say nothing new."""
 
 
-class Seen:
+class ModelReports:
     """What a backend said of one model the last time."""
 
-    __slots__ = ("_at", "_ended", "_load", "_own", "_took_s", "others")
+    __slots__ = ("_at", "_ended", "_load", "_own", "_took_s", "external_load")
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -26,13 +26,15 @@ class Seen:
         self._own = 0
         self._took_s = 0.0
         """Seconds of an execution there, as far as that was known last."""
-        self.others: dict[Lane, Others] = {}
+        self.external_load: dict[ModelBackend, BackendExternalLoad] = {}
 
-    def told(self, lanes: Sequence[Lane], load: ModelLoad, report: LoadReport, own: int) -> None:
-        """Have the lanes of a model know of another report.
+    def on_report(
+        self, model_backends: Sequence[ModelBackend], load: ModelLoad, report: LoadReport, own: int
+    ) -> None:
+        """Have the model backends of a model know of another report.
 
         Args:
-            lanes: of all its versions that are in use.
+            model backends: of all its versions that are in use.
             load: what the report says of the model.
             report: all of it.
             own: requests of ours under way there, the most since it was asked.
@@ -40,33 +42,38 @@ class Seen:
         now = report.at
         if self._load is not None and now - self._at < _SOON_S:
             return
-        running = self._since(lanes, load, own, now)
-        known = self.others
-        self.others = {lane: known.get(lane) or Others() for lane in lanes}
+        running = self._since(model_backends, load, own, now)
+        known = self.external_load
+        self.external_load = {
+            model_backend: known.get(model_backend) or BackendExternalLoad()
+            for model_backend in model_backends
+        }
         pending = max(0.0, load.pending - own)
-        for lane, others in self.others.items():
-            took_s = lane.cost.mean_s or lane.tally.best_s
-            if lane.plan.is_shared:
+        for model_backend, others in self.external_load.items():
+            took_s = model_backend.cost.mean_s or model_backend.stats.best_s
+            if model_backend.plan.is_shared:
                 # All are worked on side by side: those that run are in the way like any others.
                 share = None
                 wait_s = (pending + (running or 0.0)) * took_s
             else:
-                share = None if running is None else min(1.0, running / lane.instances)
-                wait_s = pending * (self._took_s or took_s) / lane.instances
-            others.told(
-                lane.cost,
+                share = None if running is None else min(1.0, running / model_backend.instances)
+                wait_s = pending * (self._took_s or took_s) / model_backend.instances
+            others.on_report(
+                model_backend.cost,
                 now,
                 wait_s=wait_s,
                 share=share,
                 device=report.others,
                 execution_s=self._took_s,
             )
-            lane.others = others if others.matters else None
+            model_backend.external_load = others if others.matters else None
 
-    def _since(self, lanes: Sequence[Lane], load: ModelLoad, own: int, now: float) -> float | None:
+    def _since(
+        self, model_backends: Sequence[ModelBackend], load: ModelLoad, own: int, now: float
+    ) -> float | None:
         """Executions of others that ran at once on average since the last report; None where that
         is not known."""
-        before, ended = self._load, sum([lane.ended for lane in lanes])
+        before, ended = self._load, sum([model_backend.ended for model_backend in model_backends])
         seconds = now - self._at
         mine, own_before = ended - self._ended, self._own
         self._load, self._ended, self._own, self._at = load, ended, own, now
@@ -84,29 +91,35 @@ class Seen:
         return self._took_s * executions / seconds * theirs / requests
 
 
-class Elsewhere:
+class ExternalLoad:
     """What all backends said the last time."""
 
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[Backend, dict[bytes, Seen]] = {}
+        self._seen: dict[Backend, dict[bytes, ModelReports]] = {}
 
-    def told(
-        self, backend: Backend, lanes: Mapping[bytes, Sequence[Lane]], report: LoadReport
+    def on_report(
+        self,
+        backend: Backend,
+        model_backends: Mapping[bytes, Sequence[ModelBackend]],
+        report: LoadReport,
     ) -> None:
-        """Have the lanes of a backend know what it says, by model."""
+        """Have the model backends of a backend know what it says, by model."""
         before = self._seen.get(backend, {})
         seen = self._seen[backend] = {}
-        for model, those in lanes.items():
+        for model, those in model_backends.items():
             load = report.models.get(model)
             if load is None:
-                for lane in those:
-                    lane.others = None
+                for model_backend in those:
+                    model_backend.external_load = None
                 continue
-            own = max(sum([lane.in_flight for lane in those]), report.under_way.get(model, 0))
-            seen[model] = before.get(model) or Seen()
-            seen[model].told(those, load, report, own)
+            own = max(
+                sum([model_backend.in_flight for model_backend in those]),
+                report.in_flight.get(model, 0),
+            )
+            seen[model] = before.get(model) or ModelReports()
+            seen[model].on_report(those, load, report, own)
 
     def forget(self, backend: Backend) -> None:
         """A backend is gone, or was restarted."""

@@ -1,4 +1,5 @@
-"""A lane: one line at one backend. What is under way there, and when something more would end.
+"""A model backend: one model queue at one backend. What is under way there, and when something more
+would end.
 
 Executions that wait inside of a backend are run in the order in which they came, on as many
 instances as it has.
@@ -11,25 +12,26 @@ from math import ceil
 from typing import Final
 
 from lb.balancing.adaptive import AdaptiveLimit
-from lb.balancing.cost import KNOWN, SURELY, WINDOW, Cost
-from lb.balancing.others import Others
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
+from lb.balancing.backend_external_load import BackendExternalLoad
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
+from lb.balancing.model_stats import ModelStats
 from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
-from lb.domain.schedule import Ending, LaneLimit, Ticket
+from lb.domain.schedule import Capacity, Ending, Ticket
 
 LEAD_S: Final = 0.05
 """A request that has to wait for an execution goes there when that ends within so much: early
 enough to lose no time, and late enough to be bound to the right backend."""
-OWN_SHARE: Final = 0.75
-"""What counts of a request's own execution when lanes are compared, beside its wait there.
+OWN_EXECUTION_WEIGHT: Final = 0.75
+"""What counts of a request's own execution when model backends are compared, beside its wait there.
 
-With all of it each request would end first, and those behind it would wait for the fast lane: a
-slow one would be used too late."""
-BUSY_SHARE: Final = 0.2
-"""The same where it would end no later than many others do anyway (`Tally.tail_s`): then a slow
-lane makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
+With all of it each request would end first, and those behind it would wait for the fast model
+backend: a slow one would be used too late."""
+BUSY_EXECUTION_WEIGHT: Final = 0.2
+"""The same where it would end no later than many others do anyway (`ModelStats.tail_s`): then a
+slow model backend makes nobody late, and what it takes off the fast ones shortens everybody else's
+wait."""
 YIELDING_LEAD_S: Final = 0.002
 """The same for requests that should not be in the way of more urgent ones."""
 NOT_AHEAD_S: Final = -1.0
@@ -51,7 +53,7 @@ _EXECUTIONS: Final = 4.0
 _AS_BEFORE: Final = 1.5
 _PART: Final = 0.05
 """What one request counts in averages over requests: about twenty of them are remembered."""
-_WAYS: Final = 2.0
+_NETWORK_ROUNDS: Final = 2.0
 """How many times what the ways take is under way ahead."""
 LATENESSES: Final = 3.0
 """A request is expected to be in time if it would be even this many times its average lateness
@@ -66,7 +68,7 @@ _ADJUST_EVERY: Final = 7
 _OFTEN: Final = int(1.0 / _PART)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
-_WELL_KNOWN: Final = 64
+_CONFIDENT_SAMPLES: Final = 64
 _QUICK_S: Final = 0.002
 _SCATTER: Final = 40503
 _SKIPPED: Final = 0xF000
@@ -78,24 +80,24 @@ _USUAL_EVERY: Final = 3
 """One of so many executions and one more tells what is usual: it need not be known so well."""
 
 
-class Lane:
-    """One line at one backend, which runs each request by itself."""
+class ModelBackend:
+    """One model queue at one backend, which runs each request by itself."""
 
     __slots__ = (
         "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "cost", "explore_s", "high", "in_flight", "instances", "is_exact", "is_open",
-        "last_pick", "lateness_s", "lead_s", "limit", "others", "plan", "site", "slots", "stamp",
-        "sure_until", "takes_s", "tally", "unanswered", "work_s",
+        "begins_at", "cost", "explore_s", "external_load", "high", "in_flight", "instances",
+        "is_exact", "is_open", "last_pick", "lateness_s", "lead_s", "limit", "penalty", "plan",
+        "slots", "stamp", "stats", "sure_until", "takes_s", "unanswered", "work_s",
     )  # fmt: skip
 
-    def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
-        self.site = site
-        self.backend = site.backend
-        self.tally = tally
+    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
+        self.penalty = penalty
+        self.backend = penalty.backend
+        self.stats = stats
         self.cost = Cost(plan.instances or 1)
         self.in_flight = 0
         self.unanswered = Unanswered()
-        """The requests in flight; those that began in a lane before this one included."""
+        """The requests in flight; those that began in a model backend before this one included."""
         self.work_s = 0.0
         """Execution time of those in flight."""
         self.anchor = 0.0
@@ -104,23 +106,23 @@ class Lane:
         """Of those, tickets of the highest priority."""
         self.last_pick = 0
         self.begins_at = 0.0
-        """Set by `look`: when the request would begin to execute."""
+        """Set by `estimate`: when the request would begin to execute."""
         self.alone_s = 0.0
         """How long requests are away that find an instance free."""
         self.lead_s = LEAD_S
         """Requests go ahead to an execution that ends so soon."""
         self.takes_s = 0.0
-        """Set by `look`: how long it would execute."""
+        """Set by `estimate`: how long it would execute."""
         self.lateness_s = 0.0
         """How much later than expected requests end on average. Early ones count as punctual."""
         self.is_open = False
-        """Set by `look`: whether it may go there now."""
+        """Set by `estimate`: whether it may go there now."""
         self.explore_s = _EXPLORE_S
         """After so long without an answer what was learnt is doubted, more and more."""
-        self.others: Others | None = None
+        self.external_load: BackendExternalLoad | None = None
         """What others do there, where there is anything to say of it."""
         self.stamp = 0
-        """Of its entry in the `LaneIndex`."""
+        """Of its entry in the `ModelBackendIndex`."""
         self.sure_until = 0.0
         """Set by `free_at`: until then it says the same, if nothing begins or ends."""
         self._ends = 0
@@ -131,7 +133,7 @@ class Lane:
         self.plan = plan
         self.apply(plan)
 
-    def apply(self, plan: LaneLimit) -> None:
+    def apply(self, plan: Capacity) -> None:
         """Take over another limit."""
         if not plan.is_adaptive:
             self.adaptive = None
@@ -148,42 +150,43 @@ class Lane:
             self.instances = min(self.instances, self.limit)
             self.slots = min(self.slots, self.limit)
         self.adjust()
-        self._run_beside()
+        self._run_in_parallel()
 
-    def _run_beside(self) -> None:
+    def _run_in_parallel(self) -> None:
         """Have what is learnt go by how many executions run side by side."""
-        self.cost.run_beside(self.instances)
-        self.tally.run_beside(self.instances)
+        self.cost.run_in_parallel(self.instances)
+        self.stats.run_in_parallel(self.instances)
 
     def adjust(self) -> None:
         """Find the limit that goes with the cost, where it is ours to find."""
         if self.adaptive is not None:
             if self.instances != self.adaptive.limit:
                 self.instances = self.adaptive.limit
-                self._run_beside()
+                self._run_in_parallel()
         elif not self.plan.is_auto:
             return
         cost = self.cost
         extra = 1.0
-        if cost.count >= KNOWN:
+        if cost.count >= MIN_SAMPLES:
             # What the ways take, both of them and all event loops, beyond executing quickly.
             # Where executions are very unlike each other, a quick one tells nothing of the ways.
             is_any = cost.deviation_s > _ANY * cost.mean_s
             quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
             away_s = max(0.0, self.alone_s - quick_s)
-            self.lead_s = LEAD_S + _WAYS * away_s
-            extra = (MARGIN_S + _WAYS * away_s) * self.instances / cost.mean_s
+            self.lead_s = LEAD_S + _NETWORK_ROUNDS * away_s
+            extra = (MARGIN_S + _NETWORK_ROUNDS * away_s) * self.instances / cost.mean_s
         self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
 
-    def inherit(self, before: Lane, now: float) -> None:
-        """Take the place of a lane of another kind. What is under way there counts here until it is
-        over (`end_inherited`), and what an execution costs is known on, where both mean that."""
+    def inherit(self, before: ModelBackend, now: float) -> None:
+        """Take the place of a model backend of another kind. What is under way there counts here
+        until it is over (`end_inherited`), and what an execution costs is known on, where both mean
+        that."""
         if not (self.plan.is_shared or before.plan.is_shared):
             self.cost = before.cost
             self.explore_s = before.explore_s
-        tally = self.tally
-        if tally.best is before:
-            tally.best = self if self.cost.count else None
+        stats = self.stats
+        if stats.best is before:
+            stats.best = self if self.cost.count else None
         self.in_flight = before.in_flight
         self.unanswered = before.unanswered
         self.high = before.high
@@ -191,10 +194,11 @@ class Lane:
         self.work_s = self.in_flight * self.predict(1, 0)
         self.anchor = now
         self.adjust()
-        self._run_beside()
+        self._run_in_parallel()
 
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that began in the lane before this one: it teaches nothing of it."""
+        """An attempt is over that began in the model backend before this one: it teaches nothing of
+        it."""
         del self.unanswered.tickets[ticket]
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
@@ -202,14 +206,14 @@ class Lane:
         self.in_flight -= 1
         self.anchor = now
         if ending is _FAILED:
-            self.site.failed(now)
-        elif ending is _GOOD and self.site.penalty != 1.0:
-            self.site.went_well(now)
+            self.penalty.on_failure(now)
+        elif ending is _GOOD and self.penalty.factor != 1.0:
+            self.penalty.on_success(now)
 
     def forget(self) -> None:
         """Nothing learnt holds."""
         self.cost = Cost(self.instances)
-        self.others = None
+        self.external_load = None
         self.explore_s = _EXPLORE_S
 
     def assume(self, measured: Measured, now: float) -> None:
@@ -217,10 +221,10 @@ class Lane:
         if self.cost.count:
             return
         self.cost.assume(measured, now)
-        tally = self.tally
-        if tally.best is None or self.cost.mean_s < tally.best_s:
-            tally.best = self
-            tally.best_s = self.cost.mean_s
+        stats = self.stats
+        if stats.best is None or self.cost.mean_s < stats.best_s:
+            stats.best = self
+            stats.best_s = self.cost.mean_s
         self.adjust()
 
     @property
@@ -235,10 +239,10 @@ class Lane:
         before_s = cost.mean_s
         cost.rescale(factor)
         self.alone_s = max(0.0, self.alone_s + cost.mean_s - before_s)
-        tally = self.tally
-        if cost.count >= KNOWN and (tally.best is self or cost.mean_s < tally.best_s):
-            tally.best = self
-            tally.best_s = cost.mean_s
+        stats = self.stats
+        if cost.count >= MIN_SAMPLES and (stats.best is self or cost.mean_s < stats.best_s):
+            stats.best = self
+            stats.best_s = cost.mean_s
         self.adjust()
 
     @property
@@ -259,8 +263,8 @@ class Lane:
     def predict(self, rows: int, size: int) -> float:
         """Seconds of execution that a request takes."""
         cost = self.cost
-        if cost.count < KNOWN:
-            return self.tally.best_s
+        if cost.count < MIN_SAMPLES:
+            return self.stats.best_s
         return cost.predict(rows, size)
 
     def least_end(self, rows: int, size: int, now: float) -> tuple[float, float, float]:
@@ -274,7 +278,7 @@ class Lane:
         if not cost.is_sure(now):
             return 0.0, 0.0, 0.0
         ratio = cost.least_ratio()
-        own_s = min(cost.predict(rows, size), SURELY * cost.mean_s)
+        own_s = min(cost.predict(rows, size), MAX_EXTRAPOLATION * cost.mean_s)
         return self.least_begin(ratio, now), ratio * own_s, ratio * cost.mean_s
 
     def least_begin(self, ratio: float, now: float) -> float:
@@ -309,20 +313,20 @@ class Lane:
         What nothing is known of, or not any more, gets no more than it executes.
         """
         count = self.in_flight
-        return count < self.limit and (count < self.instances or self.cost.count >= KNOWN)
+        return count < self.limit and (count < self.instances or self.cost.count >= MIN_SAMPLES)
 
-    def look(self, rows: int, size: int, now: float) -> float:
+    def estimate(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at`, `takes_s` and `is_open`."""
         cost = self.cost
         count = self.in_flight
         backend = self.backend
-        if cost.count >= KNOWN:
+        if cost.count >= MIN_SAMPLES:
             took = cost.base_s + cost.row_s * rows
             if cost.byte_s:
                 took = cost.with_bytes(took, size)
         else:
-            took = self.tally.best_s
-        is_doubted = cost.mean_s > self.tally.best_s and now - cost.at > self.explore_s
+            took = self.stats.best_s
+        is_doubted = cost.mean_s > self.stats.best_s and now - cost.at > self.explore_s
         if is_doubted:
             took = self._doubted(took, now)
         if count < self.instances:
@@ -337,7 +341,7 @@ class Lane:
                 count < self.limit
                 and (begins - now <= self.lead_s or self.is_exact)
                 and not is_doubted
-                and cost.count >= KNOWN
+                and cost.count >= MIN_SAMPLES
             )
             # `may_try` is written out.
             if not self.is_open and now >= self.unanswered.check_at:
@@ -347,11 +351,11 @@ class Lane:
                 self.is_open = True
         if backend.max_in_flight and self.is_shut():
             self.is_open = False
-        if self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now)
-        if self.others is not None:
-            begins += self.others.wait_s(now)
-            took *= self.others.slower(now)
+        if self.penalty.factor != 1.0:
+            took *= self.penalty.factor_now(now)
+        if self.external_load is not None:
+            begins += self.external_load.wait_s(now)
+            took *= self.external_load.slower(now)
         self.begins_at = begins
         self.takes_s = took
         return begins + took
@@ -367,27 +371,28 @@ class Lane:
         return 0 < self.in_flight == self.unanswered.open_at
 
     def _doubted(self, took_s: float, now: float) -> float:
-        """An estimate that is old: a lane that was slow may have become as fast as the best."""
+        """An estimate that is old: a model backend that was slow may have become as fast as the
+        best."""
         cost = self.cost
-        if cost.count < KNOWN or cost.mean_s <= self.tally.best_s:
+        if cost.count < MIN_SAMPLES or cost.mean_s <= self.stats.best_s:
             return took_s
         doubt: float = 1.0 - 0.5 ** ((now - cost.at) / self.explore_s - 1.0)
-        return took_s * (1.0 - doubt * (1.0 - self.tally.best_s / cost.mean_s))
+        return took_s * (1.0 - doubt * (1.0 - self.stats.best_s / cost.mean_s))
 
     def is_doubted(self, now: float) -> bool:
         """Whether it counts as faster than was learnt, to find out whether it is."""
         cost = self.cost
         return (
-            cost.mean_s > self.tally.best_s
+            cost.mean_s > self.stats.best_s
             and now - cost.at > self.explore_s
-            and cost.count >= KNOWN
+            and cost.count >= MIN_SAMPLES
         )
 
     def learnt_end(self, end: float, now: float) -> float:
-        """When a request that `look` was asked about would end by what was learnt.
+        """When a request that `estimate` was asked about would end by what was learnt.
 
         Args:
-            end: what `look` said.
+            end: what `estimate` said.
             now: the time.
         """
         if not self.is_doubted(now):
@@ -396,7 +401,8 @@ class Lane:
 
     def gave_up(self, took_s: float, work_s: float, now: float) -> None:
         """An execution ended without a good answer while what was learnt is doubted. If it took
-        longer than was hoped, the lane is no faster than that: it is tried again much later."""
+        longer than was hoped, the model backend is no faster than that: it is tried again much
+        later."""
         if took_s > self._doubted(work_s, now):
             self.cost.outlasted(now)
             self._explore_later()
@@ -406,8 +412,8 @@ class Lane:
         explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
         self.explore_s = max(explore_s, _EXECUTIONS * self.cost.mean_s)
 
-    def is_before(self, other: Lane) -> bool:
-        """Whether it has the turn among lanes that are as good."""
+    def is_before(self, other: ModelBackend) -> bool:
+        """Whether it has the turn among model backends that are as good."""
         load = self.in_flight * other.instances
         others = other.in_flight * self.instances
         return load < others or (load == others and self.last_pick < other.last_pick)
@@ -415,19 +421,19 @@ class Lane:
     def usual_s(self, now: float) -> float:
         """Seconds that an execution takes as they come."""
         cost = self.cost
-        took = cost.mean_s if cost.count >= KNOWN else self.tally.best_s
+        took = cost.mean_s if cost.count >= MIN_SAMPLES else self.stats.best_s
         if now - cost.at > self.explore_s:
             took = self._doubted(took, now)
-        if self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now)
-        if self.others is not None:
-            took = took * self.others.slower(now) + self.others.wait_s(now)
+        if self.penalty.factor != 1.0:
+            took *= self.penalty.factor_now(now)
+        if self.external_load is not None:
+            took = took * self.external_load.slower(now) + self.external_load.wait_s(now)
         return took
 
     def is_shut(self) -> bool:
         """Whether the backend takes no more of anything."""
         limit = self.backend.max_in_flight
-        return bool(limit) and self.backend.in_flight + self.site.due >= limit
+        return bool(limit) and self.backend.in_flight + self.penalty.due >= limit
 
     def free_at(self, now: float) -> float:
         """When an instance is free for one more request; all of them have something to do."""
@@ -441,24 +447,26 @@ class Lane:
         # What is overdue takes about as much longer as it has done already.
         return begins if begins > now else now + (now - begins)
 
-    def could_take(self, within_s: float, own_share: float = OWN_SHARE) -> int:
+    def could_take(
+        self, within_s: float, own_execution_weight: float = OWN_EXECUTION_WEIGHT
+    ) -> int:
         """How many more requests would compare well here with one whose wait and share of its own
         execution are so long, when there is nothing else to do."""
-        took = self.cost.mean_s if self.cost.count >= KNOWN else self.tally.best_s
-        return int(within_s * self.instances / took + (1.0 - own_share))
+        took = self.cost.mean_s if self.cost.count >= MIN_SAMPLES else self.stats.best_s
+        return int(within_s * self.instances / took + (1.0 - own_execution_weight))
 
     def begin(self, ticket: Ticket, now: float) -> None:
-        """A ticket begins; `look` was asked about it."""
+        """A ticket begins; `estimate` was asked about it."""
         # HOT PATH (benchmarks/bench_schedule.py). `predict` is written out.
         count = self.in_flight
         instances = self.instances
         cost = self.cost
-        if cost.count >= KNOWN:
+        if cost.count >= MIN_SAMPLES:
             took = cost.base_s + cost.row_s * ticket.rows
             if cost.byte_s:
                 took = cost.with_bytes(took, ticket.size)
         else:
-            took = self.tally.best_s
+            took = self.stats.best_s
         ticket.began_at = now
         ticket.work_s = took
         ticket.expected_s = expected_s = self.begins_at - now + took
@@ -492,17 +500,17 @@ class Lane:
             del expected[bisect_left(expected, began + expected_s, 0, len(expected) - 1)]
         if ending is not _GOOD:
             if ending is _FAILED:
-                self.site.failed(now)
+                self.penalty.on_failure(now)
             if self.is_doubted(now):
                 self.gave_up(self.executed_s(ticket, now), ticket.work_s, now)
             return
-        if self.site.penalty != 1.0:
-            self.site.went_well(now)
+        if self.penalty.factor != 1.0:
+            self.penalty.on_success(now)
         cost = self.cost
         if (
             ends * _SCATTER & _SKIPPED
             and cost.mean_s < _QUICK_S * self.instances
-            and cost.count > _WELL_KNOWN
+            and cost.count > _CONFIDENT_SAMPLES
             and now - cost.at < _NEWS_S
         ):
             return
@@ -514,17 +522,17 @@ class Lane:
             part = _PART if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
-        if cost.count >= _SOME and self.others is None and took_s > 0.0 < ticket.work_s:
-            self.tally.executed(took_s, ticket.work_s)
+        if cost.count >= _SOME and self.external_load is None and took_s > 0.0 < ticket.work_s:
+            self.stats.executed(took_s, ticket.work_s)
         self.learn(took_s, ticket.rows, ticket.size, now)
-        usual = self.tally.usual
-        if usual.count < cost.count <= _WELL_KNOWN or not ends & _USUAL_EVERY:
+        usual = self.stats.usual
+        if usual.count < cost.count <= _CONFIDENT_SAMPLES or not ends & _USUAL_EVERY:
             usual.learn(took_s, ticket.rows, ticket.size, now)
 
     def end_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """An attempt is over that was given up as lost, and is not counted any more."""
         if ending is _FAILED:
-            self.site.failed(now)
+            self.penalty.on_failure(now)
         elif ending is _GOOD:
             self.learn(now - ticket.began_at, ticket.rows, ticket.size, now)
 
@@ -551,14 +559,14 @@ class Lane:
         before = cost.mean_s
         last_at = cost.at
         cost.learn(took_s, rows, size, now)
-        tally = self.tally
-        if cost.count < KNOWN:
-            if tally.best is None:
-                tally.best_s = cost.mean_s
-        elif tally.best is None or tally.best is self or cost.mean_s < tally.best_s:
+        stats = self.stats
+        if cost.count < MIN_SAMPLES:
+            if stats.best is None:
+                stats.best_s = cost.mean_s
+        elif stats.best is None or stats.best is self or cost.mean_s < stats.best_s:
             # Where the fastest has become slower, the next answer of a faster one mends it.
-            tally.best = self
-            tally.best_s = cost.mean_s
+            stats.best = self
+            stats.best_s = cost.mean_s
         if now - last_at > self.explore_s:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S

@@ -1,4 +1,4 @@
-"""A lane at a backend that puts what waits into one execution (Triton's dynamic batching).
+"""A model backend at a backend that puts what waits into one execution (Triton's dynamic batching).
 
 An execution takes a base time and some for each row, so that one more request costs little where
 others wait already. Executions are recognised by their ends: the answers of one come at once. While
@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from lb.balancing.cost import KNOWN, Cost
-from lb.balancing.lanes import NO_LIMIT, OWN_SHARE, Lane
-from lb.balancing.site import Site
-from lb.balancing.tally import Tally
-from lb.domain.schedule import Ending, LaneLimit, Ticket
+from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.cost import MIN_SAMPLES, Cost
+from lb.balancing.model_backend import NO_LIMIT, OWN_EXECUTION_WEIGHT, ModelBackend
+from lb.balancing.model_stats import ModelStats
+from lb.domain.schedule import Capacity, Ending, Ticket
 
 _AT_ONCE_S: Final = 0.002
 """Answers of one execution come so close together, or closer than that part of it."""
 _AT_ONCE_SHARE: Final = 0.25
 _KEEP: Final = 0.9
 _JOINED: Final = 2.0
-"""An execution that others wait for counts as so many where lanes are compared, and the less of it
-is held against it: to join costs less work than to begin another one."""
+"""An execution that others wait for counts as so many where model backends are compared, and the
+less of it is held against it: to join costs less work than to begin another one."""
 
 
-class BatchLane(Lane):
-    """One line at one backend, which runs requests in batches."""
+class BatchingModelBackend(ModelBackend):
+    """One model queue at one backend, which runs requests in batches."""
 
     __slots__ = (
         "_batch_began", "_batch_count", "_batch_ended", "_batch_good", "_batch_rows", "_batch_size",
         "_batch_took", "_ends_at_s", "_request_rows", "_running", "batch", "rows", "waiting_rows",
     )  # fmt: skip
 
-    def __init__(self, site: Site, plan: LaneLimit, tally: Tally) -> None:
+    def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
         self.batch = max(2, plan.max_batch)
         """Rows of one execution at most."""
         self.rows = 0
@@ -52,21 +52,21 @@ class BatchLane(Lane):
         self._batch_size = 0
         self._batch_count = 0
         self._batch_good = False
-        super().__init__(site, plan, tally)
+        super().__init__(penalty, plan, stats)
 
-    def apply(self, plan: LaneLimit) -> None:
+    def apply(self, plan: Capacity) -> None:
         """Take over another limit."""
         self.batch = max(2, plan.max_batch)
         super().apply(plan)
 
-    def inherit(self, before: Lane, now: float) -> None:
-        """Take the place of a lane of another kind."""
+    def inherit(self, before: ModelBackend, now: float) -> None:
+        """Take the place of a model backend of another kind."""
         super().inherit(before, now)
         self.rows = self.in_flight
         self._batch_ended = now
 
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that began in the lane before this one."""
+        """An attempt is over that began in the model backend before this one."""
         super().end_inherited(ticket, now, ending)
         self.rows -= 1
         if not self._batch_count:
@@ -105,9 +105,9 @@ class BatchLane(Lane):
         count = self.in_flight
         if not count:
             return True
-        return count < self.limit and self.cost.count >= KNOWN and self.rows < self.most_rows
+        return count < self.limit and self.cost.count >= MIN_SAMPLES and self.rows < self.most_rows
 
-    def look(self, rows: int, size: int, now: float) -> float:
+    def estimate(self, rows: int, size: int, now: float) -> float:
         """When a request would end here; sets `begins_at` and `is_open`."""
         can_take = self.can_take() or self.may_try(now)
         self.is_open = can_take and not self.is_shut()
@@ -123,11 +123,11 @@ class BatchLane(Lane):
         took = self._execution_s(filled, size)
         if now - self.cost.at > self.explore_s:
             took = self._doubted(took, now)
-        if self.site.penalty != 1.0:
-            took *= self.site.penalty_now(now)
-        if self.others is not None:
-            begins += self.others.wait_s(now)
-            took *= self.others.slower(now)
+        if self.penalty.factor != 1.0:
+            took *= self.penalty.factor_now(now)
+        if self.external_load is not None:
+            begins += self.external_load.wait_s(now)
+            took *= self.external_load.slower(now)
         self.begins_at = begins
         self.takes_s = took * _JOINED if filled > rows else took
         self._ends_at_s = begins + took
@@ -144,16 +144,18 @@ class BatchLane(Lane):
 
     def free_at(self, now: float) -> float:
         """When the execution begins that one more request would be in."""
-        self.look(1, 0, now)
+        self.estimate(1, 0, now)
         self.sure_until = now
         return self.begins_at
 
-    def could_take(self, within_s: float, own_share: float = OWN_SHARE) -> int:
-        """How many more requests would compare well here; see `Lane`."""
+    def could_take(
+        self, within_s: float, own_execution_weight: float = OWN_EXECUTION_WEIGHT
+    ) -> int:
+        """How many more requests would compare well here; see `ModelBackend`."""
         return int(within_s * self.rate)
 
     def begin(self, ticket: Ticket, now: float) -> None:
-        """A ticket begins; `look` was asked about it."""
+        """A ticket begins; `estimate` was asked about it."""
         ticket.began_at = now
         ticket.expected_s = max(0.0, self._ends_at_s - now)
         self._request_rows = _KEEP * self._request_rows + (1.0 - _KEEP) * ticket.rows
@@ -174,10 +176,10 @@ class BatchLane(Lane):
         del self.unanswered.tickets[ticket]
         self.rows -= ticket.rows
         if ending is Ending.FAILED:
-            self.site.failed(now)
+            self.penalty.on_failure(now)
         elif ending is Ending.GOOD:
-            if self.site.penalty != 1.0:
-                self.site.went_well(now)
+            if self.penalty.factor != 1.0:
+                self.penalty.on_success(now)
             self.missed(ticket, now)
         if ending is not Ending.GOOD and self.is_doubted(now):
             self.gave_up(now - ticket.began_at, self._execution_s(ticket.rows, ticket.size), now)
@@ -228,13 +230,13 @@ class BatchLane(Lane):
     def _batches(self, count: int) -> None:
         took, now = self._batch_took, self._batch_ended
         self.learn(took, self._batch_rows, self._batch_size, now)
-        usual: Cost = self.tally.usual
+        usual: Cost = self.stats.usual
         usual.learn(took / count, self._batch_rows / count, self._batch_size / count, now)
 
     def _execution_s(self, rows: int, size: int) -> float:
         cost = self.cost
-        if cost.count < KNOWN:
-            return self.tally.best_s
+        if cost.count < MIN_SAMPLES:
+            return self.stats.best_s
         return cost.predict(rows, size)
 
     def _next_at(self, now: float) -> float:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lb.balancing.backend_external_load import BackendExternalLoad, Trend, queueing_slowdown
 from lb.balancing.cost import Cost
-from lb.balancing.others import Others, Trend, behind
 
 
 def learnt(count: int = 30) -> Cost:
@@ -13,12 +13,12 @@ def learnt(count: int = 30) -> Cost:
     return cost
 
 
-def matters(others: Others) -> bool:
+def matters(others: BackendExternalLoad) -> bool:
     return others.matters
 
 
-def told(
-    others: Others,
+def report(
+    others: BackendExternalLoad,
     cost: Cost,
     now: float,
     *,
@@ -27,79 +27,83 @@ def told(
     device: float | None = None,
     execution_s: float = 0.0,
 ) -> None:
-    others.told(cost, now, wait_s=wait_s, share=share, device=device, execution_s=execution_s)
+    others.on_report(cost, now, wait_s=wait_s, share=share, device=device, execution_s=execution_s)
 
 
 def test_requests_meet_what_others_execute() -> None:
-    assert [behind(0.0), behind(0.5), behind(0.75)] == [1.0, 1.5, 2.5]
-    assert behind(0.95) < behind(1.0) < 7.0
+    assert [queueing_slowdown(0.0), queueing_slowdown(0.5), queueing_slowdown(0.75)] == [
+        1.0,
+        1.5,
+        2.5,
+    ]
+    assert queueing_slowdown(0.95) < queueing_slowdown(1.0) < 7.0
 
 
 def test_only_what_has_changed_since_the_cost_was_learnt_counts() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.5)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.5)
     assert not matters(others)
-    told(others, cost, 11.0, share=0.75)
+    report(others, cost, 11.0, share=0.75)
     assert matters(others)
     assert others.slower(11.0) == pytest.approx(2.5 / 1.5)
 
 
 def test_others_that_leave_make_a_lane_faster_but_not_than_an_execution() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.75)
-    told(others, cost, 11.0, share=0.0)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.75)
+    report(others, cost, 11.0, share=0.0)
     assert others.slower(11.0) == pytest.approx(1 / 2.5)
-    told(others, cost, 12.0, share=0.0, execution_s=0.008)
+    report(others, cost, 12.0, share=0.0, execution_s=0.008)
     assert others.slower(12.0) == pytest.approx(0.8)
-    told(others, cost, 13.0, share=0.0, execution_s=0.02)
+    report(others, cost, 13.0, share=0.0, execution_s=0.02)
     assert others.slower(13.0) == 1.0
 
 
 def test_on_a_device_that_is_shared_the_two_take_turns() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, device=0.0)
-    told(others, cost, 11.0, device=1.0)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, device=0.0)
+    report(others, cost, 11.0, device=1.0)
     assert others.slower(11.0) == pytest.approx(2.0)
-    others = Others()
-    told(others, cost, 10.0, device=1.0)
-    told(others, cost, 11.0, device=0.0)
+    others = BackendExternalLoad()
+    report(others, cost, 10.0, device=1.0)
+    report(others, cost, 11.0, device=0.0)
     assert others.slower(11.0) == pytest.approx(0.5)
 
 
 def test_what_is_measured_meanwhile_contains_it() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.0)
-    told(others, cost, 11.0, share=0.5)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.0)
+    report(others, cost, 11.0, share=0.5)
     assert others.slower(11.0) == pytest.approx(1.5)
     for number in range(40):
         cost.learn(0.015, 1, 0, 11.0 + 0.01 * number)
-    told(others, cost, 12.0, share=0.5)
+    report(others, cost, 12.0, share=0.5)
     assert not matters(others)
     assert others.slower(12.0) == pytest.approx(1.0)
 
 
 def test_where_nothing_was_learnt_all_of_it_counts() -> None:
-    others = Others()
-    told(others, Cost(), 10.0, share=0.5, wait_s=0.2)
+    others = BackendExternalLoad()
+    report(others, Cost(), 10.0, share=0.5, wait_s=0.2)
     assert others.slower(10.0) == pytest.approx(1.5)
     assert others.wait_s(10.0) == pytest.approx(0.2)
 
 
 def test_the_effect_is_bounded_both_ways() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.0)
-    told(others, cost, 11.0, share=1.0)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.0)
+    report(others, cost, 11.0, share=1.0)
     assert others.slower(11.0) == 4.0
-    others = Others()
-    told(others, cost, 10.0, share=1.0)
-    told(others, cost, 11.0, share=0.0)
+    others = BackendExternalLoad()
+    report(others, cost, 10.0, share=1.0)
+    report(others, cost, 11.0, share=0.0)
     assert others.slower(11.0) == 0.25
 
 
 def test_it_fades_when_no_news_come() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.0)
-    told(others, cost, 12.0, share=1.0)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.0)
+    report(others, cost, 12.0, share=1.0)
     factors = [others.slower(12.0 + age) for age in (0.0, 3.0, 4.0, 5.0, 30.0)]
     assert factors[:2] == [4.0, 4.0]
     assert factors[2] == pytest.approx(2.0)
@@ -108,31 +112,31 @@ def test_it_fades_when_no_news_come() -> None:
 
 
 def test_what_waits_is_executed_meanwhile() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0)
-    told(others, cost, 11.0, wait_s=0.4)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0)
+    report(others, cost, 11.0, wait_s=0.4)
     assert matters(others)
     assert others.wait_s(11.0) == pytest.approx(0.4)
     assert others.wait_s(11.3) == pytest.approx(0.1)
     assert others.wait_s(12.0) == 0.0
-    told(others, cost, 12.0, wait_s=0.0)
+    report(others, cost, 12.0, wait_s=0.0)
     assert not matters(others)
 
 
 def test_the_stronger_sign_counts_and_not_both() -> None:
-    others, cost = Others(), learnt()
-    told(others, cost, 10.0, share=0.0, device=0.0)
-    told(others, cost, 11.0, share=0.5, device=0.75)
+    others, cost = BackendExternalLoad(), learnt()
+    report(others, cost, 10.0, share=0.0, device=0.0)
+    report(others, cost, 11.0, share=0.5, device=0.75)
     assert others.slower(11.0) == pytest.approx(1.75)
-    told(others, cost, 12.0, share=0.75, device=0.75)
+    report(others, cost, 12.0, share=0.75, device=0.75)
     assert others.slower(12.0) == pytest.approx(2.5)
 
 
 def test_what_cannot_be_told_says_nothing_and_begins_anew() -> None:
     trend = Trend()
-    trend.told(0.2, 0.0, is_learnt=True)
-    trend.told(None, 0.0, is_learnt=True)
-    assert trend.ratio(behind) == 1.0
+    trend.on_report(0.2, 0.0, is_learnt=True)
+    trend.on_report(None, 0.0, is_learnt=True)
+    assert trend.ratio(queueing_slowdown) == 1.0
     assert trend.more == 0.0
-    trend.told(0.9, 0.0, is_learnt=True)
-    assert trend.ratio(behind) == 1.0
+    trend.on_report(0.9, 0.0, is_learnt=True)
+    assert trend.ratio(queueing_slowdown) == 1.0
