@@ -47,7 +47,7 @@ class Http2Codec(Endpoint):
 
     __slots__ = (
         "_block", "_block_end", "_block_frames", "_block_id", "_credited_in", "_header_limit",
-        "_postponed", "_rest", "_rest_end", "_rest_pad", "_rest_pipe", "_skip", "_tail", "acked",
+        "_postponed", "_rest", "_rest_end", "_rest_id", "_rest_pad", "_skip", "_tail", "acked",
         "blocks", "credit", "credited", "data_sent", "frame_limit", "frames_at_once", "going_away",
         "has_more", "inspected", "last_peer_id", "left", "owed", "peer_frame_size",
         "peer_max_streams", "peer_ready", "peer_window",
@@ -101,7 +101,8 @@ class Http2Codec(Endpoint):
         """Payload bytes of the DATA frame under way that are still to come."""
         self._rest_pad = 0
         self._rest_end = 0
-        self._rest_pipe: Pipe[Any] | None = None
+        self._rest_id = 0
+        """Stream of the DATA frame under way."""
         self._skip = 0
         """Bytes to throw away: padding, and payload of unknown frames."""
         self._postponed: tuple[Pipe[Any], Payload, int] | None = None
@@ -337,7 +338,7 @@ class Http2Codec(Endpoint):
         self._rest = payload
         self._rest_pad = pad
         self._rest_end = flags & fr.END_STREAM
-        self._rest_pipe = pipe
+        self._rest_id = stream_id
         if not payload:
             self._skip, self._rest_pad = pad, 0
             self.on_data(pipe, b"", self._rest_end)
@@ -349,12 +350,12 @@ class Http2Codec(Endpoint):
             take = min(self._rest, size - pos)
             if take:
                 self._rest -= take
-                pipe = self._rest_pipe
+                # A stream that was closed since the frame began has no pipe any more.
+                pipe = self.streams.get(self._rest_id)
                 end = 0
                 if not self._rest:
                     end = self._rest_end
                     self._skip, self._rest_pad = self._rest_pad, 0
-                    self._rest_pipe = None
                 if pipe is not None and not pipe.ended:
                     stop = pos + take
                     if take >= COPY_BELOW:

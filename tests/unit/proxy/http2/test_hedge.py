@@ -13,6 +13,7 @@ from tests.fakes.frames import (
     HEADERS,
     INITIAL_WINDOW_SIZE,
     OK_TRAILERS,
+    PING,
     REFUSED_STREAM,
     RESPONSE_FIELDS,
     RST_STREAM,
@@ -21,6 +22,7 @@ from tests.fakes.frames import (
     data,
     headers,
     named,
+    ping,
     request_fields,
     rst,
     settings,
@@ -230,3 +232,17 @@ async def test_what_was_not_kept_is_not_sent_twice() -> None:
     client.sends(headers(1, request_fields()))
     client.sends(data(1, b"\0" + (5000).to_bytes(4, "big") + bytes(5000), end=True))
     assert relay.relay.hedge(relay.relay.under_way()[0]) is None
+
+
+async def test_the_rest_of_a_frame_of_the_attempt_that_lost_goes_nowhere() -> None:
+    hedged = Hedged()
+    hedged.client.gets()
+    late, first = hedged.sides
+    late.gets()
+    frame = data(1, b"\0\0\0\x10\0" + bytes(4096))
+    late.sends(headers(1, RESPONSE_FIELDS) + frame[:100])
+    first.sends(answer(1))
+    hedged.relay.relay.flush()
+    late.sends(frame[100:] + ping())
+    assert PING in {frame.kind for frame in late.gets()}
+    assert hedged.relay.is_clean()

@@ -178,6 +178,16 @@ def test_what_still_comes_for_a_stream_that_was_reset_is_ignored() -> None:
     assert codec.events == []
 
 
+def test_the_rest_of_a_frame_is_thrown_away_when_its_stream_was_reset_meanwhile() -> None:
+    frame = data(1, b"half" * 10)
+    codec = noted(frame[:19])
+    before = len(codec.events)
+    codec.write_reset(1, ErrorCode.CANCEL)
+    del codec.streams[1]
+    assert codec.feed(frame[19:] + ping()) is None
+    assert codec.events[before:] == []
+
+
 def test_data_after_the_end_is_an_error_of_the_stream() -> None:
     codec = noted(data(1, b"", end=True), data(1, b"more"))
     assert codec.events[-1] == ("error", 1, ErrorCode.STREAM_CLOSED)
