@@ -338,7 +338,7 @@ async def test_no_call_fails_because_a_grpc_server_stops() -> None:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{relay.port}") as channel:
             asking = [asyncio.create_task(ask_on(channel)) for _ in range(32)]
             await until(lambda: answers > 200, "answers come")
-            await servers[0].stop(1.0)
+            await servers[0].stop(_LIMIT_S)  # what runs there is never cut, however slow it is
             before = answers
             await until(lambda: answers > before + 200, "they go on")
             stopped = True
