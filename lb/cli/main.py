@@ -53,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--once", action="store_true", help="end by itself after some requests")
     command.set_defaults(handler=_demo)
+    _add_simulate(commands.add_parser("simulate", help="run simulated Tritons until told to stop"))
     _add_generate(commands)
     _add_admin(commands)
     command = commands.add_parser("version", help="print the version")
@@ -80,6 +81,29 @@ def _add_serve(command: argparse.ArgumentParser) -> None:
         "--pid-file", metavar="FILE", help="file that is to hold the id of the process that serves"
     )
     command.set_defaults(handler=_serve)
+
+
+def _add_simulate(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--count", type=_positive, default=2, metavar="N", help="how many Tritons (default 2)"
+    )
+    command.add_argument(
+        "--first-port",
+        type=_port,
+        default=18000,
+        metavar="PORT",
+        help="HTTP port of the first; gRPC and metrics at the next two, the next Triton 100 above "
+        "(default 18000, as config/minimal.yaml has it; 0: any free ports)",
+    )
+    command.add_argument(
+        "--speed",
+        action="append",
+        type=_speed,
+        default=[],
+        metavar="FACTOR",
+        help="how many times as fast as usual a Triton executes; repeat it for unequal Tritons",
+    )
+    command.set_defaults(handler=_simulate)
 
 
 def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -178,6 +202,20 @@ def _positive(text: str) -> int:
     return number
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 1 << 16:
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {text}")
+    return port
+
+
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not speed > 0:
+        raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}")
+    return speed
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     from lb.runtime.signals import hold_signals
 
@@ -207,6 +245,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from lb.cli.demo import run_demo
 
     return run_demo(arguments.backends, arguments.once)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from lb.cli.simulate import simulate
+
+    return simulate(arguments.count, arguments.first_port, arguments.speed)
 
 
 def _generate(arguments: argparse.Namespace) -> int:

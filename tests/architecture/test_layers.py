@@ -18,6 +18,7 @@ LAYERS = (  # low to high; packages of one line never import each other
     ("control",),
     ("admin",),
     ("runtime", "generate", "simulator"),
+    ("testing",),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
