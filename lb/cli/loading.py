@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final, TextIO
@@ -11,6 +12,7 @@ from lb.net.files import read_text
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import Loaded, read_settings
+from lb.settings.tree import MAX_CHARACTERS
 
 _DIGITS: Final = 12
 
@@ -27,13 +29,13 @@ def load(path: str, listen: Mapping[str, str]) -> Loaded:
 
 
 def read_file(path: str) -> str:
-    """The text of a configuration file, or of a file with backends.
+    """The text of a configuration file, or of a file with backends; `-` is standard input.
 
     Raises:
         SettingsError: it cannot be read.
     """
     try:
-        return read_text(path)
+        return sys.stdin.read(MAX_CHARACTERS + 1) if path == "-" else read_text(path)
     except OSError as error:
         raise SettingsError([Problem("", f"cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:

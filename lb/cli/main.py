@@ -45,7 +45,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="balance requests until told to stop"))
     command = commands.add_parser("check", help="print every problem of a configuration file")
-    command.add_argument("file", metavar="FILE", help="the YAML file")
+    command.add_argument("file", metavar="FILE", help="the YAML file; - reads standard input")
+    command.add_argument(
+        "--syntax-only",
+        action="store_true",
+        help="do not open the certificates, keys and tokens that it names",
+    )
     command.set_defaults(handler=_check)
     command = commands.add_parser("demo", help="balance over simulated Tritons and show it")
     command.add_argument(
@@ -63,7 +68,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_serve(command: argparse.ArgumentParser) -> None:
     source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--config", metavar="FILE", help="YAML file; see docs/configuration.md")
+    source.add_argument(
+        "-c", "--config", metavar="FILE", help="YAML file; see docs/configuration.md"
+    )
+    source.add_argument("file", nargs="?", metavar="FILE", help="the same without the option")
     source.add_argument(
         "--backend",
         action="append",
@@ -181,7 +189,8 @@ def _add_admin_address(command: argparse.ArgumentParser) -> None:
         "--admin",
         action="append",
         metavar="URL",
-        help=f"admin API of the process (default {DEFAULT_ADMIN}); of several, given repeatedly",
+        help="admin API of the process; repeat it for several "
+        f"(default $TRITON_LB_ADMIN, or {DEFAULT_ADMIN})",
     )
     command.add_argument(
         "--all",
@@ -227,7 +236,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     listen = {name: address for name, address in given.items() if address is not None}
     return serve(
         ServeOptions(
-            config=arguments.config,
+            config=arguments.config or arguments.file,
             backends=arguments.backend,
             listen=listen,
             pid_file=arguments.pid_file or "",
@@ -238,7 +247,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from lb.cli.check import check
 
-    return check(arguments.file)
+    return check(arguments.file, syntax_only=arguments.syntax_only)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -318,7 +327,8 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
 
     try:
         token = find_token(arguments.token_file, os.environ)
-        addresses = addresses_of(arguments.admin or [DEFAULT_ADMIN], every=arguments.all)
+        usual = os.environ.get("TRITON_LB_ADMIN") or DEFAULT_ADMIN
+        addresses = addresses_of(arguments.admin or [usual], every=arguments.all)
     except AdminError as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1

@@ -36,6 +36,9 @@ class AddressFamily(StrEnum):
     IPV6 = "ipv6"
 
 
+_SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
+
+
 def read_address(value: object) -> Address:
     """Check and parse an address to listen on; port 0 lets the system choose a free one.
 
@@ -45,6 +48,8 @@ def read_address(value: object) -> Address:
     if isinstance(value, Address):
         return value
     expected = f"expected HOST:PORT, [IPV6]:PORT or unix:PATH, got {show(value)}"
+    if isinstance(value, str) and value.startswith(_SCHEMES):
+        raise ValueError(f"drop {value.partition('://')[0]}://: {expected}")
     if not isinstance(value, str) or "://" in value:
         raise ValueError(expected)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,61 @@ def test_files_are_named_as_the_configuration_names_them(
     assert out.startswith(f"{tmp_path}/${{SECRET}}.yaml:")
     assert problem in out
     assert "hunter2" not in out
+
+
+def test_files_that_it_names_are_opened_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lb.yaml"
+    file.write_text(
+        "listen: {https: {address: '127.0.0.1:0', tls: "
+        "{certificates: [{certificate: /no.crt, key: /no.key}]}}}\n"
+        "backends: [{http: 'a:1'}]\n"
+        "access: {tokens: [{name: a, file: /none, roles: [infer]}]}\n"
+    )
+    assert check(str(file)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "/no." in lines[0]
+    assert "/none" in lines[1]
+    assert check(str(file), syntax_only=True) == 0
+    assert capsys.readouterr().out == f"OK: {file}\n"
+
+
+def test_standard_input_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("listen: {http: '127.0.0.1:0'}\n"))
+    assert check("-") == 1
+    assert capsys.readouterr().out.startswith("-")
+
+
+@pytest.mark.parametrize(
+    ("listen", "backend", "warning"),
+    [
+        (
+            "{http: '127.0.0.1:0', grpc: '127.0.0.1:0'}",
+            "{name: a, http: 'a:1'}",
+            "listen.grpc has no backend that can serve it: none has 'grpc'",
+        ),
+        (
+            "{http: '127.0.0.1:0'}",
+            "{name: a, http: 'a:1', grpc: 'b:1'}",
+            "backend 'a' has HTTP on a and gRPC on b: one backend is one server",
+        ),
+        (
+            "{http: '127.0.0.1:0'}",
+            "{name: a, http: 'a:1', weight: 2}",
+            "weight of backend 'a' counts only for models that are not scheduled: "
+            "scheduled ones go by the speed that was learnt",
+        ),
+    ],
+    ids=["idle listener", "two hosts", "weight"],
+)
+def test_what_nearly_nobody_means_is_a_warning(
+    listen: str, backend: str, warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lb.yaml"
+    file.write_text(f"listen: {listen}\nbackends: [{backend}]\n")
+    assert check(str(file)) == 0
+    assert capsys.readouterr().out == f"{file}: warning: {warning}\nOK: {file}\n"

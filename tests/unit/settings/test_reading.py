@@ -49,7 +49,7 @@ BROKEN = {
         LISTEN + "backends:\n  - http: a:1\n  - http: b:1\n  - http: c:1\n    grpc: x\n",
         [f"6 backends[2].grpc: {EXPECTED_ADDRESS} 'x'"],
     ),
-    "address with a scheme": (LISTEN + "backends: [{http: 'http://a:1'}]", [f"2 backends[0].http: {EXPECTED_ADDRESS} 'http://a:1'"]),
+    "address with a scheme": (LISTEN + "backends: [{http: 'http://a:1'}]", [f"2 backends[0].http: drop http://: {EXPECTED_ADDRESS} 'http://a:1'"]),
     "port too high": (LISTEN + "backends: [{http: 'a:70000'}]", ["2 backends[0].http: port must be 0 to 65535, got '70000'"]),
     "backend at port 0": (LISTEN + "backends: [{http: 'a:0'}]", ["2 backends[0].http: a backend's port must be 1 to 65535, got 0"]),
     "two backends of one name": (

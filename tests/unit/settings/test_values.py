@@ -53,7 +53,11 @@ def test_addresses_are_read(text: object, address: Address) -> None:
         ("8000", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got '8000'"),
         (8000, "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got 8000"),
         (":8000", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got ':8000'"),
-        ("http://a:1", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got 'http://a:1'"),
+        (
+            "http://a:1",
+            "drop http://: expected HOST:PORT, [IPV6]:PORT or unix:PATH, got 'http://a:1'",
+        ),
+        ("ftp://a:1", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got 'ftp://a:1'"),
         ("a b:1", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got 'a b:1'"),
         ("-a:1", "expected HOST:PORT, [IPV6]:PORT or unix:PATH, got '-a:1'"),
         ("a:65536", "port must be 0 to 65535, got '65536'"),
