@@ -348,7 +348,7 @@ def _sections(rng: Random) -> dict[str, dict[str, Any]]:
     policies = ("least_loaded", "round_robin", "power_of_two", "random")
     return {
         "balancing": {"policy": rng.choice(policies)},
-        "limits": {"concurrent_streams": rng.choice((512, 1024, 2048))},
+        "limits": {"max_concurrent_streams": rng.choice((512, 1024, 2048))},
         "timeouts": {"connect": rng.choice(("1s", "2s"))},
     }
 

@@ -211,7 +211,7 @@ _POLICIES = ("least_latency", "least_requests", "power_of_two", "round_robin", "
 
 def _unqueued(policy: str) -> Contestant:
     """A policy alone, without a queue before it."""
-    sections = {"balancing": {"policy": policy}, **_scheduling(concurrency="off")}
+    sections = {"balancing": {"policy": policy}, **_scheduling(max_requests_per_backend="off")}
     return Contestant(f"{TRITON_LB}:{policy}", TRITON_LB, sections=sections)
 
 
@@ -227,8 +227,8 @@ CONTESTANTS: Mapping[str, Contestant] = {
     each.name: each
     for each in (
         Contestant(TRITON_LB, TRITON_LB, sections=_scheduling()),
-        Contestant(UNQUEUED, TRITON_LB, sections=_scheduling(concurrency="off")),
-        Contestant(ADAPTIVE, TRITON_LB, sections=_scheduling(concurrency="adaptive")),
+        Contestant(UNQUEUED, TRITON_LB, sections=_scheduling(max_requests_per_backend="off")),
+        Contestant(ADAPTIVE, TRITON_LB, sections=_scheduling(max_requests_per_backend="adaptive")),
         *map(_unqueued, _POLICIES),
         Contestant(PRIORITIES, TRITON_LB, sections=_scheduling(reserved=0.25)),
         Contestant(TENANTS, TRITON_LB, sections=_scheduling(tenants="header")),

@@ -18,7 +18,7 @@ TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
 _TIMEOUT_S: Final = 10.0
 _RELOAD_S: Final = 120.0
 _UPGRADE_S: Final = 3600.0
-"""As long as `upgrade.timeout` may be, within reason; the process ends it by itself."""
+"""The process ends an upgrade by itself: a new process has a minute, and what `shutdown` allows."""
 _LONGEST_TOKEN: Final = 1024
 _LOOK_S: Final = 0.2
 """How often it is looked whether what is waited for has happened."""

@@ -175,7 +175,7 @@ def _add_add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--kind", metavar="KIND", help="triton, kserve, tfserving or generic")
     command.add_argument("--weight", type=float, metavar="N", help="share of the load")
     command.add_argument(
-        "--max-in-flight", type=int, metavar="N", help="requests at once; 0 is no limit"
+        "--max-requests", type=int, metavar="N", help="requests at once; 0 is no limit"
     )
     command.add_argument(
         "--wait", type=float, metavar="SECONDS", help="return when it gets requests, or fail"
@@ -301,7 +301,7 @@ def _change(arguments: argparse.Namespace) -> int:
 def _add(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import add_backend
 
-    keys = ("http", "grpc", "metrics", "kind", "weight", "max_in_flight")
+    keys = ("http", "grpc", "metrics", "kind", "weight", "max_requests")
     settings = {key: value for key in keys if (value := getattr(arguments, key)) is not None}
     return _ask_admin(
         arguments,

@@ -34,10 +34,15 @@ def _no_one(_backend: Backend, _now: float) -> None:
     """Nobody wants to know."""
 
 
+MIN_USABLE_SHARE: Final = 0.3
+"""Share of the backends that must be left. If ejections would leave fewer, all backends are used:
+signals of live traffic are then more likely wrong than right."""
+
+
 class PassiveHealth:
     """The book of outliers, its log lines and counters."""
 
-    def __init__(self, rules: OutlierRules | None, least: float = 0.3) -> None:
+    def __init__(self, rules: OutlierRules | None, least: float = MIN_USABLE_SHARE) -> None:
         """Judge by `rules`; None judges nobody. `least` is the share that is always used."""
         self._outliers = Outliers(rules or OutlierRules())
         self._is_on = rules is not None
@@ -55,9 +60,8 @@ class PassiveHealth:
         self.counts: dict[Backend, dict[str, int]] = {}
         """How often backends were ejected, by reason."""
 
-    def use(self, rules: OutlierRules | None, least: float, now: float) -> None:
+    def use(self, rules: OutlierRules | None, now: float) -> None:
         """Judge by other rules from now on."""
-        self.least = least
         self._is_on = rules is not None
         if rules is not None:
             self._outliers.rules = rules

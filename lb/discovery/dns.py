@@ -31,6 +31,8 @@ from lb.settings.backends import BackendSettings
 from lb.settings.discovery import DnsSettings
 from lb.settings.values import AddressFamily
 
+LOOKUP_TIMEOUT_S: Final = 5.0
+"""As resolvers give up (resolv.conf(5)); the last good answer stays in force meanwhile."""
 _FIRST_RETRY_S: Final = 1.0
 _LAST_RETRY_S: Final = 10.0
 """A look-up that failed is repeated after one second, then two, and so on up to this."""
@@ -55,15 +57,22 @@ class DnsSource:
     """One name with addresses, or SRV records of the same servers."""
 
     def __init__(
-        self, settings: DnsSettings, files: FileThread, *, clock: Callable[[], float] = monotonic
+        self,
+        settings: DnsSettings,
+        files: FileThread,
+        *,
+        clock: Callable[[], float] = monotonic,
+        timeout_s: float = LOOKUP_TIMEOUT_S,
     ) -> None:
         """
         Args:
             settings: what to ask for.
             files: the thread in which `/etc/resolv.conf` is read.
             clock: monotonic, in seconds.
+            timeout_s: for one look-up, all servers and repetitions together.
         """
         self._settings = settings
+        self._timeout_s = timeout_s
         self._files = files
         self._clock = clock
         self.due = clock()
@@ -116,7 +125,7 @@ class DnsSource:
         if servers:
             resolver.nameservers = [Do53Nameserver(each.host, each.port) for each in servers]
         resolver.use_edns(0, 0, _PAYLOAD)
-        resolver.lifetime = self._settings.timeout
+        resolver.lifetime = self._timeout_s
         return resolver
 
     # Addresses

@@ -27,6 +27,8 @@ from lb.settings.kubernetes import KubernetesSettings
 
 _log = logging.getLogger(__name__)
 
+API_TIMEOUT_S: Final = 10.0
+"""Until the API begins to answer; the last good set of backends stays in force meanwhile."""
 _FIRST_PAUSE_S: Final = 0.25
 _LAST_PAUSE_S: Final = 30.0
 """After a failure the API is asked again after the first, then twice that, and so on up to the
@@ -63,6 +65,7 @@ class KubernetesSource:
         log_in: LogIn | None = None,
         clock: Callable[[], float] = monotonic,
         first_pause_s: float = _FIRST_PAUSE_S,
+        timeout_s: float = API_TIMEOUT_S,
     ) -> None:
         """
         Args:
@@ -72,8 +75,10 @@ class KubernetesSource:
             log_in: says where the API is, in a thread; by the settings if left out.
             clock: monotonic, in seconds.
             first_pause_s: after a failure.
+            timeout_s: for an answer of the API.
         """
         self._settings = settings
+        self._timeout_s = timeout_s
         self._rng = rng
         self._files = files
         self._log_in = log_in or partial(_log_in, settings)
@@ -158,7 +163,7 @@ class KubernetesSource:
                 is_news = False
                 yield await self._found()
             last_s = int(_WATCH_S * self._rng.uniform(1.0, 1.5))
-            watch = await api.watch(self._version, last_s, settings.timeout)
+            watch = await api.watch(self._version, last_s, self._timeout_s)
             try:
                 began = self._clock()
                 if is_news:
@@ -176,7 +181,7 @@ class KubernetesSource:
         return settings.selector or f"{_SERVICE_LABEL}={settings.service}"
 
     async def _list(self, api: Api) -> None:
-        listed = await api.list(self._settings.timeout)
+        listed = await api.list(self._timeout_s)
         found = {}
         for item in listed.items:
             each = read_slice(item)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from lb.domain.outcome import Outcome
 
@@ -30,6 +31,10 @@ class Verdict(Enum):
     """Tell the client."""
 
 
+MIN_RETRIES_PER_S: Final = 10.0
+"""Retries that are always allowed: with little traffic, a share of all requests is below one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRules:
     """How often requests go again."""
@@ -38,7 +43,7 @@ class RetryRules:
     """Attempts at backends, for one request."""
     share: float = 0.2
     """What part of all requests may go again though they may have run."""
-    floor: float = 10.0
+    floor: float = MIN_RETRIES_PER_S
     """How many of those may go again each second in any case."""
     never: frozenset[bytes] = frozenset()
     """Models whose requests must not run twice."""

@@ -52,6 +52,10 @@ _FORGOTTEN_S: Final = 600.0
 _FAILS_EVERYWHERE: Final = 0.5
 
 
+MAX_EJECTION_S: Final = 300.0
+"""The longest ejection: a server that fails for so long is tried once in a while."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierRules:
     """When a backend is ejected, and for how long. Times in seconds."""
@@ -64,7 +68,7 @@ class OutlierRules:
     """How many times longer than usual answers take; 0: it does not matter."""
     base_s: float = 5.0
     """The first ejection; each further one takes twice as long."""
-    max_s: float = 300.0
+    max_s: float = MAX_EJECTION_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from lb.domain.backend import Backend
+
+MIN_SHARE: Final = 0.1
+"""Part of its share with which a backend begins: enough to notice that it is slow or fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +22,12 @@ class RampRules:
 
     window_s: float = 10.0
     """Until it is whole; 0: at once."""
-    aggression: float = 1.0
-    """With more than 1 it grows faster in the beginning."""
-    min_share: float = 0.1
-    """With what it begins."""
 
     def share(self, age_s: float) -> float:
         """What part of its share a backend has so long after it began."""
         if age_s >= self.window_s:
             return 1.0
-        grown: float = (max(age_s, 0.0) / self.window_s) ** (1.0 / self.aggression)
-        return max(self.min_share, grown)
+        return max(MIN_SHARE, age_s / self.window_s)
 
 
 NO_RAMP = RampRules(window_s=0.0)

@@ -31,6 +31,9 @@ SpokenFor = Callable[[Backend, float, float], None]
 """Is told of a backend, the part of its time that is spoken for, and the time."""
 _MAX_SEQUENCES: Final = 1_000_000
 """Remembered unless told otherwise."""
+HASH_BALANCE_FACTOR: Final = 1.25
+"""With rendezvous hashing: times its share of a model's sequences that a backend may have before
+the next one by the hash is taken (docs/decisions/0033-replicas-and-scaling.md)."""
 UNKNOWN_IDLE_S: Final = 60.0
 """Patience with sequences of a model whose configuration has not been read."""
 

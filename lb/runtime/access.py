@@ -190,7 +190,9 @@ def _rules(access: AccessSettings, proxies: TrustedProxies, before: Access | Non
 
 def _limit(settings: ClientLimitSettings) -> LimitRule:
     limit = Limit(
-        rate=settings.requests_per_second, burst=settings.depth, concurrent=settings.concurrent
+        rate=settings.requests_per_second,
+        burst=settings.depth,
+        concurrent=settings.max_concurrent_requests,
     )
     return LimitRule(limit, by_token=settings.by == "token", by_header=settings.header.encode())
 

@@ -158,7 +158,7 @@ def _apply_limits(product: Product) -> None:
     product.warm_up.timeout_s = settings.warm_up.timeout
     for asker in product.askers:
         asker.connect_timeout_s = settings.timeouts.connect
-    crowd, limit = product.http1.parts.crowd, settings.limits.connections_per_client
+    crowd, limit = product.http1.parts.crowd, settings.limits.max_connections_per_client
     if crowd.limit != limit:
         present = [server.client.address for server in product.http1.servers]
         present += [server.client.address for server in product.http2.servers]

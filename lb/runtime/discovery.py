@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from random import Random
+from typing import Final
 
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
@@ -28,6 +29,10 @@ from lb.settings.model import Settings
 from lb.settings.substitution import Substitution
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.meter import Meter
+
+_START_WAIT_S: Final = 5.0
+"""How long a start waits for the first answer of every source. Later answers are followed as well;
+until there are backends the process is not ready."""
 
 
 class Discovery:
@@ -58,14 +63,12 @@ class Discovery:
         self._names = NameWatch(self._hosts, self._name_changed, interval_s=0.0, resolve=resolve)
         self._tasks = TaskOwner()
         self._sources: tuple[Source, ...] = ()
-        self._wait_s = 0.0
         self._is_running = False
 
     def configure(self, settings: Settings) -> None:
         """Go by these settings, the first or other ones."""
         discovery = settings.discovery
         self._sources = make_sources(settings, self._files)
-        self._wait_s = discovery.wait
         self._names.interval_s = discovery.resolve
         self._directory.leaving_s = discovery.drain
         self._membership.most = discovery.max_backends
@@ -80,7 +83,7 @@ class Discovery:
         self._followers.use(self._sources)
         self._tasks.spawn(self._names.run(), name="host names")
         if self._sources:
-            await self._followers.first_round(self._wait_s)
+            await self._followers.first_round(_START_WAIT_S)
 
     async def aclose(self) -> None:
         """End everything."""

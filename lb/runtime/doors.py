@@ -157,7 +157,7 @@ class Doors:
     def _plan(self) -> Budget:
         product = self._product
         return self._use.budget(
-            backends=len(product.directory.records), wanted=product.settings.limits.connections
+            backends=len(product.directory.records), wanted=product.settings.limits.max_connections
         )
 
     @property

@@ -9,19 +9,19 @@ from typing import Final
 
 from lb.balancing.sequences import Affinity
 from lb.domain.hedge import HedgeRules
-from lb.domain.retry import RetryRules
+from lb.domain.retry import MIN_RETRIES_PER_S, RetryRules
 from lb.proxy.attempt_timeout import AttemptTimes
 from lb.proxy.dispatch import DispatchOptions
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.http1.options import Http1Options
 from lb.proxy.http2.options import Http2Options
-from lb.proxy.steps import SequenceRules
+from lb.proxy.steps import HASH_BALANCE_FACTOR, SequenceRules
 from lb.runtime.access import credential_fields
 from lb.runtime.scheduling import header, queue_options
 from lb.runtime.security import private_fields
 from lb.settings.listening import HalfCloseMode
 from lb.settings.model import ForwardedMode, Settings
-from lb.settings.models import RetryMode
+from lb.settings.retry import RetryMode
 from lb.wire.http1.limits import HeadLimits
 
 _X_FORWARDED: Final = (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
@@ -35,11 +35,10 @@ def http1_options(settings: Settings) -> Http1Options:
         head=HeadLimits(
             head_bytes=limits.head_bytes,
             line_bytes=limits.request_line_bytes,
-            fields=limits.fields,
+            fields=limits.max_headers,
         ),
         body_size=limits.body_bytes,
         retained_size=limits.retained_body_bytes,
-        buffer_size=limits.http_buffer_bytes,
         connect_timeout_s=timeouts.connect,
         head_timeout_s=timeouts.head,
         body_timeout_s=timeouts.body_progress,
@@ -61,12 +60,11 @@ def http2_options(settings: Settings) -> Http2Options:
     """Limits and times of the HTTP/2 side."""
     limits, timeouts = settings.limits, settings.timeouts
     return Http2Options(
-        concurrent_streams=limits.concurrent_streams,
+        concurrent_streams=limits.max_concurrent_streams,
         stream_window=limits.stream_window_bytes,
         stream_window_max=limits.stream_window_max_bytes,
-        frame_size=limits.frame_bytes,
         head_size=limits.head_bytes,
-        fields=limits.fields,
+        fields=limits.max_headers,
         message_size=limits.body_bytes,
         retained_size=limits.retained_body_bytes,
         connect_timeout_s=timeouts.connect,
@@ -91,13 +89,16 @@ def dispatch_options(settings: Settings) -> DispatchOptions:
     )
     return DispatchOptions(
         retry=RetryRules(
-            max_attempts=retry.attempts, share=retry.budget, floor=retry.floor, never=never
+            max_attempts=retry.attempts,
+            share=retry.budget,
+            floor=MIN_RETRIES_PER_S if retry.budget else 0.0,
+            never=never,
         ),
         queue=queue_options(settings),
         sequences=SequenceRules(
             limit=sequences.max_open,
             affinity=Affinity(sequences.affinity.value),
-            bound=sequences.bound,
+            bound=HASH_BALANCE_FACTOR,
         ),
     )
 
@@ -116,15 +117,14 @@ def hedge_rules(settings: Settings) -> HedgeRules | None:
     own = settings.hedging
     if not own.enabled:
         return None
-    return HedgeRules(quantile=own.quantile, least_s=own.least, share=own.share)
+    return HedgeRules(quantile=own.quantile, share=own.max_ratio)
 
 
 def fan_out_options(settings: Settings) -> FanOutOptions:
     """How requests that concern all backends are carried out."""
-    control = settings.control
+    fan_out = settings.fan_out
     return FanOutOptions(
-        rolling=control.rolling,
-        deadline_s=control.deadline,
-        read_timeout_s=control.read_timeout,
-        concurrent=control.concurrent,
+        rolling=fan_out.rolling,
+        deadline_s=fan_out.deadline,
+        read_timeout_s=fan_out.read_timeout,
     )

@@ -1,9 +1,9 @@
 """The life of the process: start, signals, and a shutdown that loses nothing.
 
 Start: bind every address, probe the backends once, then accept. Shutdown: readiness down, accept
-for the settle time, close the listeners, ask clients to go (Connection: close, GOAWAY), wait for
-what runs, cut what is left. A second signal cuts at once. A process that gives way to the next one
-goes more gently: that one listens at the same sockets, so nobody has to be refused.
+for `shutdown.pre_stop_delay`, close the listeners, ask clients to go (Connection: close, GOAWAY),
+wait for what runs, cut what is left. A second signal cuts at once. A process that gives way to the
+next one goes more gently: that one listens at the same sockets, so nobody has to be refused.
 
 A signal to any process of the service stops the service: each passes the stop on to the process
 before it and to its successor, and the one that got the signal waits for the others.
@@ -487,7 +487,7 @@ class Process:
             await self._leave(product, doors)
         else:
             await self._drain(product, doors)
-        limit_s = shutdown.settle + shutdown.drain + _GOODBYE_S
+        limit_s = shutdown.pre_stop_delay + shutdown.drain + _GOODBYE_S
         await self._until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
 
     async def _drain(self, product: Product, doors: Doors) -> None:
@@ -497,10 +497,10 @@ class Process:
             notify("STOPPING=1", os.environ)
         _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
         product.dispatcher.announce_exit()
-        if shutdown.settle:
+        if shutdown.pre_stop_delay:
             # Clients that send requests meanwhile lose none on a connection that is just closed.
             product.http1.begin_drain(gently=True)
-            await self._until(lambda: False, shutdown.settle)
+            await self._until(lambda: False, shutdown.pre_stop_delay)
         doors.stop()
         await self._finish(product, shutdown.drain)
 

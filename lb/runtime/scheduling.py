@@ -7,28 +7,34 @@ from math import inf
 from lb.control.plans import LimitBy, LineRule, PlanRules
 from lb.domain.schedule import Order, QueueRules
 from lb.proxy.queue import Queue, QueueOptions
-from lb.settings.model import PolicyName, Settings
-from lb.settings.scheduling import Concurrency, PriorityOrder, SchedulingSettings, TenantBy
+from lb.settings.model import Settings
+from lb.settings.scheduling import (
+    Concurrency,
+    PolicyName,
+    PriorityOrder,
+    SchedulingSettings,
+    TenantBy,
+)
 from lb.telemetry.queue import QueueStatus
 
 
 def plan_rules(settings: Settings) -> PlanRules:
     """Which models are scheduled, and how."""
     scheduling = settings.scheduling
-    concurrency = scheduling.concurrency
+    concurrency = scheduling.max_requests_per_backend
     if concurrency is None:
         # Who asks for round robin wants round robin.
         is_by_load = settings.balancing.policy is PolicyName.LEAST_LOADED
         concurrency = "auto" if is_by_load else "off"
-    usual = _line_rule(scheduling, concurrency, scheduling.queue)
+    usual = _line_rule(scheduling, concurrency, scheduling.max_queue_size)
     models = {
         name.encode(): _line_rule(
             scheduling,
-            concurrency if own.concurrency is None else own.concurrency,
-            scheduling.queue if own.queue is None else own.queue,
+            concurrency if own.max_requests_per_backend is None else own.max_requests_per_backend,
+            scheduling.max_queue_size if own.max_queue_size is None else own.max_queue_size,
         )
         for name, own in settings.models.items()
-        if own.concurrency is not None or own.queue is not None
+        if own.max_requests_per_backend is not None or own.max_queue_size is not None
     }
     return PlanRules(usual=usual, models=models)
 

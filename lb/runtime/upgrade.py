@@ -47,6 +47,9 @@ from lb.runtime.wiring import Product
 _log = logging.getLogger(__name__)
 
 _INIT: Final = 1
+READY_TIMEOUT_S: Final = 60.0
+"""How long the new process may take until it is ready: sources of backends and their first probes
+take some seconds."""
 _STOP_S: Final = 5.0
 """How long a new process that is not wanted may take to end, beside what requests may take."""
 _LINE_BYTES: Final = 1 << 20
@@ -70,6 +73,7 @@ class Upgrader:
         give_way: Callable[[int], Awaitable[None]],
         stop: Callable[[Peer, bool], None],
         command: tuple[str, ...] | None = None,
+        ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         """
         Args:
@@ -80,7 +84,9 @@ class Upgrader:
                 LoadBalancerError, and then the upgrade has failed.
             stop: called when the new process was told to stop; see `Peer`.
             command: that starts it; the one that started this process if left out.
+            ready_timeout_s: then a new process that is not ready is stopped.
         """
+        self._ready_timeout_s = ready_timeout_s
         self._product = product
         self._doors = doors
         self._reloader = reloader
@@ -181,7 +187,7 @@ class Upgrader:
 
     async def _until_ready(self, peer: Peer) -> str:
         """Talk to the new process until it is ready. Returns why it does not become so."""
-        limit_s = self._product.settings.upgrade.timeout
+        limit_s = self._ready_timeout_s
         try:
             async with asyncio.timeout(limit_s) as self._deadline:
                 if not self.closed:
@@ -221,7 +227,7 @@ class Upgrader:
         shutdown = self._product.settings.shutdown
         limit_s = _STOP_S
         if peer.shares_news:  # it may have clients
-            limit_s += shutdown.settle + shutdown.drain
+            limit_s += shutdown.pre_stop_delay + shutdown.drain
         code = await asyncio.to_thread(_end, process, limit_s)
         peer.close()
         self._starting = None

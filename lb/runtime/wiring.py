@@ -206,7 +206,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         ledger=ledger,
         tasks=tasks,
         iteration=IterationBudget(loop),
-        crowd=Crowd(settings.limits.connections_per_client),
+        crowd=Crowd(settings.limits.max_connections_per_client),
         tls=security.clients,
         fan_out=fan_out,
     )

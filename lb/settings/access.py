@@ -56,18 +56,31 @@ class TokenSettings(Section):
     given by exactly one of `token`, `token_sha256` and `file`."""
 
     name: Annotated[str, AfterValidator(_check_name)]
-    """Whose it is, for logs and metrics."""
+    """Owner of the token, for logs and metrics; unique.
+
+    Set this when you add a token; otherwise the configuration is refused."""
     token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
-    """The token; better as `${NAME}` or `${file:PATH}` than in the file itself."""
+    """The token; better as `${NAME}` or `${file:PATH}` than in the file itself.
+
+    Set this when the token comes from an environment variable; otherwise `token_sha256` or `file`
+    is needed."""
     token_sha256: Annotated[SecretStr, AfterValidator(_check_digest)] | None = None
-    """Its SHA-256 in hexadecimal, of the token alone, without a line end."""
+    """SHA-256 of the token in hexadecimal, without a line end.
+
+    Set this when the configuration must not hold the secret; otherwise `token` or `file` is
+    needed."""
     file: FileName | None = None
-    """File that holds the token; several, one per line, are all good, so that a token can be
-    replaced without a gap. A changed file is read within two seconds."""
+    """File that holds the token. Several tokens, one per line, are all valid, so that a token can
+    be replaced without a gap. A changed file is read within two seconds.
+
+    Set this when a secret store writes the token to a file; otherwise `token` or `token_sha256` is
+    needed."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1)] = (Role.INFER,)
-    """`infer`: requests of clients, except for control; as soon as one token has it, all requests
-    of clients need a token. `control`: load and unload of models, shared memory, trace and log
-    settings, from anywhere. `read`: looking at the admin API; `operate`: changes there, too."""
+    """`infer`: requests of clients, except for control; once one token has this role, every client
+    needs a token. `control`: load and unload models, change shared memory, trace and log settings,
+    from anywhere. `read`: read the admin API. `operate`: change things there, too.
+
+    Set this when a token is not for inference alone; otherwise it has the role `infer`."""
 
 
 class ControlSettings(Section):
@@ -77,10 +90,14 @@ class ControlSettings(Section):
 
     loopback: bool = True
     """From this machine: both ends of the connection are on loopback, or it is a Unix socket.
-    Switch it off where something on this machine passes on requests of others, as the sidecar of
-    a service mesh does."""
+
+    Set this to false when another program here forwards requests of others, as the sidecar of a
+    service mesh does; otherwise those could unload models."""
     networks: tuple[Network, ...] = ()
-    """From these networks, such as `10.1.0.0/16`; `0.0.0.0/0` and `::/0` are everybody."""
+    """From these networks, such as `10.1.0.0/16`; `0.0.0.0/0` and `::/0` are everybody.
+
+    Set this when operators load models from other machines without a token; otherwise they get 403
+    or PERMISSION_DENIED."""
 
 
 class ClientLimitSettings(Section):
@@ -88,15 +105,26 @@ class ClientLimitSettings(Section):
     429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
 
     by: Annotated[str, AfterValidator(_check_by)]
-    """What a client is: an `address` (of IPv6 its first 64 bits), a `token`, or `header:NAME`,
-    each value of which is one, and requests without it are one together. Clients behind a proxy
-    or ingress have its address, unless it is one of `listen.trusted_proxies`."""
+    """What identifies a client: `address` (for IPv6 its first 64 bits), `token`, or `header:NAME`;
+    requests without the header count as one client. Clients behind a proxy share its address unless
+    it is one of `listen.trusted_proxies`.
+
+    Set this when you add a limit; otherwise the configuration is refused."""
     requests_per_second: Annotated[Number, Field(ge=0, le=100_000)] = 0.0
-    """On average; 0 is no limit."""
+    """Requests per second on average; 0 is no limit.
+
+    Set this when one client's request rate slows the others down; otherwise only
+    `max_concurrent_requests` holds."""
     burst: Annotated[Count, Field(le=100_000)] = 0
-    """Requests that may come at once after a pause; 0 is those of one second."""
-    concurrent: Annotated[Count, Field(le=100_000)] = 0
-    """Requests at once; 0 is no limit."""
+    """Requests that may arrive at once after a pause; 0 is the number of one second.
+
+    Set this when clients send requests in bursts and get 429; otherwise one second's requests may
+    come at once."""
+    max_concurrent_requests: Annotated[Count, Field(le=100_000)] = 0
+    """Requests in flight at once; 0 is no limit. A gRPC stream counts as one request.
+
+    Set this when one client fills the queue with long requests; otherwise only
+    `requests_per_second` holds."""
 
     @property
     def header(self) -> str:
@@ -113,23 +141,38 @@ class AccessSettings(Section):
     """Who may do what, and how often; docs/access.md shows how it is used."""
 
     header: HeaderName = "authorization"
-    """Header that holds a client's token: `authorization` as `Bearer TOKEN`, any other one, such
-    as `x-api-key`, the token alone. The admin API always takes `authorization`."""
+    """Header that holds a client's token: `authorization` as `Bearer TOKEN`, any other header, such
+    as `x-api-key`, as the token alone. The admin API always uses `authorization`.
+
+    Set this when clients send their token in another header; otherwise they get 401 or
+    UNAUTHENTICATED."""
     pass_on: bool = False
-    """Pass that header on to the backends. Off, no backend sees it once there are tokens with the
-    role infer or control."""
+    """Whether backends get that header. If not, it is removed once a token has the role infer or
+    control.
+
+    Set this when backends check the same token themselves; otherwise they never see it."""
     open_health: bool = True
-    """Answer questions about our liveness and readiness, and `grpc.health.v1`, without a token:
-    Kubernetes and other load balancers ask them. They count toward no limit then."""
+    """Whether liveness, readiness and `grpc.health.v1` need no token. They then count toward no
+    limit.
+
+    Set this to false when strangers must not learn that we are up; otherwise Kubernetes and load
+    balancers can ask."""
     tokens: tuple[TokenSettings, ...] = ()
-    """All tokens, those of the admin API included."""
+    """All tokens, including those of the admin API.
+
+    Set this when clients or operators must authenticate; otherwise nobody needs a token."""
     control: ControlSettings = ControlSettings()
     strict_shared_memory: bool = False
-    """Whether inferences may name regions of shared memory only where they may change servers, by
-    `control` or by a token with that role; others get 403 or PERMISSION_DENIED. On, every
-    inference is looked into."""
+    """Whether inferences may name shared memory regions only if their client may change servers, by
+    `control` or the role `control`; others get 403 or PERMISSION_DENIED. Every inference is then
+    inspected.
+
+    Set this when clients that do not trust each other share the Tritons; otherwise any client can
+    read a region by its name."""
     limits: Annotated[tuple[ClientLimitSettings, ...], Field(max_length=16)] = ()
-    """Limits per client."""
+    """Limits per client.
+
+    Set this when one client can starve the others; otherwise clients are not limited."""
 
 
 class AdminSettings(Section):
@@ -137,7 +180,14 @@ class AdminSettings(Section):
     not listen beyond loopback without."""
 
     hosts: tuple[ServerName, ...] = ()
-    """Names under which it may be asked for, beside `localhost`, its own address and any IP
-    address: others are refused, since a web page can have its own name lead here."""
+    """Host names that requests to the admin API may use, beside `localhost`, its own address and
+    any IP address. Other names are refused, since a web page can point its own name here (DNS
+    rebinding).
+
+    Set this when you reach the admin API by a DNS name; otherwise such requests are refused."""
     insecure: bool = False
-    """Listen beyond loopback without tokens: whoever reaches it can take backends out."""
+    """Whether the admin API may listen beyond loopback without tokens: everybody who reaches it can
+    then take backends out.
+
+    Set this when a firewall alone protects the admin port; otherwise such a configuration is
+    refused."""

@@ -36,8 +36,8 @@ def check_client_limits(limits: Entries, tokens: Entries) -> Iterator[tuple[Path
     for index, limit in enumerate(limits):
         path: Path = ("access", "limits", index)
         if not limit.get("requests_per_second"):
-            if not limit.get("concurrent"):
-                yield path, "requests_per_second or concurrent is needed"
+            if not limit.get("max_concurrent_requests"):
+                yield path, "requests_per_second or max_concurrent_requests is needed"
             if limit.get("burst"):
                 yield (*path, "burst"), "needs requests_per_second"
         if limit.get("by") == "token" and not _has_role(tokens, _FOR_CLIENTS):

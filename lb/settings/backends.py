@@ -50,35 +50,58 @@ class HealthSettings(Section):
     every time, and the first answer after the start decides at once."""
 
     probe: ProbeKind = ProbeKind.AUTO
-    """What to send: `auto` asks each port for readiness in its own protocol, as the backend's
-    `kind` does it; `http` a GET of `http_path` to the HTTP port, and its answer also decides for
-    gRPC; `grpc` likewise a call to the gRPC port; `tcp` only connects."""
+    """What to send. `auto` checks the readiness of each port in its own protocol, by the backend's
+    `kind`. `http` sends a GET of `http_path` to the HTTP port; the result holds for gRPC, too.
+    `grpc` sends a call to the gRPC port; the result holds for HTTP, too. `tcp` only connects.
+
+    Set this when a backend cannot answer the probe of its kind; otherwise `auto` suits."""
     interval: PositiveDuration = 1.0
-    """Time between two probes of a port, give or take a tenth. After a missed probe the port is
-    probed every 100 ms until it is clear whether it is down."""
+    """Time between two probes of a port, plus or minus 10 % at random. After a missed probe the
+    port is probed every 100 ms until it is clear whether it is down.
+
+    Set this when dozens of replicas probe the same backends (5s is usual); otherwise a silent
+    backend is found within two seconds."""
     timeout: PositiveDuration = 2.0
-    """How long an answer may take before the probe counts as missed. It does not count when live
-    traffic brought bytes from the backend meanwhile."""
+    """How long an answer may take before the probe counts as missed. A miss is ignored if live
+    traffic brought bytes from the backend meanwhile.
+
+    Set this when busy backends are slow to answer probes and are taken out; otherwise two seconds
+    are enough."""
     rise: PositiveCount = 2
-    """Good probes in a row that bring a port back."""
+    """Successful probes in a row that bring a port back.
+
+    Set this when a backend passes a probe before it can serve; otherwise two successes are
+    enough."""
     fall: PositiveCount = 3
     """Missed probes in a row that take a port out. A refused or reset connection takes it out at
-    once."""
+    once.
+
+    Set this when single probes are lost on the network; otherwise three misses count as down."""
     http_path: UrlPath | None = None
-    """Path of the HTTP probe. Left out, it goes by the backend's `kind`: `/v2/health/ready` for
-    `triton` and `kserve`, the state of `model` for `tfserving`, `/` for `generic`."""
+    """Path of the HTTP probe. The default follows the backend's `kind`: `/v2/health/ready` for
+    `triton` and `kserve`, the state of `model` for `tfserving`, `/` for `generic`.
+
+    Set this when a backend of kind `generic` has a health page; otherwise the path of its kind is
+    used."""
     expected_status: Annotated[
         tuple[Annotated[Count, Field(ge=200, le=599)], ...], Field(min_length=1)
     ] = (200,)
-    """HTTP status codes that mean healthy."""
+    """HTTP status codes that mean healthy.
+
+    Set this when a health page answers with another code than 200; otherwise that backend counts as
+    down."""
     model: ProbedModel | None = None
-    """Name of a model that a backend of the kind `tfserving` must have available to be healthy,
-    which has no other notion of readiness. Left out, its ports are only connected to."""
+    """Name of the model whose state decides whether a backend of kind `tfserving` is healthy:
+    TensorFlow Serving has no readiness of its own.
+
+    Set this when you balance over TensorFlow Serving; otherwise its ports are only connected to."""
     grpc_service: GrpcProbe = GrpcProbe.AUTO
-    """Which call the gRPC probe makes: `auto` goes by the backend's `kind` (`ServerReady` for
+    """Which call the gRPC probe makes. `auto` follows the backend's `kind`: `ServerReady` for
     `triton` and `kserve`, `GetModelStatus` of `model` for `tfserving`,
-    `grpc.health.v1.Health/Check` for `generic`), `health` is always
-    `grpc.health.v1.Health/Check`."""
+    `grpc.health.v1.Health/Check` for `generic`. `health` is always `grpc.health.v1.Health/Check`.
+
+    Set this when a `kserve` server only implements the standard health service; otherwise the call
+    of its kind is used."""
 
 
 class BackendTlsSettings(Section):
@@ -86,18 +109,29 @@ class BackendTlsSettings(Section):
     within two seconds, for new connections."""
 
     ports: Annotated[tuple[BackendPort, ...], Field(min_length=1)] = tuple(BackendPort)
-    """Which of its ports speak TLS: `http`, `grpc`, `metrics`. Triton itself has TLS for gRPC
-    only."""
+    """Which of the backend's ports use TLS: `http`, `grpc`, `metrics`. Triton itself has TLS for
+    gRPC only.
+
+    Set this when only some ports of a backend use TLS; otherwise all do."""
     ca: FileName | None = None
-    """File with the authorities to trust, or with the backend's own certificate when it has
-    signed itself. Left out: the authorities of the system."""
+    """File with the certificate authorities to trust, or with the backend's own certificate if it
+    is self-signed.
+
+    Set this when your own authority signs the backends' certificates; otherwise the system's
+    authorities are trusted."""
     server_name: ServerName | None = None
-    """Name that its certificate must hold, and that is asked for. Left out: the host of its
-    address."""
+    """Name that the backend's certificate must hold, and that is sent as SNI.
+
+    Set this when you connect by IP address but certificates hold names; otherwise it is the host of
+    the address."""
     certificate: FileName | None = None
-    """File with a certificate to show to the backend, and those that lead to its authority."""
+    """File with our client certificate for this backend, followed by its intermediate certificates.
+
+    Set this when backends demand a client certificate; otherwise none is sent."""
     key: FileName | None = None
-    """File with the key of that certificate, not encrypted."""
+    """File with the private key of `certificate`, not encrypted.
+
+    Set this when `certificate` is set; otherwise the configuration is refused."""
 
 
 class BackendSettings(Section):
@@ -105,39 +139,70 @@ class BackendSettings(Section):
     only to backends with `http`, gRPC calls only to backends with `grpc`."""
 
     name: BackendName | None = None
-    """Name in logs, metrics and the admin API; unique. Left out, it is the backend's HTTP
-    address, or its gRPC address where it has no other."""
+    """Unique name in logs, metrics and the admin API.
+
+    Set this when dashboards should show more than an address; otherwise it is the HTTP address, or
+    the gRPC address without one."""
     http: TargetAddress | None = None
-    """Address of the HTTP port. Host names are resolved again with every new connection."""
+    """Address of the HTTP port. Host names are resolved again for every new connection.
+
+    Set this when clients use HTTP; otherwise this backend gets no HTTP requests."""
     grpc: TargetAddress | None = None
-    """Address of the gRPC port."""
+    """Address of the gRPC port.
+
+    Set this when clients use gRPC; otherwise this backend gets no gRPC calls."""
     metrics: TargetAddress | None = None
-    """Address of the metrics port; given, its metrics are shown among ours with a `backend`
-    label (see `metrics.backends`)."""
+    """Address of the metrics port. Its metrics are shown among ours with a `backend` label (see
+    `metrics.backends`), and its load is read if `scheduling.ask_pending` is set.
+
+    Set this when you want one scrape target for all Tritons; otherwise their metrics are not
+    shown."""
     kind: BackendKind = BackendKind.TRITON
-    """Which server it runs: `triton`, `kserve` (another server of the v2 protocol), `tfserving`
-    or `generic`. Decides how it is probed and which calls get special treatment."""
+    """Which server it runs: `triton`, `kserve` (another server of the v2 protocol), `tfserving` or
+    `generic`. It decides how the backend is probed and which calls get special treatment.
+
+    Set this when a backend is not a Triton; otherwise it is probed as one and counts as down."""
     weight: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
-    """Share of the load against the other backends: one of weight 2 gets twice what one of
-    weight 1 gets. Models that are scheduled go by the speed that was learnt instead."""
-    max_in_flight: Count = 0
-    """Requests at once, HTTP and gRPC together; 0 is no limit. When every backend is full,
-    clients get 503 or RESOURCE_EXHAUSTED."""
-    concurrency: Annotated[Count, Field(le=MAX_CONCURRENCY)] = 0
-    """Requests of one model at once, for models that are scheduled or would be with a limit; 0
-    leaves it to `scheduling.concurrency`."""
+    """Share of the load relative to other backends: weight 2 gets twice as much as weight 1.
+    Scheduled models use measured speed instead.
+
+    Set this when backends differ in speed and their models are not scheduled; otherwise all get the
+    same share."""
+    max_requests: Count = 0
+    """Requests in flight at once, HTTP and gRPC together; 0 is no limit. When every backend is
+    full, clients get 503 or RESOURCE_EXHAUSTED.
+
+    Set this when a server fails under too many requests; otherwise only the limits per model
+    hold."""
+    max_requests_per_model: Annotated[Count, Field(le=MAX_CONCURRENCY)] = 0
+    """Requests of one model in flight at once on this backend. It applies to scheduled models; 0
+    leaves it to `scheduling.max_requests_per_backend`.
+
+    Set this when this Triton has more or fewer instances than the others; otherwise all count as
+    equal."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, repr=False)
-    """Headers for probes and for calls of our own, such as `authorization`; never added to the
-    requests of clients."""
+    """Headers for probes and for our own calls, such as `authorization`. They are never added to
+    requests of clients.
+
+    Set this when probes or model lists fail with 401 or 403; otherwise our own calls carry no
+    credentials."""
     shared_memory: Switch = "auto"
-    """Whether it can open the shared memory of clients, so that regions are registered with it:
-    `true`, `false` or `auto`, which is true for a backend with a loopback address or a Unix socket,
-    and for all where no backend has one (containers)."""
+    """Whether the backend can open the clients' shared memory, so that regions are registered with
+    it. `auto` is true for backends at a loopback address or Unix socket, and for all backends if
+    none is there (containers).
+
+    Set this when `auto` guesses wrong, as with Tritons on this machine and on others; otherwise it
+    suits."""
     tls: BackendTlsSettings | None = None
-    """TLS with this backend, probes and scrapes included; left out, it is plain."""
+    """TLS toward this backend, including probes and scrapes.
+
+    Set this when traffic to this backend crosses a network that you do not trust; otherwise it is
+    plain."""
     health: HealthSettings = HealthSettings()
-    """Probes of this backend where they differ: what is given here replaces that setting of the
-    common `health` section, the rest stays."""
+    """Probes of this backend: settings given here override those of the section `health`.
+
+    Set this when one backend needs another probe than the rest; otherwise the section `health`
+    holds."""
 
     @property
     def known_as(self) -> str:
@@ -154,8 +219,8 @@ class BackendSettings(Section):
             metrics=self.metrics,
             kind=self.kind,
             weight=self.weight,
-            max_in_flight=self.max_in_flight,
-            concurrency=self.concurrency,
+            max_in_flight=self.max_requests,
+            concurrency=self.max_requests_per_model,
             headers=tuple((header.lower(), value) for header, value in self.headers.items()),
             tls=self._tls(),
             shared_memory=None if self.shared_memory == "auto" else self.shared_memory,

@@ -18,42 +18,72 @@ from lb.settings.values import (
 
 class DnsSettings(Section):
     """Backends found by DNS: every address of `host`, or every target of SRV records (RFC 2782).
-    The name is asked for again when its time to live is over. As long as there is no answer, or an
-    empty one, the last good one stays in force."""
+    A name is looked up again when its time to live is over. Without an answer, or with an empty
+    one, the last good answer stays in force."""
 
     host: DnsName | None = None
-    """Name whose addresses are backends, one each. `/etc/hosts` is not looked at; for one backend
-    behind a host name use `backends`."""
+    """Name whose addresses are backends, one each. `/etc/hosts` is not read; for one backend behind
+    a host name use `backends`.
+
+    Set this when a name resolves to every Triton, as a headless service does; otherwise SRV records
+    are needed."""
     http_port: PortNumber | None = None
-    """HTTP port of each address of `host`."""
+    """HTTP port of each address of `host`.
+
+    Set this when clients use HTTP; otherwise these backends get no HTTP requests."""
     grpc_port: PortNumber | None = None
-    """gRPC port of each address of `host`."""
+    """gRPC port of each address of `host`.
+
+    Set this when clients use gRPC; otherwise these backends get no gRPC calls."""
     metrics_port: PortNumber | None = None
-    """Metrics port of each address of `host`."""
+    """Metrics port of each address of `host`.
+
+    Set this when you want the backends' metrics among ours; otherwise they are not shown."""
     family: AddressFamily = AddressFamily.AUTO
-    """Which addresses of `host` to use: `ipv4`, `ipv6` or `auto`, which is IPv6 where there is no
-    IPv4: servers with both would count twice."""
+    """Which addresses of `host` to use: `ipv4`, `ipv6`, or `auto`, which is IPv6 only if there is
+    no IPv4. Servers with both would count twice.
+
+    Set this when backends listen on IPv6 but also have IPv4 addresses; otherwise IPv4 is
+    preferred."""
     http_service: DnsName | None = None
-    """Name of SRV records that name HTTP ports, such as `_http._tcp.triton.example`, instead of
-    `host`. Only targets of the lowest priority are used. Ports of the same target in several
-    services belong to one backend."""
+    """Name of SRV records for HTTP ports, such as `_http._tcp.triton.example`, instead of `host`.
+    Only targets of the lowest priority are used. Ports of one target in several services belong to
+    one backend.
+
+    Set this when your DNS (Consul, for example) publishes ports in SRV records; otherwise use
+    `host`."""
     grpc_service: DnsName | None = None
-    """Name of SRV records that name gRPC ports."""
+    """Name of SRV records for gRPC ports.
+
+    Set this when your DNS publishes gRPC ports in SRV records; otherwise these backends get no gRPC
+    calls."""
     metrics_service: DnsName | None = None
-    """Name of SRV records that name metrics ports."""
+    """Name of SRV records for metrics ports.
+
+    Set this when your DNS publishes metrics ports in SRV records; otherwise their metrics are not
+    shown."""
     servers: tuple[TargetAddress, ...] = ()
-    """DNS servers to ask, `IP:53`; left out, those of `/etc/resolv.conf`."""
+    """DNS servers to ask, as `IP:53`.
+
+    Set this when the name is known to other DNS servers than the system's; otherwise those of
+    `/etc/resolv.conf` are asked."""
     refresh_min: PositiveDuration = 1.0
-    """A shorter time to live than this counts as this."""
+    """Shortest time between two look-ups: a shorter time to live is raised to it.
+
+    Set this when records with a time to live of 0 cost too many queries; otherwise a name is asked
+    for once a second at most."""
     refresh_max: PositiveDuration = 30.0
-    """A longer time to live than this counts as this."""
-    timeout: PositiveDuration = 5.0
-    """How long one look-up may take, all servers and repetitions together."""
+    """Longest time between two look-ups: a longer time to live is lowered to it.
+
+    Set this when new backends are noticed too late because records live long; otherwise they are
+    found within 30 seconds."""
     backend: BackendSettings = BackendSettings()
-    """What is the same for all of them: an entry like those of `backends`, without name and
-    addresses. Where it has `tls` without a `server_name`, certificates must hold the name of
-    `host`, or the target of the SRV records. Different weights of SRV records multiply its
-    `weight`."""
+    """Common settings of the backends found: an entry like those of `backends`, without name and
+    addresses. With `tls` but no `server_name`, certificates must hold the name of `host`, or the
+    target of the SRV records. Weights of SRV records multiply `weight`.
+
+    Set this when these backends need TLS, headers, limits or another `kind`; otherwise the defaults
+    of `backends` hold."""
 
     @property
     def name(self) -> str:
@@ -62,26 +92,40 @@ class DnsSettings(Section):
 
 
 class DiscoverySettings(Section):
-    """Where backends come from beside `backends`, and what becomes of those that are removed. All
-    sources are followed while we run: who is new gets requests once its probes say so, who is not
-    named any more gets nothing new and finishes what it has. A name that several give means the
-    backend of the first: `backends`, then `dns`, `kubernetes`, `files`, then the admin API."""
+    """Sources of backends beside the list `backends`, and the end of removed backends. All sources
+    are followed while the process runs. A new backend gets requests once its probes succeed; a
+    removed one gets no new requests and finishes the old ones. If several sources use one name,
+    the first wins: `backends`, then `dns`, `kubernetes`, `files`, then the admin API."""
 
     files: tuple[FileName, ...] = ()
     """Files with backends, in YAML or JSON: a list like `backends`, or a mapping with that key.
-    They are looked at every second; a file that cannot be used is refused with every reason, and
-    what it said before stays in force."""
+    They are checked every second. A file with errors is refused with every reason, and its last
+    good content stays in force.
+
+    Set this when a script or orchestrator writes the list of Tritons; otherwise no file is
+    followed."""
     dns: tuple[DnsSettings, ...] = ()
-    """Names to look up."""
+    """DNS names to look up.
+
+    Set this when DNS knows the addresses of your Tritons; otherwise no name is looked up."""
     kubernetes: tuple[KubernetesSettings, ...] = ()
-    """Services whose endpoints to follow."""
-    wait: Duration = 5.0
-    """How long the start waits for sources to say something for the first time."""
+    """Kubernetes services whose endpoints are backends.
+
+    Set this when Tritons run in Kubernetes and come and go; otherwise its API is not asked."""
     resolve: Duration = 10.0
-    """How often host names of backends are looked up again, to close connections when their
-    addresses have changed; new connections look them up anyway. 0 is never."""
+    """How often host names of backends are looked up again, so that connections to old addresses
+    are closed. New connections always look them up. 0 is never.
+
+    Set this when name servers complain of too many queries; otherwise a changed address is noticed
+    within ten seconds."""
     drain: Duration = 300.0
-    """How long requests, streams and sequences on a backend that was removed may take; what is left
-    is cut."""
+    """How long requests, streams and sequences on a removed backend may still take; then they are
+    cut.
+
+    Set this when streams or sequences run longer than five minutes; otherwise they are cut when
+    their backend is removed."""
     max_backends: PositiveCount = 1000
-    """Backends in all; more are left out, with a warning."""
+    """Backends in all. More are left out, with a warning in the log.
+
+    Set this when the log says that backends were left out; otherwise a faulty source cannot fill
+    the memory."""

@@ -12,11 +12,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from lb.settings.kubernetes import read_port
-from lb.settings.meanings import meanings
 from lb.settings.model import Settings
 from lb.settings.scheduling import read_concurrency
 from lb.settings.section import Section
-from lb.settings.shape import section_of
+from lb.settings.shape import meanings, section_of
 from lb.settings.units import format_duration, format_size, parse_duration, parse_size
 from lb.settings.values import (
     address_as_mapping,

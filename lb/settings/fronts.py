@@ -53,51 +53,81 @@ class Ping(StrEnum):
 
 
 class SageMakerSettings(Section):
-    """Amazon SageMaker: `/ping`, `/invocations` and, for endpoints of many models, `/models`, on
-    a port of its own, as a Triton with `--allow-sagemaker` has it. Where a key is left out, the
-    environment variable that is named there says it."""
+    """Amazon SageMaker: `/ping`, `/invocations` and, for multi-model endpoints, `/models`, on a
+    port of its own, as a Triton with `--allow-sagemaker` has it. A key left out takes the value of
+    the environment variable named with it."""
 
     enabled: bool = False
-    """Whether there is this front."""
+    """Whether this listener is on.
+
+    Set this when the container runs as a SageMaker endpoint; otherwise the listener is off."""
     address: ListenAddress = DEFAULT_ADDRESS
-    """Where it listens; its port: `SAGEMAKER_BIND_TO_PORT`."""
+    """Address to listen on; its port is `SAGEMAKER_BIND_TO_PORT`.
+
+    Set this when the platform's variables are not there, in a test for example; otherwise they
+    decide, or port 8080."""
     safe_port_range: PortRange | None = None
     """Ports that SageMaker permits, `LOW-HIGH`; `address` must be one of them:
-    `SAGEMAKER_SAFE_PORT_RANGE`."""
+    `SAGEMAKER_SAFE_PORT_RANGE`.
+
+    Set this when a start on a forbidden port should fail; otherwise the variable decides, or no
+    port is refused."""
     default_model: ModelName | None = None
-    """The model of `/invocations`: `SAGEMAKER_TRITON_DEFAULT_MODEL_NAME`. With neither they get
-    404, as from a Triton."""
+    """The model of `/invocations`: `SAGEMAKER_TRITON_DEFAULT_MODEL_NAME`.
+
+    Set this when the container cannot set the variable; otherwise invocations get 404 as from a
+    Triton if it is missing."""
     inference: Inference = Inference.INFER
     """What an invocation is: `infer`, `generate` or `generate_stream`:
-    `SAGEMAKER_TRITON_INFERENCE_TYPE`."""
+    `SAGEMAKER_TRITON_INFERENCE_TYPE`.
+
+    Set this when the model generates text; otherwise the variable decides, or `infer`."""
     ping: Ping = Ping.READY
-    """What `/ping` asks, `ready` or `live`: `SAGEMAKER_TRITON_PING_MODE`."""
+    """What `/ping` checks, `ready` or `live`: `SAGEMAKER_TRITON_PING_MODE`.
+
+    Set this when instances are replaced because models load for too long; otherwise the variable
+    decides, or `ready`."""
     multi_model: bool = False
     """Whether SageMaker loads and unloads models through `/models`: `SAGEMAKER_MULTI_MODEL`. It
-    needs `--model-control-mode=explicit` on the backends, the models in their repositories under
-    the names that SageMaker gives them, and a rule in `access.control` that admits it."""
+    needs `--model-control-mode=explicit` on the backends, models in their repositories under
+    SageMaker's names, and a rule in `access.control` that admits it.
+
+    Set this when the endpoint is a multi-model one; otherwise the variable decides, or there is no
+    `/models`."""
 
 
 class VertexSettings(Section):
     """Vertex AI: a health and a predict route on a port of its own, as a Triton has it in its
-    containers. Where a key is left out, the environment variable that is named there says it."""
+    containers. A key left out takes the value of the environment variable named with it."""
 
     enabled: bool = False
-    """Whether there is this front. Where `AIP_MODE` is set it must be PREDICTION, or there is
-    none."""
+    """Whether this listener is on. If `AIP_MODE` is set to another value than PREDICTION, it is
+    off.
+
+    Set this when the container runs on Vertex AI; otherwise the listener is off."""
     address: ListenAddress = DEFAULT_ADDRESS
-    """Where it listens; its port: `AIP_HTTP_PORT`."""
+    """Address to listen on; its port is `AIP_HTTP_PORT`.
+
+    Set this when the platform's variables are not there, in a test for example; otherwise they
+    decide, or port 8080."""
     health_route: UrlPath | None = None
-    """Path that asks for readiness: `AIP_HEALTH_ROUTE`. One of them must be given."""
+    """Path of readiness checks: `AIP_HEALTH_ROUTE`.
+
+    Set this when the variable is not there; otherwise the variable decides, and one of both is
+    required."""
     predict_route: UrlPath | None = None
-    """Path of predictions: `AIP_PREDICT_ROUTE`. One of them must be given."""
+    """Path of predictions: `AIP_PREDICT_ROUTE`.
+
+    Set this when the variable is not there; otherwise the variable decides, and one of both is
+    required."""
     default_model: ModelName | None = None
-    """The model of predictions that name no other route in `X-Vertex-Ai-Triton-Redirect`. Left
-    out, it is the only model that is ready."""
+    """The model of predictions without another route in `X-Vertex-Ai-Triton-Redirect`.
+
+    Set this when several models are ready; otherwise it is the only one that is ready."""
 
 
 class FrontSettings(Section):
-    """Ports on which the hosting platforms of clouds find what they expect; off unless enabled."""
+    """Listeners for the hosting platforms of clouds, with the paths that they expect."""
 
     sagemaker: SageMakerSettings = SageMakerSettings()
     vertex: VertexSettings = VertexSettings()

@@ -10,7 +10,6 @@ from pydantic import AfterValidator, PlainValidator, StringConstraints
 from lb.settings.backends import BackendSettings
 from lb.settings.problems import show
 from lb.settings.section import Section
-from lb.settings.units import PositiveDuration
 from lb.settings.values import AddressFamily, FileName
 
 _PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -47,44 +46,63 @@ SlicePort = Annotated[int | str, PlainValidator(read_port)]
 
 
 class KubernetesSettings(Section):
-    """Backends found through the API of Kubernetes: the endpoints of a service, or of all services
-    with some labels, as their EndpointSlices tell and are watched for. A pod that is ready is a
-    backend; one that terminates, or is not ready any more, gets nothing new and finishes what it
-    has. While the API cannot be asked, or there is no EndpointSlice at all, the last good set stays
-    in force. Needs the right to `list` and `watch` `endpointslices` of the group `discovery.k8s.io`
-    in the namespace."""
+    """Backends found through the Kubernetes API: the endpoints of a service, or of all services
+    with given labels, from their EndpointSlices. A ready pod is a backend; one that terminates, or
+    is no longer ready, gets no new requests and finishes the old ones. While the API does not
+    answer, or there is no EndpointSlice at all, the last good set stays in force. Needs the right
+    to `list` and `watch` `endpointslices` of the group `discovery.k8s.io` in the namespace."""
 
     service: ObjectName | None = None
-    """Name of the service whose endpoints are backends. A headless one does best; the cluster's
-    own balancing is never used."""
+    """Name of the service whose endpoints are backends. Prefer a headless one; the cluster's own
+    balancing is never used.
+
+    Set this when one service holds your Tritons; otherwise `selector` is needed."""
     selector: Selector | None = None
-    """Instead of `service`: a label selector for EndpointSlices, such as `app=triton`. They have
-    the labels of their services. Pods that several services name count once, with the ports of
-    all."""
+    """Label selector for EndpointSlices, such as `app=triton`, instead of `service`. Slices carry
+    the labels of their services. Pods in several services count once, with the ports of all.
+
+    Set this when several services hold your Tritons; otherwise `service` is needed."""
     namespace: ObjectName | None = None
-    """Namespace of the service. Left out: that of our own pod, or of the `kubeconfig`'s context."""
+    """Namespace of the service.
+
+    Set this when Tritons run in another namespace than we do; otherwise that of our own pod, or of
+    the `kubeconfig`'s context, is used."""
     http_port: SlicePort | None = None
-    """HTTP port of each endpoint: its name in the service, or a number."""
+    """HTTP port of each endpoint: its name in the service, or a number.
+
+    Set this when clients use HTTP; otherwise these backends get no HTTP requests."""
     grpc_port: SlicePort | None = None
-    """gRPC port of each endpoint, likewise."""
+    """gRPC port of each endpoint: its name in the service, or a number.
+
+    Set this when clients use gRPC; otherwise these backends get no gRPC calls."""
     metrics_port: SlicePort | None = None
-    """Metrics port of each endpoint, likewise."""
+    """Metrics port of each endpoint: its name in the service, or a number.
+
+    Set this when you want the backends' metrics among ours; otherwise they are not shown."""
     family: AddressFamily = AddressFamily.AUTO
-    """Which addresses to use where pods have several: `ipv4`, `ipv6` or `auto`, which is IPv6
-    for pods without IPv4."""
+    """Which addresses to use if pods have several: `ipv4`, `ipv6`, or `auto`, which is IPv6 only
+    for pods without IPv4.
+
+    Set this when Tritons listen on IPv6 only in a dual-stack cluster; otherwise IPv4 is
+    preferred."""
     kubeconfig: FileName | None = None
-    """File that says where the API is and how to log in, for a process outside of the cluster:
-    certificates, `token` or `tokenFile`. Left out: the service account of our own pod. Read again
-    with every request, as are tokens: they are replaced while we run."""
+    """File with the address of the API and the credentials: certificates, `token` or `tokenFile`.
+    It is read again for every request, since tokens are replaced while we run.
+
+    Set this when the process runs outside of the cluster; otherwise the service account of our own
+    pod is used."""
     context: Annotated[str, StringConstraints(min_length=1)] | None = None
-    """Which context of the `kubeconfig` to use; left out, the current one."""
-    timeout: PositiveDuration = 10.0
-    """How long the API may take to answer."""
+    """Context of the `kubeconfig` to use.
+
+    Set this when the `kubeconfig` has several contexts; otherwise its current one is used."""
     backend: BackendSettings = BackendSettings()
-    """What is the same for all of them: an entry like those of `backends`, without name and
-    addresses. Each is called by its pod, namespace and port: `triton-0.serving:8000`. Where it has
-    `tls` without a `server_name`, certificates must hold `SERVICE.NAMESPACE.svc`, or the address
-    where they are found by `selector`."""
+    """Common settings of the backends found: an entry like those of `backends`, without name and
+    addresses. Each is named by pod, namespace and port: `triton-0.serving:8000`. With `tls` but no
+    `server_name`, certificates must hold `SERVICE.NAMESPACE.svc`, or the address if found by
+    `selector`.
+
+    Set this when these backends need TLS, headers, limits or another `kind`; otherwise the defaults
+    of `backends` hold."""
 
     @property
     def name(self) -> str:

@@ -15,72 +15,120 @@ class TimeoutSettings(Section):
     """How long things may take."""
 
     connect: PositiveDuration = 1.0
-    """Connecting to a backend, name resolution included. Then another backend is tried."""
+    """Time to connect to a backend, including name resolution; then another backend is tried.
+
+    Set this when backends are far away, or name servers slow; otherwise an unreachable backend
+    costs a request one second."""
     head: PositiveDuration = 10.0
-    """From the first byte of a client's request to the end of its head, then 408."""
+    """From the first byte of a client's request to the end of its head, then 408.
+
+    Set this when clients on slow links get 408; otherwise a slow head holds its connection for ten
+    seconds."""
     body_progress: PositiveDuration = 30.0
-    """The longest pause in which a client neither sends a byte of a body that it owes nor takes
-    one of an answer that waits; then the exchange is cut."""
+    """Longest pause in which a client neither sends a byte of its body nor takes one of a waiting
+    response; then the exchange is cut.
+
+    Set this when clients pause in the middle of uploads; otherwise they are cut after 30
+    seconds."""
     stream_stalled: Duration = 300.0
-    """How long payload of a gRPC stream may wait for a client, or a backend, that takes none of it;
-    then the stream is reset, or the connection closed if nothing at all is read there. Slow
-    readers are not stalled. 0 is no limit."""
+    """How long payload of a gRPC stream may wait for a peer that reads none of it. Then the stream
+    is reset, or the connection closed if nothing at all is read. Slow readers are not stalled. 0 is
+    no limit.
+
+    Set this when clients stop reading on purpose for minutes; otherwise their streams are reset."""
     client_idle: PositiveDuration = 620.0
-    """A client's connection without requests is closed after this. Longer than the idle time of
-    the load balancers in front of us (600 s at GCP), so that they close first."""
+    """A client's connection without requests is closed after this. The default is above the idle
+    time of cloud load balancers (600 s at GCP), which should close first.
+
+    Set this when idle connections use up descriptors, or a proxy in front of us keeps them longer;
+    otherwise they last ten minutes."""
     upstream_idle: PositiveDuration = 30.0
-    """An HTTP/1.1 connection to a backend without requests is closed after this."""
+    """An HTTP/1.1 connection to a backend without requests is closed after this.
+
+    Set this when a server or firewall closes idle connections earlier; otherwise requests meet
+    closed connections and are retried."""
     request: Duration = 0.0
-    """From a request's head to the end of its answer, then 504 or DEADLINE_EXCEEDED; 0 is no
-    limit, and only the client's own `grpc-timeout` rules. Model loads, language models and
-    streams run long."""
+    """From a request's head to the end of its response, then 504 or DEADLINE_EXCEEDED; 0 is no
+    limit but the client's own `grpc-timeout`. Model loads and streams run long.
+
+    Set this when clients wait for ever on requests that hang; otherwise only their own deadlines
+    count."""
     attempt: Duration = 0.0
-    """How long an answer of one backend may take to begin, from the end of the request. Then
-    another backend is tried, if the request may run twice (see `retry`) and there is one, else it
-    goes on; 0 is no limit. To be well above what inferences take, since one that was only slow is
-    computed twice."""
+    """How long a backend may take to begin its response, from the end of the request. Then another
+    backend is tried, if the request may run twice (see `retry`); else it goes on. 0 is no limit. It
+    should be well above normal latencies, since a slow request is then computed twice.
+
+    Set this when backends hang without closing connections; otherwise probes must find them
+    first."""
     handshake: PositiveDuration = 10.0
-    """A TLS handshake, with clients and with backends."""
+    """How long a TLS handshake may take, with clients and with backends.
+
+    Set this when connections without a finished handshake use up `limits.max_connections`;
+    otherwise they last ten seconds."""
 
 
 class LimitSettings(Section):
-    """How much things may hold."""
+    """How much clients may use."""
 
-    connections: Count = 0
-    """Connections of clients at once. More wait to be accepted until others end. 0 is what the
-    descriptors of the process (`ulimit -n`) are enough for: about half of them, which is also the
-    most that is taken; the start-up line names it."""
-    connections_per_client: Count = 0
-    """Connections of one client at once, by its address (of IPv6 the first 64 bits), which behind
-    trusted proxies is what their PROXY header says. More are closed at once; 0 is no limit. One
-    ingress or NAT is one address."""
+    max_connections: Count = 0
+    """Connections of clients at once; more wait to be accepted. 0 is about half of the process's
+    descriptors (`ulimit -n`), which is also the most; the start-up line names it.
+
+    Set this when other programs need the memory or descriptors; otherwise descriptors are the
+    limit."""
+    max_connections_per_client: Count = 0
+    """Connections of one client at once, by its address (for IPv6 its first 64 bits), or the
+    address in its PROXY header. More are closed at once; 0 is no limit. One ingress or NAT is one
+    address.
+
+    Set this when one client can take all connections; otherwise the others then cannot connect."""
     head_bytes: Annotated[Size, Field(ge=1024, le=16 << 20)] = 32 << 10
-    """Head of a request or an answer: request line and all fields, decoded on HTTP/2. More gets
-    431 or RESOURCE_EXHAUSTED, or 502 from a backend."""
+    """Size of the head of a request or response: request line and all headers, decoded on HTTP/2. A
+    larger one gets 431 or RESOURCE_EXHAUSTED, or 502 from a backend.
+
+    Set this when large cookies or tokens get 431; otherwise 32 KiB are the limit."""
     request_line_bytes: Annotated[Size, Field(ge=256, le=16 << 20)] = 8 << 10
-    """Request line of HTTP/1.1. More gets 414."""
-    fields: Annotated[Count, Field(ge=8, le=10_000)] = 100
-    """Header fields in a head. More gets 431 or RESOURCE_EXHAUSTED."""
+    """Size of the request line of HTTP/1.1; a longer one gets 414.
+
+    Set this when clients of a `generic` backend send long queries and get 414; otherwise 8 KiB are
+    the limit."""
+    max_headers: Annotated[Count, Field(ge=8, le=10_000)] = 100
+    """Headers of a request or response; more get 431 or RESOURCE_EXHAUSTED.
+
+    Set this when proxies in front of us add so many headers that requests get 431; otherwise 100
+    are the limit."""
     body_bytes: Size = 0
-    """Body of one HTTP request, or one gRPC message. More gets 413 or RESOURCE_EXHAUSTED; 0 is
-    no limit, as with Triton."""
+    """Size of one HTTP request body, or one gRPC message; more gets 413 or RESOURCE_EXHAUSTED. 0 is
+    no limit, as with Triton.
+
+    Set this when strangers can send requests; otherwise a request may be as large as Triton
+    takes."""
     retained_body_bytes: Size = 8 << 20
-    """How much of a request's body is kept, until its answer begins, so that it can be sent to
-    another backend. A request that sent more is not repeated; nor are those that came when half of
-    `memory_bytes` was held."""
+    """How much of a request's body is kept until its response begins, so that it can be retried.
+    Larger requests are not retried, nor those that arrive while half of `memory_bytes` is held.
+
+    Set this when requests above 8 MiB must survive the loss of a backend; otherwise they fail with
+    it."""
     memory_bytes: Size = 0
-    """All bytes held for requests and answers under way. Past it new requests are refused, then
-    the largest holder is cut. 0 is a quarter of the memory limit of the container or machine, at
-    most 512 MiB. With `ulimit -v` or `ulimit -d` it is never more than half of what the process may
-    still allocate after its start."""
-    concurrent_streams: Annotated[PositiveCount, Field(le=(1 << 31) - 1)] = 1024
-    """gRPC calls at once on one connection of a client; the client queues the rest itself."""
+    """Bytes held for all requests and responses. Above it, new requests are refused, then the
+    largest holder is cut. 0 is a quarter of the memory of the container or machine, at most 512
+    MiB. It is never more than half of what `ulimit -v` or `ulimit -d` leaves after the start.
+
+    Set this when requests are refused for memory (`reason="memory"`) while there is more; otherwise
+    the default suits."""
+    max_concurrent_streams: Annotated[PositiveCount, Field(le=(1 << 31) - 1)] = 1024
+    """gRPC calls at once on one connection of a client; the client queues the rest itself.
+
+    Set this when a client sends more calls over one connection than that; otherwise they wait in
+    the client."""
     stream_window_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 1 << 20
-    """How far a client may run ahead on one gRPC stream at first. A backend may by 65,535 bytes,
-    until the client has shown that it reads."""
+    """HTTP/2 flow control window of a new gRPC stream: what a client may send before the backend
+    has read any. A backend starts with 65,535 bytes until its client reads.
+
+    Set this when requests above 1 MiB come from far away and upload slowly; otherwise each costs
+    further round trips."""
     stream_window_max_bytes: Annotated[Size, Field(ge=65_535, le=(1 << 31) - 1)] = 4 << 20
-    """How far either may, as long as the other side keeps up."""
-    frame_bytes: Annotated[Size, Field(ge=1 << 14, le=(1 << 24) - 1)] = 1 << 20
-    """Largest HTTP/2 frame that we accept."""
-    http_buffer_bytes: Annotated[Size, Field(ge=4 << 10, le=1 << 30)] = 64 << 10
-    """Bytes that wait to be written on an HTTP/1.1 connection before its sender is paused."""
+    """Largest window that a gRPC stream grows to while its reader keeps up, in both directions.
+
+    Set this when one long stream does not fill a fast and distant link; otherwise 4 MiB per round
+    trip are the limit."""

@@ -37,8 +37,10 @@ class ListenerSettings(Section):
     """One address to accept connections on."""
 
     address: ListenAddress
-    """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`. Port 0 takes a free port, which the start-up
-    line and the log name. `0.0.0.0` and `[::]` accept on every interface."""
+    """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`. Port 0 takes a free port, which the start-up line
+    and the log name. `0.0.0.0` and `[::]` accept on every interface.
+
+    Set this when you add a listener; otherwise that listener is off."""
 
 
 class CertificateSettings(Section):
@@ -46,43 +48,63 @@ class CertificateSettings(Section):
     connections."""
 
     certificate: FileName
-    """File with the certificate, then those that lead to its authority."""
+    """File with the certificate, followed by its intermediate certificates.
+
+    Set this when a listener has `tls`; otherwise the configuration is refused."""
     key: FileName
-    """File with its key, not encrypted; may be the same file."""
+    """File with the private key, not encrypted; may be the same file as `certificate`.
+
+    Set this when a listener has `tls`; otherwise the configuration is refused."""
 
 
 class ListenerTlsSettings(Section):
     """TLS 1.2 and 1.3 for the connections of clients."""
 
     certificates: Annotated[tuple[CertificateSettings, ...], Field(min_length=1)]
-    """Clients get the one whose DNS names, wildcards included, hold the name that they ask for,
-    or else the first."""
+    """Certificates of this listener. A client gets the one whose DNS names, wildcards included,
+    match the name that it asks for (SNI), or else the first.
+
+    Set this when a listener has `tls`; otherwise the configuration is refused."""
     client_ca: FileName | None = None
-    """File with the authorities of clients' certificates; given, clients are asked for one."""
+    """File with the certificate authorities that sign clients' certificates.
+
+    Set this when clients must prove who they are by a certificate; otherwise they are not asked for
+    one."""
     client_certificates: ClientCertificateMode = ClientCertificateMode.REQUIRED
-    """With `client_ca`: `required` refuses connections without a certificate, `optional` lets
-    them in; a bad one is always refused."""
+    """With `client_ca`: `required` refuses connections without a certificate, `optional` accepts
+    them. An invalid certificate is always refused.
+
+    Set this when only some clients have certificates yet; otherwise all of them must have one."""
     subject_header: HeaderName | None = None
     """Header that tells backends the subject of a client's certificate, such as
-    `CN=client,O=Example` (RFC 4514). What clients send under that name is dropped, on every
-    listener."""
+    `CN=client,O=Example` (RFC 4514). The same header from clients is dropped on every listener.
+
+    Set this when models or a proxy behind us need to know the client; otherwise backends are not
+    told."""
 
 
 class RelayListenerSettings(ListenerSettings):
     """A listener for clients' requests."""
 
     tls: ListenerTlsSettings | None = None
-    """TLS; left out, the listener is plain. Two listeners at one address have it in common, given
-    at either."""
+    """TLS for this listener. Two listeners at one address share it; either may hold it.
+
+    Set this when clients reach us over a network that you do not trust; otherwise the listener is
+    plain."""
     proxy_protocol: bool = False
-    """Whether connections of `trusted_proxies` begin with a PROXY header, version 1 or 2, that
-    tells the client's address. They must then; with TLS it comes before the handshake. What others
-    send is not looked at for one. Two listeners at one address have it in common."""
+    """Whether connections from `trusted_proxies` begin with a PROXY protocol header, version 1 or
+    2, which tells the client's address. Those connections must then send it, before any TLS
+    handshake; others must not. Two listeners at one address share it.
+
+    Set this when a TCP load balancer in front of us sends PROXY headers; otherwise its address
+    counts as the client's."""
     max_connection_age: Duration = 0.0
-    """How long a client may keep a connection, give or take a tenth by chance; 0 is no limit. Then
-    it is asked to connect anew and what runs goes on: with a GOAWAY in two steps (HTTP/2), with
-    `Connection: close` in the next answer (HTTP/1.1). So clients spread over load balancers that
-    were added; 5m does for that. Two listeners at one address have it in common."""
+    """How long a client may keep a connection, plus or minus 10 % at random; 0 is no limit. Then
+    the client is asked to reconnect, by GOAWAY in two steps (HTTP/2) or `Connection: close` in the
+    next response (HTTP/1.1). Running requests go on. Two listeners at one address share it.
+
+    Set this when clients stay on old replicas after you add new ones (5m is usual); otherwise a
+    connection lasts until it is idle."""
 
 
 Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]
@@ -95,35 +117,56 @@ class ListenSettings(Section):
     and `grpcs`."""
 
     http: RelayListener | None = None
-    """HTTP/1.1 for clients; Triton's own port is 8000."""
+    """HTTP/1.1 for clients; Triton's own port is 8000.
+
+    Set this when clients use HTTP; otherwise there is no such listener."""
     grpc: RelayListener | None = None
-    """gRPC over HTTP/2 for clients; Triton's own port is 8001."""
+    """gRPC over HTTP/2 for clients; Triton's own port is 8001.
+
+    Set this when clients use gRPC; otherwise there is no such listener."""
     https: RelayListener | None = None
-    """A second listener for HTTP/1.1, which needs `tls`: for TLS beside a plain `http`."""
+    """A second listener for HTTP/1.1, which needs `tls`.
+
+    Set this when some clients use TLS and others the plain `http`; otherwise give `http` the
+    `tls`."""
     grpcs: RelayListener | None = None
-    """A second listener for gRPC, which needs `tls`: for TLS beside a plain `grpc`."""
+    """A second listener for gRPC, which needs `tls`.
+
+    Set this when some clients use TLS and others the plain `grpc`; otherwise give `grpc` the
+    `tls`."""
     metrics: Listener | None = None
-    """Prometheus metrics, `/livez` and `/readyz`; Triton's own port is 8002."""
+    """Prometheus metrics, `/livez` and `/readyz`; Triton's own port is 8002.
+
+    Set this when Prometheus, Kubernetes or another load balancer watches us; otherwise nothing is
+    exposed."""
     admin: Listener | None = None
-    """The admin API, with which backends are drained: keep it on loopback. Port 8003 by
-    convention."""
+    """The admin API and `triton-lb status`, `drain` and `reload`; port 8003 by convention. Keep it
+    on loopback.
+
+    Set this when you want to inspect or drain backends while the process runs; otherwise only
+    signals control it."""
     reuse_port: bool = False
-    """Whether other processes may listen at the same addresses for requests (SO_REUSEPORT): for
-    several processes on one machine, among which the kernel divides new connections. All of them
-    must have it from when they open their sockets, which a reload and an upgrade leave as they
-    are. What waits at the socket of one that ends is lost, so it is no way to restart;
-    and a port that is taken by mistake is not noticed. `metrics` and `admin` stay each
-    process's own."""
+    """Whether other processes may listen at the same addresses (SO_REUSEPORT); the kernel then
+    divides new connections among them. All of them need this from their start: a reload or an
+    upgrade does not change open sockets. Connections that wait at the socket of a process that ends
+    are lost. `metrics` and `admin` are never shared.
+
+    Set this when you run several processes on one machine at the same ports; otherwise a port that
+    is taken stops the start."""
     half_close: HalfCloseMode = HalfCloseMode.ABORT
-    """What happens to a request over HTTP/1.1 whose client closes its side of the connection before
-    the answer is complete (a TCP FIN, or `close_notify` of TLS). `abort` cancels the request, as
-    Envoy, nginx and HAProxy 3.3 do: such a client has nearly always timed out. `serve` completes
-    it, for clients that only close their sending side, such as `printf ... | ncat`."""
+    """What happens to an HTTP/1.1 request whose client closes its side of the connection (a TCP
+    FIN, or `close_notify` of TLS) before the response is complete. `abort` cancels the request, as
+    Envoy, nginx and HAProxy 3.3 do. `serve` completes it.
+
+    Set this when clients only close their sending side, as `printf ... | ncat` does; otherwise such
+    clients count as gone."""
     trusted_proxies: tuple[Proxy, ...] = ()
-    """Load balancers in front of this one, whose word about their clients is taken: PROXY headers
-    where `proxy_protocol` says so, and `X-Forwarded-For`, of which the last address that is not
-    one of theirs is the client for logs, rules and limits. Networks or addresses, and `unix` for
-    whoever connects to a Unix socket."""
+    """Load balancers in front of us whose word about their clients is trusted: networks, addresses,
+    or `unix` for every peer on a Unix socket. Their PROXY headers and `X-Forwarded-For` name the
+    client for logs, rules and limits: the last address that is not one of theirs.
+
+    Set this when an ingress or load balancer is in front of us; otherwise its address counts as the
+    client's."""
 
     @property
     def proxies(self) -> TrustedProxies:

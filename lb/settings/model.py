@@ -8,41 +8,37 @@ everything else.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field
 
 from lb.domain.backend import BackendSpec
 from lb.settings.access import AccessSettings, AdminSettings
 from lb.settings.backends import BackendSettings, HealthSettings
-from lb.settings.control import ControlSettings
 from lb.settings.discovery import DiscoverySettings
 from lb.settings.fronts import FrontSettings
-from lb.settings.hedging import HedgingSettings
 from lb.settings.limits import LimitSettings, TimeoutSettings
 from lb.settings.listening import ListenSettings
-from lb.settings.model_table import ModelTableSettings
-from lb.settings.models import ModelSettings
-from lb.settings.passive import OutlierSettings, SlowStartSettings, WarmUpSettings
-from lb.settings.reload import ReloadSettings, UpgradeSettings
-from lb.settings.reporting import AccessLogSettings, LogSettings, MetricsSettings
-from lb.settings.scaling import ScalingSettings
-from lb.settings.scheduling import SchedulingSettings
+from lb.settings.passive import (
+    ModelTableSettings,
+    OutlierDetectionSettings,
+    SlowStartSettings,
+    WarmUpSettings,
+)
+from lb.settings.reporting import (
+    AccessLogSettings,
+    LogSettings,
+    MetricsSettings,
+    ScalingSettings,
+)
+from lb.settings.retry import FanOutSettings, HedgingSettings, RetrySettings
+from lb.settings.scheduling import (
+    BalancingSettings,
+    ModelSettings,
+    SchedulingSettings,
+    SequenceSettings,
+)
 from lb.settings.section import Section
-from lb.settings.sequences import SequenceSettings
 from lb.settings.units import Duration
-from lb.settings.values import Number, PositiveCount
-
-
-class PolicyName(StrEnum):
-    """How a backend is chosen among the eligible ones."""
-
-    LEAST_LOADED = "least_loaded"
-    LEAST_LATENCY = "least_latency"
-    LEAST_REQUESTS = "least_requests"
-    ROUND_ROBIN = "round_robin"
-    POWER_OF_TWO = "power_of_two"
-    RANDOM = "random"
 
 
 class ForwardedMode(StrEnum):
@@ -54,41 +50,30 @@ class ForwardedMode(StrEnum):
     BOTH = "both"
 
 
-class BalancingSettings(Section):
-    """How requests are spread."""
-
-    policy: PolicyName = PolicyName.LEAST_LOADED
-    """`least_loaded`: where a request will end first, by what models were learnt to cost on each
-    backend (see `scheduling`); for what is not scheduled the fewest requests in flight for its
-    weight. `least_requests`: always so. `least_latency`: the lowest latency times requests in
-    flight; `round_robin`: in turn, by weight; `power_of_two`: the less loaded of two at random;
-    `random`: by weight."""
-
-
-class RetrySettings(Section):
-    """Requests that failed before their answer began are sent to another backend: those that surely
-    did not run, and those that may run twice, which are inferences without a sequence and reads."""
-
-    attempts: Annotated[PositiveCount, Field(le=100)] = 3
-    """Attempts in all, the first one included; 1 never repeats. A request that was lost with its
-    server goes again once at most: it may be what the server died of. A server that says something
-    afterwards has not died."""
-    budget: Annotated[Number, Field(ge=0, le=1)] = 0.2
-    """How many of those that may have run go again, as a share of all requests of the last ten
-    seconds."""
-    floor: Annotated[Number, Field(ge=0, le=1_000_000)] = 10.0
-    """How many of them a second may do so in any case."""
-
-
 class ShutdownSettings(Section):
-    """What happens between SIGTERM and the end."""
+    """What happens between SIGTERM and the end of the process."""
 
-    settle: Duration = 0.0
-    """How long requests are still accepted after readiness went down, so that whoever sends them
-    can notice. 5s in Kubernetes."""
+    pre_stop_delay: Duration = 0.0
+    """How long requests are still accepted after readiness is down, so that load balancers in front
+    of us can notice.
+
+    Set this when the process runs behind a load balancer or in Kubernetes (5s); otherwise requests
+    that arrive during the shutdown are refused."""
     drain: Duration = 20.0
-    """How long requests under way may then take; what is left is cut. A second signal cuts at
-    once."""
+    """How long running requests may then still take; the rest is cut. A second signal cuts at once.
+
+    Set this when inferences or streams run longer than 20 seconds; otherwise they are cut."""
+
+
+class ReloadSettings(Section):
+    """Another configuration while the process runs: SIGHUP and `triton-lb reload` apply the whole
+    file, or nothing if it has an error."""
+
+    watch: bool = False
+    """Whether a changed file is applied by itself, within two seconds.
+
+    Set this when a tool such as a ConfigMap replaces the file and cannot signal; otherwise changes
+    wait for SIGHUP or `triton-lb reload`."""
 
 
 class Settings(Section):
@@ -96,23 +81,27 @@ class Settings(Section):
 
     listen: ListenSettings
     backends: tuple[BackendSettings, ...] = ()
-    """The servers to balance over; at least one, or a source of `discovery`."""
+    """The servers to balance over; at least one, or a source in `discovery`.
+
+    Set this when the addresses of your Tritons are fixed; otherwise `discovery` must find them."""
     discovery: DiscoverySettings = DiscoverySettings()
     balancing: BalancingSettings = BalancingSettings()
     scheduling: SchedulingSettings = SchedulingSettings()
     health: HealthSettings = HealthSettings()
-    outliers: OutlierSettings = OutlierSettings()
+    outlier_detection: OutlierDetectionSettings = OutlierDetectionSettings()
     slow_start: SlowStartSettings = SlowStartSettings()
     warm_up: WarmUpSettings = WarmUpSettings()
     timeouts: TimeoutSettings = TimeoutSettings()
     limits: LimitSettings = LimitSettings()
     forwarded: ForwardedMode = ForwardedMode.OFF
     """Headers that tell backends who the client is: `x_forwarded` (`X-Forwarded-For`, `-Proto`,
-    `-Host`), `forwarded` (RFC 7239), `both` or `off`. Off, backends are told nothing of the client;
-    Triton can pass headers on to models."""
+    `-Host`), `forwarded` (RFC 7239), `both` or `off`. Triton can pass headers on to models.
+
+    Set this when models or servers behind us need the client's address; otherwise they are not
+    told."""
     access: AccessSettings = AccessSettings()
     admin: AdminSettings = AdminSettings()
-    control: ControlSettings = ControlSettings()
+    fan_out: FanOutSettings = FanOutSettings()
     fronts: FrontSettings = FrontSettings()
     retry: RetrySettings = RetrySettings()
     hedging: HedgingSettings = HedgingSettings()
@@ -121,12 +110,13 @@ class Settings(Section):
     metrics: MetricsSettings = MetricsSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     reload: ReloadSettings = ReloadSettings()
-    upgrade: UpgradeSettings = UpgradeSettings()
     model_table: ModelTableSettings = ModelTableSettings()
     sequences: SequenceSettings = SequenceSettings()
     scaling: ScalingSettings = ScalingSettings()
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Settings per ML model, by its name as clients write it."""
+    """Settings per ML model, by its name as clients write it.
+
+    Set this when one model needs other settings than the rest; otherwise all are treated alike."""
 
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""

@@ -1,4 +1,4 @@
-"""Settings of what live traffic says of backends, and of those that join."""
+"""Settings of what live traffic says about backends, and of backends that join or come back."""
 
 from __future__ import annotations
 
@@ -10,65 +10,89 @@ from lb.settings.section import Section
 from lb.settings.units import Duration, PositiveDuration
 from lb.settings.values import Number, PositiveCount
 
-Share = Annotated[Number, Field(ge=0, le=1)]
-"""Between nothing and all."""
-_LEAST_FACTOR: Final = 1.5
+_MIN_LATENCY_FACTOR: Final = 1.5
 
 
 def _check_factor(value: float) -> float:
-    if 0.0 < value < _LEAST_FACTOR:
-        raise ValueError(f"must be 0, or {_LEAST_FACTOR} or more")
+    if 0.0 < value < _MIN_LATENCY_FACTOR:
+        raise ValueError(f"must be 0, or {_MIN_LATENCY_FACTOR} or more")
     return value
 
 
-class OutlierSettings(Section):
-    """Passive health: a backend on which requests for a model fail while they do not on others gets
-    none for that model, and none at all when most of its models fail. After a while one request
-    tries it again. What is the fault of clients does not count, nor what fails everywhere."""
+class OutlierDetectionSettings(Section):
+    """Passive health: a backend that fails requests for a model which others serve is ejected for
+    that model, and ejected as a whole if most of its models fail. Later one request tries it again.
+    Failures that clients cause, or that happen everywhere, do not count."""
 
     enabled: bool = True
-    """Whether backends are judged by how requests fare at all."""
-    consecutive: PositiveCount = 5
-    """Failures in a row of one model that may be enough. It takes more of them the more the same
-    model fails on other backends, and fewer where they are certainly the backend's fault, as its
-    answers name a CUDA or ECC error."""
-    share: Annotated[Share, Field(gt=0)] = 0.2
-    """Share of the last requests for a model that fail and may be enough."""
+    """Whether backends are ejected at all.
+
+    Set this to false when another system takes bad backends out; otherwise a backend that passes
+    its probes but fails requests is ejected."""
+    consecutive_failures: PositiveCount = 5
+    """Consecutive failures of one model after which the backend is ejected for that model. More are
+    needed if the model also fails elsewhere, fewer if answers name a CUDA or ECC error.
+
+    Set this when healthy backends are ejected for short disturbances; otherwise five failures may
+    be enough."""
     latency_factor: Annotated[Number, Field(ge=0), AfterValidator(_check_factor)] = 5.0
-    """A backend is also ejected when for a second all its answers to a model take this many times
-    longer than they did before, and than those of others; 0 is never. Otherwise it must be at
-    least 1.5."""
-    base: PositiveDuration = 5.0
-    """How long the first ejection takes. Each further one takes twice as long, until the backend
-    has served well for a minute or more."""
-    max: PositiveDuration = 300.0
-    """The longest ejection."""
-    min_left: Share = 0.3
-    """Share of the backends that are otherwise usable that must be left: when fewer would be, all
-    are used. The last one always is."""
+    """Eject a backend if for a second all its responses of a model take this many times longer than
+    before, and than elsewhere; 0 is never, other values are at least 1.5.
 
+    Set this when inferences of one model differ widely in length and backends are ejected as slow;
+    otherwise a factor of five counts."""
+    base_ejection_time: PositiveDuration = 5.0
+    """Length of the first ejection. Each further one takes twice as long, up to five minutes, until
+    the backend has served well for a minute or more.
 
-class WarmUpSettings(Section):
-    """What becomes ready on a Triton can be made to compute something before requests of clients go
-    there: zeros of the shapes and types that the model's configuration says, with batch size 1 and
-    1 for dimensions of any size. Over HTTP; not for models of sequences and decoupled ones."""
-
-    enabled: bool = False
-    """Whether to do that. Meanwhile the model counts as loading there, as long as another backend
-    has it ready. Where the answer names a broken device, or there is none, it is tried again until
-    it works or nobody else has the model; any other error is logged, and the model serves."""
-    timeout: PositiveDuration = 60.0
-    """How long one such inference may take."""
+    Set this when a failed GPU or server needs longer to recover; otherwise it is tried again after
+    five seconds."""
 
 
 class SlowStartSettings(Section):
-    """A backend that joins or comes back gets its share of the load little by little, as its first
-    inferences are slow. When all of them begin, each gets its share at once. Requests of scheduled
-    models prefer the others while these are idle, and do not wait for them while it is."""
+    """A backend that joins or comes back gets more load step by step, as its first inferences are
+    slow; it begins with a tenth of its share. If all backends start together, each gets its whole
+    share at once. For scheduled models it only decides between idle backends."""
 
     window: Duration = 10.0
-    """How long that takes; 0 is not at all."""
-    aggression: Annotated[Number, Field(gt=0, le=100)] = 1.0
-    """With 1 the share grows evenly; with more it grows faster in the beginning."""
-    min_share: Annotated[Share, Field(ge=0.01)] = 0.1
-    """With what part of its share it begins."""
+    """Time until a new backend gets its whole share; 0 gives it at once.
+
+    Set this when models are slow for longer after a start, by lazy loading for example; otherwise
+    the share grows over ten seconds."""
+
+
+class WarmUpSettings(Section):
+    """A model that becomes ready on a Triton can be warmed up before requests of clients go there:
+    by an inference of zeros in the shapes and types of its configuration, with batch size 1 and 1
+    for dimensions of variable size. Over HTTP; not for models with sequences and decoupled ones."""
+
+    enabled: bool = False
+    """Whether to warm up. Meanwhile the model counts as loading there, if another backend has it
+    ready. After an error that names a broken device, or no answer, it is tried again until it works
+    or no other backend has the model. Other errors are logged, and the model serves.
+
+    Set this when the first requests after a start are slow and `model_warmup` is not configured in
+    Triton; otherwise clients' requests warm it up."""
+    timeout: PositiveDuration = 60.0
+    """How long one warm-up inference may take.
+
+    Set this when the first inference compiles or optimises the model for longer than a minute;
+    otherwise it is cut and tried again."""
+
+
+class ModelTableSettings(Section):
+    """Which models each backend has: requests go only to backends that have their model ready."""
+
+    refresh: PositiveDuration = 5.0
+    """How often each backend is asked for its models, plus or minus 10 % at random. It is also
+    asked when its state changes, after calls that change it, and when an answer contradicts its
+    list.
+
+    Set this when dozens of replicas ask the same Tritons (30s is usual); otherwise a model that was
+    loaded without us is found within five seconds."""
+    restore: bool = True
+    """Whether a backend that joins or comes back is given what all others have: ready models (if
+    models are loaded on request), shared memory regions, trace and log settings.
+
+    Set this to false when backends hold different models on purpose and something else loads them;
+    otherwise a restarted Triton serves the same models again."""

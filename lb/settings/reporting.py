@@ -1,4 +1,4 @@
-"""Settings of what the process tells: logs and metrics."""
+"""Settings of what the process tells: logs, metrics, and the signal for autoscalers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, WrapValidator
 
 from lb.settings.section import Section
+from lb.settings.units import Duration
 from lb.settings.values import Count, Number, keep_reference
 
 
@@ -37,31 +38,60 @@ class LogFormat(StrEnum):
 
 
 class AccessLogSettings(Section):
-    """One JSON line per finished request."""
+    """The access log: one JSON line per finished request."""
 
     mode: AccessLogMode = AccessLogMode.ERRORS
-    """`off`; `errors`: requests that failed; `sampled`: those, and a `sample` of the rest;
-    `all`."""
+    """`off`; `errors`: failed requests; `sampled`: failed ones, and a `sample` of the rest; `all`.
+
+    Set this when you need to see successful requests, too, or no access log; otherwise only failed
+    requests are logged."""
     sample: Annotated[Number, Field(ge=0, le=1)] = 0.01
-    """Share of the good requests that `sampled` logs, 0 to 1."""
+    """Share of the successful requests that `sampled` logs, 0 to 1.
+
+    Set this when `sampled` logs too much or too little; otherwise it logs every hundredth
+    request."""
     path: Annotated[str, Field(min_length=1), WrapValidator(keep_reference)] = "-"
-    """File to append to; `-` is standard output. SIGUSR1 opens it anew, for rotation."""
+    """File to append to; `-` is standard output. SIGUSR1 reopens it, for rotation.
+
+    Set this when a log collector reads files; otherwise lines go to standard output."""
 
 
 class LogSettings(Section):
-    """The application log, on standard error: state changes, one line each."""
+    """The application log, on standard error: changes of state, one line each."""
 
     level: LogLevel = LogLevel.INFO
-    """The least important messages to write."""
+    """The least important messages to write.
+
+    Set this when you search for a cause (`debug`) or the log is too long (`warning`); otherwise
+    changes of state are logged."""
     format: LogFormat = LogFormat.TEXT
-    """`text` for people, `json` for collectors."""
+    """`text` for people, `json` for collectors.
+
+    Set this when a collector parses the log; otherwise it is plain text."""
 
 
 class MetricsSettings(Section):
     """What the metrics listener shows."""
 
     backends: bool = True
-    """Show the metrics of backends that have a `metrics` address among ours, with a `backend`
-    label; `perf_analyzer` and Triton's dashboards read them there."""
+    """Whether metrics of backends with a `metrics` address are shown among ours, with a `backend`
+    label; `perf_analyzer` and Triton's dashboards read them there.
+
+    Set this to false when Prometheus scrapes the Tritons itself; otherwise their metrics would be
+    stored twice."""
     model_labels: Count = 100
-    """Distinct values of the `model` label; further models are counted together as `other`."""
+    """Distinct values of the `model` label; further models are counted together as `other`.
+
+    Set this when you serve more than a hundred models and need metrics of each; otherwise the rest
+    is `other`."""
+
+
+class ScalingSettings(Section):
+    """How many backends the load needs: `triton_lb_desired_backends` (docs/operations.md)."""
+
+    latency: Duration = 0.0
+    """Wanted mean time of an inference, from its arrival here to the end of its response. 0s is
+    twice the time that one takes on idle backends.
+
+    Set this when an autoscaler should keep a latency goal; otherwise the goal is twice the idle
+    latency."""

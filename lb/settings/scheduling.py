@@ -1,4 +1,4 @@
-"""Settings of when and where requests begin: limits, queue, priorities, fairness."""
+"""Settings of when and where requests run: policy, limits, queue, priorities, sequences, models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator
 
 from lb.settings.problems import show
+from lb.settings.retry import RetryMode
 from lb.settings.section import Section
 from lb.settings.units import Duration
 from lb.settings.values import Count, HeaderName, Number, PositiveCount
@@ -64,59 +65,174 @@ class TenantBy(StrEnum):
     HEADER = "header"
 
 
-class SchedulingSettings(Section):
-    """Requests of a model that a backend can take begin at once; more wait here, in one queue per
-    model, and go to whichever backend will end them first, by what was learnt of its speed. Steps
-    of sequences, requests on streams, and models that are not scheduled never wait; the latter are
-    placed as `balancing` says."""
+class PolicyName(StrEnum):
+    """How a backend is chosen among the eligible ones."""
 
-    concurrency: Concurrency | None = None
-    """How many requests of one model a backend may have at once. `auto`: as many as keep the
-    instances busy that the model's configuration tells of, and their dynamic batcher; where it does
-    not tell (ensembles, backends that mix requests by themselves) there is no limit, but requests
-    go by speed as well; decoupled models and servers other than Triton are not scheduled.
-    `adaptive`: found by measuring, not for decoupled models. A number: exactly that, also for
-    decoupled models and servers of kind `kserve`. `off`: nothing is scheduled. Left out: `auto`
-    with the policy `least_loaded`, `off` with another one."""
-    queue: Count = 100_000
-    """Requests of one model that wait at once; beyond that those of the lowest priority are
-    refused, of the tenant of which most wait. 0: nobody waits, not even for a faster backend."""
+    LEAST_LOADED = "least_loaded"
+    LEAST_LATENCY = "least_latency"
+    LEAST_REQUESTS = "least_requests"
+    ROUND_ROBIN = "round_robin"
+    POWER_OF_TWO = "power_of_two"
+    RANDOM = "random"
+
+
+class AffinityName(StrEnum):
+    """How the backend of a new sequence is chosen."""
+
+    LEAST_WORK = "least_work"
+    LEAST_OPEN = "least_open"
+    RENDEZVOUS = "rendezvous"
+
+
+class BalancingSettings(Section):
+    """How requests are spread over backends."""
+
+    policy: PolicyName = PolicyName.LEAST_LOADED
+    """`least_loaded`: the backend expected to finish first (see `scheduling`), and for models that
+    are not scheduled the fewest requests in flight for its weight. `least_requests`: always the
+    latter. `least_latency`: lowest latency times requests in flight. `round_robin`: in turn, by
+    weight. `power_of_two`: the less loaded of two random ones. `random`: by weight.
+
+    Set this when backends must get equal numbers of requests, for a comparison for example;
+    otherwise faster backends get more."""
+
+
+class SchedulingSettings(Section):
+    """By default triton-lb learns execution times per model and backend, and picks the backend that
+    is expected to finish first. Excess requests wait in one queue per model. Steps of sequences,
+    requests on streams, and models that are not scheduled are never queued; `balancing` places
+    the latter."""
+
+    max_requests_per_backend: Concurrency | None = None
+    """Requests of one model in flight at once on each backend. `auto`: enough to keep the instances
+    of the model's configuration, and its dynamic batcher, busy; without a limit for ensembles and
+    engines that batch by themselves; decoupled models and servers other than Triton are not
+    scheduled. `adaptive`: found by measuring, not for decoupled models. A number: exactly that,
+    also for decoupled models and `kserve` servers. `off`: nothing is scheduled.
+
+    Set this when GPUs are idle while requests are queued, or a model may only run so often at once;
+    otherwise it is `auto` with the policy `least_loaded`, `off` with others."""
+    max_queue_size: Count = 100_000
+    """Queued requests per model. Beyond that, requests of the lowest priority are refused, from the
+    tenant with most of them. 0 queues nothing, not even for a faster backend.
+
+    Set this when clients should get an error early instead of a long wait; otherwise memory is the
+    limit long before."""
     max_wait: Duration = 0.0
-    """How long a request may wait; then it is refused. 0 is no limit but the request's own
-    deadline."""
+    """How long a request may be queued; then it is refused. 0 is no limit but the request's own
+    deadline.
+
+    Set this when clients send no deadlines but give up after some time; otherwise their requests
+    are still computed."""
     wait_for_backend: Duration = 0.0
-    """How long requests wait while no backend is eligible for them, before they are refused; 0
-    refuses them at once."""
+    """How long requests are queued while no backend is eligible for them; 0 refuses them at once.
+
+    Set this when all Tritons may restart at once and clients do not retry; otherwise they get 503
+    or UNAVAILABLE."""
     overload_status: OverloadStatus = OverloadStatus.UNAVAILABLE
-    """HTTP status of requests that are refused because too many wait, or for too long. gRPC gets
-    RESOURCE_EXHAUSTED."""
+    """HTTP status of requests refused by a full queue or after `max_wait`. gRPC gets
+    RESOURCE_EXHAUSTED.
+
+    Set this when your clients back off on 429 but not on 503; otherwise they get 503."""
     deadline_header: HeaderName | None = None
     """HTTP header with the time that a request may take, such as `x-triton-lb-timeout: 200ms` (or
-    `1.5s`; a bare number is milliseconds); then 504. gRPC has `grpc-timeout`. Left out: no header
-    is read."""
+    `1.5s`; a plain number is milliseconds); then 504. gRPC has `grpc-timeout`.
+
+    Set this when HTTP clients can say how long they wait; otherwise no header is read."""
     priority_header: HeaderName | None = None
-    """Header with the priority of a request, 1 being the highest; it outweighs the request
-    parameter `priority`. Left out: no header is read."""
+    """Header with the priority of a request, 1 being the highest. It overrides the request
+    parameter `priority`.
+
+    Set this when a gateway assigns priorities; otherwise only the request parameter counts."""
     priority: Priority = 2
-    """Priority of requests that name none, or 0. From 16 on all are one."""
+    """Priority of requests that name none, or 0. Priorities from 16 on are equal.
+
+    Set this when some clients should be served after all those that name no priority; otherwise
+    these have priority 2."""
     priorities: PriorityOrder = PriorityOrder.STRICT
-    """`strict`: lower ones get what the higher ones leave; `weighted`: all get their part, by
-    `weights`."""
+    """`strict`: a lower priority gets what the higher ones leave; `weighted`: each gets its part,
+    by `weights`.
+
+    Set this when low priorities must not starve; otherwise they may wait as long as there are
+    higher ones."""
     weights: tuple[Annotated[Number, Field(gt=0, le=1e6)], ...] = ()
-    """Of the priorities from 1 on, for `weighted`; each that is not named has half of the one
-    before."""
+    """Weights of the priorities from 1 on, for `weighted`. Each one left out has half of the one
+    before.
+
+    Set this when priorities need other parts; otherwise each gets twice as much as the next one."""
     reserved: Annotated[Number, Field(ge=0, lt=1)] = 0.0
-    """Part of what backends may run at once that is kept free for priority 1."""
+    """Share of the capacity that is kept free for priority 1.
+
+    Set this when urgent requests must never wait for running ones; otherwise they wait for the next
+    free place."""
     tenants: TenantBy = TenantBy.NOTHING
-    """Within a priority each tenant gets its fair share. What tells them apart: `token` (its name,
-    see `access.tokens`), `header`, or `nothing`: all are one."""
+    """What identifies a tenant; within a priority each tenant gets a fair share. `token`: its name
+    in `access.tokens`; `header`: the value of `tenant_header`; `nothing`: all are one tenant.
+
+    Set this when several teams share the Tritons; otherwise whoever sends most gets most."""
     tenant_header: HeaderName = "x-triton-lb-tenant"
-    """The header that names the tenant."""
+    """The header that names the tenant, with `tenants: header`.
+
+    Set this when a gateway already sets such a header; otherwise it is `x-triton-lb-tenant`."""
     shares: dict[str, Annotated[Number, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
-    """Shares of tenants, by name; the others have 1."""
+    """Shares of tenants, by name.
+
+    Set this when a tenant is entitled to more than the others; otherwise each has the share 1."""
     ask_pending: Duration = 0.0
-    """How often backends that have a `metrics` address are asked how much they have to do, for
-    everybody: what waits there (`nv_inference_pending_request_count`), what was executed, how busy
-    their GPUs are. What others do counts as far as our own measurements do not contain it. 2s
-    suits; with more than 50 backends each is asked less often. 0 asks nobody: right where all
-    requests come through here."""
+    """How often the load of backends with a `metrics` address is read: queued requests
+    (`nv_inference_pending_request_count`), executions, and use of their GPUs. Only load beyond our
+    own measurements counts. With more than 50 backends each is asked less often. 0 never asks.
+
+    Set this when other clients or replicas use the same Tritons (2s suits); otherwise only our own
+    requests count."""
+
+
+class SequenceSettings(Section):
+    """Sequences: requests with a `sequence_id` go to the backend that got their START."""
+
+    affinity: AffinityName = AffinityName.LEAST_WORK
+    """Where a new sequence runs. `least_work`: the backend with the least expected work of open
+    sequences: how often they have steps, times how long steps take there. `least_open`: the fewest
+    open sequences of the model for its weight. `rendezvous`: by a hash of model and id, so that
+    replicas with the same backends agree; a step whose START went through another replica is tried
+    on up to three backends, within `retry.attempts`.
+
+    Set this when several replicas serve the same sequences (`rendezvous`); otherwise steps must
+    come through the replica that got the START."""
+    max_open: Annotated[PositiveCount, Field(le=10_000_000)] = 1_000_000
+    """Sequences that are remembered, about 180 bytes each. Beyond that the one idle for longest is
+    forgotten, and its next request may reach the wrong backend.
+
+    Set this when memory is short, or more sequences are open at once; otherwise a million are
+    remembered."""
+
+
+class ModelSettings(Section):
+    """Settings of one ML model."""
+
+    retry: RetryMode = RetryMode.AUTO
+    """`never`: an inference that may have run is not sent again, even if a reused connection was
+    lost. One that certainly did not run still goes to another backend. `auto`: as `retry` says.
+
+    Set this when inferences of the model have side effects; otherwise they may run twice after a
+    failure."""
+    attempt_timeout: Duration | None = None
+    """As `timeouts.attempt`, for this model.
+
+    Set this when the model is much faster or slower than the others; otherwise `timeouts.attempt`
+    holds."""
+    max_requests_per_backend: Concurrency | None = None
+    """As `scheduling.max_requests_per_backend`, for this model.
+
+    Set this when the model's configuration does not tell what it can run at once, as for LLM
+    engines; otherwise the common setting holds."""
+    max_queue_size: Count | None = None
+    """As `scheduling.max_queue_size`, for this model.
+
+    Set this when requests of the model are useless after a long wait; otherwise the common setting
+    holds."""
+    priority: Priority | None = None
+    """As `scheduling.priority`, for this model.
+
+    Set this when the model matters more or less than the others; otherwise the common setting
+    holds."""

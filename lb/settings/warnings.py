@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from lb.domain.backend import BackendKind
 from lb.settings.backends import BackendSettings
-from lb.settings.model import PolicyName, Settings
+from lb.settings.model import Settings
+from lb.settings.scheduling import PolicyName
 from lb.settings.shared_addresses import shared_addresses
 
 
@@ -53,7 +54,7 @@ def _split_hosts(backends: Sequence[BackendSettings]) -> Iterator[str]:
 
 def _unused_weights(settings: Settings, backends: Sequence[BackendSettings]) -> Iterator[str]:
     """Weights of Tritons whose models are scheduled by learnt speed."""
-    if settings.scheduling.concurrency is not None:
+    if settings.scheduling.max_requests_per_backend is not None:
         return
     if settings.balancing.policy is not PolicyName.LEAST_LOADED:
         return

@@ -33,6 +33,27 @@ _EXPECTED: Final = {
 """What was expected, by pydantic's error type."""
 
 
+_FORMER: Final = {
+    "base_ejection_time": "base",
+    "consecutive_failures": "consecutive",
+    "fan_out": "control",
+    "max_concurrent_requests": "concurrent",
+    "max_concurrent_streams": "concurrent_streams",
+    "max_connections": "connections",
+    "max_connections_per_client": "connections_per_client",
+    "max_headers": "fields",
+    "max_queue_size": "queue",
+    "max_ratio": "share",
+    "max_requests": "max_in_flight",
+    "max_requests_per_backend": "concurrency",
+    "max_requests_per_model": "concurrency",
+    "outlier_detection": "outliers",
+    "pre_stop_delay": "settle",
+}
+"""Names that keys had in development versions: they resemble the new ones too little for
+`get_close_matches`."""
+
+
 def describe(error: ValidationError) -> list[tuple[Path, str]]:
     """Return the path and the message of everything that is wrong."""
     return [
@@ -74,6 +95,7 @@ def _may_be_secret(path: Path) -> bool:
 
 
 def _unknown_key(path: Path) -> str:
-    known = keys_at(path[:-1])
-    close = get_close_matches(str(path[-1]), known, n=1)
+    key, known = str(path[-1]), keys_at(path[:-1])
+    close = [name for name in known if _FORMER.get(name) == key]
+    close = close or get_close_matches(key, known, n=1)
     return f"unknown key; did you mean {close[0]}?" if close else "unknown key"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path as FilePath
 
 import pytest
@@ -18,12 +19,12 @@ from lb.settings.listening import (
     ListenerTlsSettings,
     RelayListenerSettings,
 )
-from lb.settings.meanings import meanings
 from lb.settings.model import Settings
-from lb.settings.models import ModelSettings
 from lb.settings.problems import Path, format_path
 from lb.settings.reading import read_settings
+from lb.settings.scheduling import ModelSettings
 from lb.settings.section import Section
+from lb.settings.shape import meanings
 from lb.settings.tree import parse_tree
 
 ROOT = FilePath(__file__).parents[2]
@@ -91,6 +92,18 @@ def test_every_setting_stands_in_the_full_file_and_is_explained(path: Path, mean
     is_section = path in SECTIONS or path == ("backends",)
     assert is_section or "  # " in text.splitlines()[lines[path] - 1]
     assert is_section or meaning
+
+
+@pytest.mark.parametrize(
+    ("path", "meaning"), SETTINGS, ids=[format_path(path) for path, _ in SETTINGS]
+)
+def test_every_setting_says_when_to_set_it_and_what_happens_otherwise(
+    path: Path, meaning: str
+) -> None:
+    # A section says in its own words what it is for.
+    rule = re.compile(r"Set this (to \w+ )?when [^;]+; otherwise [^;]+\.")
+    is_section = path in SECTIONS and path[:-1] in ((), ("access",), ("fronts",))
+    assert is_section or rule.fullmatch(" ".join(meaning.split("\n\n")[-1].split()))
 
 
 def test_the_full_file_holds_the_defaults() -> None:

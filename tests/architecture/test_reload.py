@@ -18,7 +18,7 @@ from tests.fakes.configured import configuration_of
 READ_WHEN_NEEDED = {
     "listen",  # compared as sockets: tests/unit/runtime/test_doors.py
     "fronts",  # likewise
-    "limits.connections",  # budget of the doors
+    "limits.max_connections",  # budget of the doors
     "timeouts.handshake",  # also of every new door
     "access_log",  # tests/unit/runtime/test_change.py
     "log",
@@ -26,7 +26,6 @@ READ_WHEN_NEEDED = {
     "admin.insecure",  # decides about the file alone
     "shutdown",
     "reload",
-    "upgrade",
     "models",
 }
 """Settings that are no part's own, with those below them."""
@@ -68,9 +67,8 @@ async def forgotten(folder: Path) -> list[str]:
         "listen": {"http": f"unix:{folder}/http.sock"},
         "backends": [{"name": "a", "http": "127.0.0.1:1"}],
         "slow_start": {"window": "5s"},
-        "outliers": {"enabled": True},
+        "outlier_detection": {"enabled": True},
         "hedging": {"enabled": True},
-        "sequences": {"bound": 2.0},
         "scheduling": {"reserved": 0.5},
         "access": {"tokens": [{"name": "t", "token": "0123456789abcdef", "roles": ["infer"]}]},
     }

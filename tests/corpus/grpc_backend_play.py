@@ -192,8 +192,8 @@ async def _play_some(folder: Path, rows: Iterable[BackendRow]) -> Verdicts:
             # The balancer's own questions would take rows that are meant for calls.
             "model_table": {"refresh": "1h"},
             # Rows show what becomes of one attempt: nothing goes again, and nobody is ejected.
-            "retry": {"budget": 0, "floor": 0},
-            "outliers": {"enabled": False},
+            "retry": {"budget": 0},
+            "outlier_detection": {"enabled": False},
         }
         served = await stack.enter_async_context(serving(folder, backends, **settings))
         held = await stack.enter_async_context(connected(served.ports["plain"]))

@@ -105,7 +105,7 @@ async def play_all(
 
     async with raw_backend(ledger.script) as backend:
         backends = [{"name": "only", "grpc": backend.target}]
-        sections["limits"] = {"concurrent_streams": 100, **sections.get("limits", {})}
+        sections["limits"] = {"max_concurrent_streams": 100, **sections.get("limits", {})}
         async with (
             serving(folder, backends, **sections) as served,
             asyncio.TaskGroup() as tasks,

@@ -123,8 +123,8 @@ def test_probes_ask_the_metrics_port() -> None:
 def test_a_pod_has_the_time_to_end_that_it_needs() -> None:
     settings = settings_of(BASE)
     grace = pod_of(BASE["Deployment", "triton-lb"])["terminationGracePeriodSeconds"]
-    assert settings.shutdown.settle == 5.0
-    assert grace >= settings.shutdown.settle + settings.shutdown.drain + 5
+    assert settings.shutdown.pre_stop_delay == 5.0
+    assert grace >= settings.shutdown.pre_stop_delay + settings.shutdown.drain + 5
 
 
 def test_pods_have_no_rights_that_they_do_not_need() -> None:

@@ -69,7 +69,7 @@ def test_the_tritons_end_last_and_there_is_time(pod: dict[str, Any], settings: S
     tritons = pod_of(pod)["initContainers"]
     assert {each["restartPolicy"] for each in tritons} == {"Always"}
     last = max(int(options(each)["exit-timeout-secs"]) for each in tritons)
-    needed = settings.shutdown.settle + settings.shutdown.drain + last
+    needed = settings.shutdown.pre_stop_delay + settings.shutdown.drain + last
     assert pod_of(pod)["terminationGracePeriodSeconds"] > needed
 
 

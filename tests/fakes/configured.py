@@ -21,7 +21,7 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "models": product.meter.max_models,
         "scaling": product.scaling.scaling.budget_s,
         "table": (product.models.refresh_s, product.restorer.is_on),
-        "judgement": (product.directory.passive.rules, product.directory.passive.least),
+        "judgement": product.directory.passive.rules,
         "ramps": product.directory.ramps.rules,
         "askers": [asker.connect_timeout_s for asker in product.askers],
         "gate": (
@@ -44,7 +44,6 @@ def configuration_of(product: Product) -> dict[str, Any]:
         "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
         "discovery": (
             [source.name for source in product.discovery._sources],
-            product.discovery._wait_s,
             product.discovery._names.interval_s,
             product.directory.leaving_s,
             product.membership.most,

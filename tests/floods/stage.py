@@ -84,7 +84,7 @@ class Stage:
                 {"name": "only", "http": f"127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}"}
             ],
             "timeouts": dict.fromkeys(TIMEOUTS, f"{self._timeout_s}s"),
-            "limits": {"connections_per_client": CLIENT_LIMIT},
+            "limits": {"max_connections_per_client": CLIENT_LIMIT},
             "access_log": {"path": str(self.access_log)},
         }
 

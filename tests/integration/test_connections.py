@@ -236,7 +236,7 @@ def _cpu_seconds(pid: int) -> float:
 def test_one_client_with_too_many_connections_loses_the_newest(
     tmp_path: Path, triton: Ports
 ) -> None:
-    balancer = Balancer(tmp_path, triton, limits={"connections_per_client": 3})
+    balancer = Balancer(tmp_path, triton, limits={"max_connections_per_client": 3})
     try:
         inside = [balancer.connect() for _ in range(3)]
         for client in inside:

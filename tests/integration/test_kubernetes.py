@@ -139,7 +139,6 @@ def running(tmp_path: Path, cluster: Cluster) -> Iterator[Serving]:
         "http_port": "http",
         "grpc_port": "grpc",
         "kubeconfig": cluster.kubeconfig(),
-        "timeout": "2s",
     }
     listen = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "admin": "127.0.0.1:0"}
     serving = Serving(tmp_path, listen=listen, discovery={"kubernetes": [source]})

@@ -105,7 +105,7 @@ async def balanced(tmp_path: Path) -> AsyncIterator[Balanced]:
                 {"name": each.name, "http": each.address, "kind": "generic"} for each in servers
             ],
             "health": {"probe": "tcp"},
-            "outliers": {"base": "2s"},
+            "outlier_detection": {"base_ejection_time": "2s"},
             "slow_start": {"window": "0s"},
             "retry": {"attempts": 1},
         }

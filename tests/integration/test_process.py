@@ -237,7 +237,7 @@ def test_second_signal_cuts_half_a_request_to_the_admin_api(
 
 
 def test_what_still_waits_at_the_end_is_told_so(tmp_path: Path, config: dict[str, Any]) -> None:
-    config["models"] = {"sleeper": {"concurrency": 1}}
+    config["models"] = {"sleeper": {"max_requests_per_backend": 1}}
     running = Serving(tmp_path, config)
     try:
         addresses = running.until_serving()
@@ -272,7 +272,7 @@ def test_what_still_waits_at_the_end_is_told_so(tmp_path: Path, config: dict[str
 
 
 def test_settle_time_accepts_and_says_not_ready(tmp_path: Path, config: dict[str, Any]) -> None:
-    config["shutdown"] = {"settle": "60s"}
+    config["shutdown"] = {"pre_stop_delay": "60s"}
     running = Serving(tmp_path, config)
     try:
         addresses = running.until_serving()

@@ -83,11 +83,11 @@ def test_reloads_under_load_fail_no_request(
                 | {
                     "backends": [*config["backends"], *(others if turn % 3 else [])],
                     "balancing": {"policy": POLICIES[turn % 4]},
-                    "limits": {"body_bytes": "1MiB" if turn % 2 else 0, "fields": 50 + turn},
+                    "limits": {"body_bytes": "1MiB" if turn % 2 else 0, "max_headers": 50 + turn},
                     "timeouts": {"request": f"{20 + turn % 10}s"},
                     "health": {"interval": "500ms" if turn % 2 else "1s"},
                     "access": {
-                        "limits": [{"by": "address", "concurrent": 500 + turn % 2}]
+                        "limits": [{"by": "address", "max_concurrent_requests": 500 + turn % 2}]
                         if turn % 4 < 2
                         else []
                     },

@@ -115,29 +115,6 @@ def test_a_next_process_that_cannot_start_leaves_the_old_one(
     assert metric(addresses["metrics"], "triton_lb_open_requests") == 0
 
 
-def test_a_next_process_that_is_not_ready_in_time_is_stopped(
-    serving: Serving, config: dict[str, Any]
-) -> None:
-    addresses = serving.until_serving()
-    before = serving.pid
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        slow = {"name": "slow", "http": f"127.0.0.1:{silent.getsockname()[1]}"}
-        config |= {
-            "backends": [*config["backends"], slow],
-            "health": {"timeout": "60s"},
-            "upgrade": {"timeout": "1s"},
-        }
-        serving.write(config)
-        assert serving.command("reload", "--admin", addresses["admin"]).returncode == 0
-        done = serving.command("upgrade", "--admin", addresses["admin"])
-    assert done.returncode == 1
-    assert "not ready within 1 s" in done.stderr
-    assert serving.pid == before
-    assert ask(addresses["admin"], "GET", "/api/v1/backends")[0] == 200
-
-
 def test_what_the_operator_said_lives_on(serving: Serving, triton: Ports) -> None:
     addresses = serving.until_serving()
     admin = ("--admin", addresses["admin"])

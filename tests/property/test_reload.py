@@ -43,7 +43,7 @@ BACKENDS = st.lists(
             "metrics": st.just("127.0.0.1:5"),
             "kind": st.sampled_from(["triton", "kserve", "tfserving", "generic"]),
             "weight": st.integers(1, 4),
-            "max_in_flight": st.integers(0, 9),
+            "max_requests": st.integers(0, 9),
             "headers": st.dictionaries(st.sampled_from(["x-a", "x-b"]), st.just("v"), max_size=2),
             "shared_memory": st.sampled_from(["auto", True, False]),
             "tls": st.fixed_dictionaries({"server_name": st.sampled_from(["x", "y"])}),
@@ -72,8 +72,8 @@ CONFIGURATIONS = st.fixed_dictionaries(
             policy=st.sampled_from(["least_loaded", "round_robin", "power_of_two", "random"])
         ),
         "scheduling": section(
-            concurrency=st.sampled_from(["auto", "off", "adaptive", 4]),
-            queue=st.integers(0, 9),
+            max_requests_per_backend=st.sampled_from(["auto", "off", "adaptive", 4]),
+            max_queue_size=st.integers(0, 9),
             max_wait=SECONDS,
             wait_for_backend=SECONDS,
             overload_status=st.sampled_from([503, 429]),
@@ -89,24 +89,19 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "models": st.dictionaries(
             st.sampled_from(["m", "n"]),
             section(
-                concurrency=st.sampled_from(["off", 2]),
-                queue=st.integers(0, 9),
+                max_requests_per_backend=st.sampled_from(["off", 2]),
+                max_queue_size=st.integers(0, 9),
                 priority=st.integers(1, 3),
             ),
         ),
         "health": HEALTH,
-        "outliers": section(
+        "outlier_detection": section(
             enabled=SWITCHES,
-            consecutive=st.integers(1, 9),
-            share=st.sampled_from([0.1, 0.5]),
+            consecutive_failures=st.integers(1, 9),
             latency_factor=st.sampled_from([0, 3]),
-            base=SECONDS,
-            max=SECONDS,
-            min_left=st.sampled_from([0, 0.5]),
+            base_ejection_time=SECONDS,
         ),
-        "slow_start": section(
-            window=SECONDS, aggression=st.integers(1, 3), min_share=st.sampled_from([0.2, 0.5])
-        ),
+        "slow_start": section(window=SECONDS),
         "warm_up": section(enabled=SWITCHES, timeout=SECONDS),
         "timeouts": section(
             connect=SECONDS,
@@ -119,17 +114,15 @@ CONFIGURATIONS = st.fixed_dictionaries(
             handshake=SECONDS,
         ),
         "limits": section(
-            connections=st.integers(0, 9),
-            connections_per_client=st.integers(0, 9),
+            max_connections=st.integers(0, 9),
+            max_connections_per_client=st.integers(0, 9),
             head_bytes=SIZES,
-            fields=st.integers(10, 20),
+            max_headers=st.integers(10, 20),
             body_bytes=SIZES,
             retained_body_bytes=SIZES,
             memory_bytes=st.sampled_from([0, 32 << 20, 64 << 20]),
-            concurrent_streams=st.integers(1, 9),
+            max_concurrent_streams=st.integers(1, 9),
             stream_window_bytes=SIZES,
-            frame_bytes=SIZES,
-            http_buffer_bytes=SIZES,
         ),
         "forwarded": st.sampled_from(["off", "x_forwarded", "forwarded", "both"]),
         "access": section(
@@ -140,28 +133,26 @@ CONFIGURATIONS = st.fixed_dictionaries(
             pass_on=SWITCHES,
             control=section(loopback=SWITCHES, networks=st.just(["10.0.0.0/8"])),
             limits=st.lists(
-                section(concurrent=st.integers(1, 3)).map(
+                section(max_concurrent_requests=st.integers(1, 3)).map(
                     lambda entry: {"by": "address", "requests_per_second": 5, **entry}
                 ),
                 max_size=2,
             ),
         ),
         "admin": section(hosts=st.just(["balancer"])),
-        "control": section(
+        "fan_out": section(
             rolling=SWITCHES,
             deadline=SECONDS,
             read_timeout=SECONDS,
-            concurrent=st.integers(1, 9),
         ),
         "retry": section(attempts=st.integers(1, 5)),
         "access_log": section(mode=st.sampled_from(["off", "errors", "all"]), sample=st.just(0.5)),
         "log": section(level=st.sampled_from(["warning", "error"])),
         "metrics": section(backends=SWITCHES, model_labels=st.integers(0, 9)),
-        "shutdown": section(settle=SECONDS, drain=SECONDS),
+        "shutdown": section(pre_stop_delay=SECONDS, drain=SECONDS),
         "model_table": section(refresh=SECONDS, restore=SWITCHES),
         "sequences": section(
             affinity=st.sampled_from(["least_work", "least_open", "rendezvous"]),
-            bound=st.sampled_from([1, 1.5]),
             max_open=st.integers(1, 9),
         ),
         "scaling": section(latency=SECONDS),

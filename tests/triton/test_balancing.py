@@ -25,7 +25,7 @@ def balancer(
 ) -> Iterator[RunningBalancer]:
     """One that counts requests: which Triton was quick before is nothing that tests may go by."""
     folder = tmp_path_factory.mktemp("counting")
-    yield from RunningBalancer.run(folder, tritons, scheduling={"concurrency": "off"})
+    yield from RunningBalancer.run(folder, tritons, scheduling={"max_requests_per_backend": "off"})
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def victim(balancer: RunningBalancer, tritons: tuple[RealTriton, ...]) -> Iterat
 @pytest.fixture
 def limited(tmp_path: Path, tritons: tuple[RealTriton, ...]) -> Iterator[RunningBalancer]:
     """One that gives each Triton `EACH` requests at most, however quick it was before."""
-    yield from RunningBalancer.run(tmp_path, tritons, scheduling={"concurrency": EACH})
+    yield from RunningBalancer.run(tmp_path, tritons, scheduling={"max_requests_per_backend": EACH})
 
 
 async def wait_for_rotation(

@@ -26,7 +26,7 @@ from tests.triton.tensors import milliseconds
 
 INSTANCES = 4
 """Of the model, on each Triton."""
-SCHEDULING: dict[str, Any] = {"concurrency": "auto", "deadline_header": "x-timeout"}
+SCHEDULING: dict[str, Any] = {"max_requests_per_backend": "auto", "deadline_header": "x-timeout"}
 PATIENCE_S = 20.0
 
 
@@ -133,7 +133,7 @@ async def test_a_reload_lets_all_go_that_wait(
     async with Load(queueing.target, clients=0) as load:
         asks = [asyncio.ensure_future(ask(800)) for ask in (load.ask_http, load.ask_grpc) * 10]
         await _until_waiting(queueing, 8)
-        queueing.configure(tritons[:1], scheduling={"concurrency": "off"})
+        queueing.configure(tritons[:1], scheduling={"max_requests_per_backend": "off"})
         queueing.process().send_signal(signal.SIGHUP)
         await asyncio.to_thread(
             wait_until,

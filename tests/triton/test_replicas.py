@@ -61,7 +61,7 @@ def replicas(
             four,
             max_connection_age=AGE_S,
             sequences={"affinity": "rendezvous"},
-            shutdown={"settle": "500ms"},
+            shutdown={"pre_stop_delay": "500ms"},
             slow_start={"window": "0s"},
         )
         for number in range(4)

@@ -41,7 +41,7 @@ async def test_reloads_disturb_no_request(
         restarting.configure(
             tritons[turn % 2 :],
             balancing={"policy": policy},
-            limits={"fields": 60 + turn},
+            limits={"max_headers": 60 + turn},
         )
         restarting.process().send_signal(signal.SIGHUP)
         wait_until(

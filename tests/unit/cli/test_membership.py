@@ -116,8 +116,8 @@ def test_waiting_ends_when_somebody_enables_the_backend(
             {"name": "h:8", "grpc": "h:9", "kind": "kserve"},
         ),
         (
-            ["h:8", "--max-in-flight", "3"],
-            {"http": "h:8", "grpc": "h:9", "metrics": "h:10", "max_in_flight": 3},
+            ["h:8", "--max-requests", "3"],
+            {"http": "h:8", "grpc": "h:9", "metrics": "h:10", "max_requests": 3},
         ),
     ],
 )

@@ -27,11 +27,14 @@ async def server() -> AsyncIterator[DnsServer]:
 class Bench:
     """A source with a clock that is always at the time when it may ask again."""
 
-    def __init__(self, server: DnsServer, **settings: Any) -> None:
+    def __init__(self, server: DnsServer, timeout_s: float = 1.0, **settings: Any) -> None:
         self.now = 100.0
-        config = {"servers": [server.address], "timeout": "1s", **settings}
+        config = {"servers": [server.address], **settings}
         self.source = DnsSource(
-            DnsSettings.model_validate(config), FileThread(), clock=lambda: self.now
+            DnsSettings.model_validate(config),
+            FileThread(),
+            clock=lambda: self.now,
+            timeout_s=timeout_s,
         )
 
     async def next(self) -> Entries:
@@ -91,9 +94,9 @@ async def test_more_addresses_than_fit_a_datagram_are_all_found(server: DnsServe
 
 async def test_what_all_have_in_common_is_what_was_configured(server: DnsServer) -> None:
     server.say(NAME, "A", "10.0.0.9")
-    common = {"weight": 3, "max_in_flight": 7, "kind": "kserve", "health": {"fall": 9}}
+    common = {"weight": 3, "max_requests": 7, "kind": "kserve", "health": {"fall": 9}}
     (entry,) = await host(server, backend=common).next()
-    assert (entry.weight, entry.max_in_flight, entry.health.fall) == (3.0, 7, 9)
+    assert (entry.weight, entry.max_requests, entry.health.fall) == (3.0, 7, 9)
     assert entry.kind.value == "kserve"
 
 
@@ -149,7 +152,7 @@ async def test_an_answer_without_addresses_is_a_failure(server: DnsServer) -> No
 async def test_silence_is_a_failure_with_the_same_words_every_time(server: DnsServer) -> None:
     server.keep_silent(NAME, "A")
     with pytest.raises(SourceError, match=r"^no DNS server has answered in time$"):
-        await host(server, timeout="50ms").next()
+        await host(server, timeout_s=0.05).next()
 
 
 # SRV records
@@ -226,5 +229,5 @@ async def test_one_service_that_cannot_be_looked_up_fails_all(server: DnsServer)
 
 async def test_a_source_is_the_same_when_its_settings_are(server: DnsServer) -> None:
     assert host(server).source.config == host(server).source.config
-    assert host(server).source.config != host(server, timeout="2s").source.config
+    assert host(server).source.config != host(server, refresh_max="2s").source.config
     assert host(server).source.name == "dns:triton.test."

@@ -28,14 +28,19 @@ async def api() -> AsyncIterator[KubernetesApi]:
 class Bench:
     """A source that does not wait long."""
 
-    def __init__(self, api: KubernetesApi, **settings: Any) -> None:
-        config = {"service": "triton", **PORTS, "timeout": "2s", **settings}
+    def __init__(self, api: KubernetesApi, timeout_s: float = 2.0, **settings: Any) -> None:
+        config = {"service": "triton", **PORTS, **settings}
         if config.get("selector"):
             del config["service"]
         self.settings = KubernetesSettings.model_validate(config)
         self.login = api.login
         self.source = KubernetesSource(
-            self.settings, Random(1), FileThread(), log_in=self._log_in, first_pause_s=0.01
+            self.settings,
+            Random(1),
+            FileThread(),
+            log_in=self._log_in,
+            first_pause_s=0.01,
+            timeout_s=timeout_s,
         )
 
     def _log_in(self) -> Login:
@@ -294,7 +299,7 @@ async def test_a_token_that_was_replaced_is_used_at_once(api: KubernetesApi, ben
 
 
 async def test_silence_is_a_failure(api: KubernetesApi) -> None:
-    bench = Bench(api, timeout="50ms")
+    bench = Bench(api, timeout_s=0.05)
     api.is_silent = True
     await bench.fails(r"^the API has not answered within 0.05 s$")
 

@@ -73,7 +73,7 @@ class Cluster:
 
     async def found(self, login: Login) -> Entries:
         """What a source finds that logs in so; it is found before anything is watched."""
-        settings = KubernetesSettings(service="triton", http_port="http", timeout=5.0)
+        settings = KubernetesSettings(service="triton", http_port="http")
         source = KubernetesSource(settings, Random(1), FileThread(), log_in=lambda: login)
         try:
             return await source.next()

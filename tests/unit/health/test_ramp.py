@@ -13,10 +13,6 @@ def test_a_share_grows_evenly_from_its_beginning() -> None:
     )
 
 
-def test_aggression_makes_it_grow_sooner() -> None:
-    assert RampRules(aggression=2.0).share(2.5) == pytest.approx(0.5)
-
-
 def test_one_that_joins_has_less_than_the_others() -> None:
     old, new = make_backend("old", weight=2.0), make_backend("new", weight=2.0)
     ramps = Ramps(RampRules())

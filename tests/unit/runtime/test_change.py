@@ -52,7 +52,7 @@ class Running:
 
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
-    made = Running(settings(access={"limits": [{"by": "address", "concurrent": 1}]}))
+    made = Running(settings(access={"limits": [{"by": "address", "max_concurrent_requests": 1}]}))
     yield made
     await made.close()
 
@@ -60,11 +60,16 @@ async def running() -> AsyncIterator[Running]:
 async def test_what_clients_have_used_up_of_a_limit_that_stays_lives_on(running: Running) -> None:
     running.admit()
     running.change(
-        settings(access={"limits": [{"by": "address", "concurrent": 1}], "open_health": False})
+        settings(
+            access={
+                "limits": [{"by": "address", "max_concurrent_requests": 1}],
+                "open_health": False,
+            }
+        )
     )
     with pytest.raises(RequestRefused):
         running.admit()
-    running.change(settings(access={"limits": [{"by": "address", "concurrent": 2}]}))
+    running.change(settings(access={"limits": [{"by": "address", "max_concurrent_requests": 2}]}))
     running.admit()
 
 
@@ -89,7 +94,10 @@ async def test_unchanged_options_are_not_swapped(running: Running) -> None:
     http1, http2 = running.product.http1.options, running.product.http2.options
     heads, gate = running.product.http1.heads, running.product.access.gate
     running.change(
-        settings(access={"limits": [{"by": "address", "concurrent": 1}]}, retry={"attempts": 9})
+        settings(
+            access={"limits": [{"by": "address", "max_concurrent_requests": 1}]},
+            retry={"attempts": 9},
+        )
     )
     assert running.product.http1.options is http1
     assert running.product.http2.options is http2

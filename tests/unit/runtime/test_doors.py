@@ -98,7 +98,7 @@ async def test_a_new_listener_accepts(house: House, tmp_path: Path) -> None:
 async def test_changed_budgets_count_at_once(house: House) -> None:
     before = house.doors.budget
     limited = settings(http="127.0.0.1:0", admin="127.0.0.1:0").model_copy(
-        update={"limits": house.product.settings.limits.model_copy(update={"connections": 3})}
+        update={"limits": house.product.settings.limits.model_copy(update={"max_connections": 3})}
     )
     house.product.settings = limited
     house.doors.replace(Listeners(limited, house.bound.values()))

@@ -21,25 +21,27 @@ def test_defaults_are_those_of_the_rules() -> None:
 
 def test_each_setting_has_its_rule() -> None:
     outliers = {
-        "consecutive": 7, "share": 0.4, "latency_factor": 9, "base": "1s", "max": "2s",
+        "consecutive_failures": 7, "latency_factor": 9, "base_ejection_time": "1s",
     }  # fmt: skip
-    assert outlier_rules(settings(outliers=outliers)) == OutlierRules(
-        consecutive=7, share=0.4, latency_factor=9.0, base_s=1.0, max_s=2.0
+    assert outlier_rules(settings(outlier_detection=outliers)) == OutlierRules(
+        consecutive=7, latency_factor=9.0, base_s=1.0
     )
-    slow = {"window": "3s", "aggression": 2, "min_share": 0.2}
-    assert ramp_rules(settings(slow_start=slow)) == RampRules(
-        window_s=3.0, aggression=2.0, min_share=0.2
-    )
+    assert ramp_rules(settings(slow_start={"window": "3s"})) == RampRules(window_s=3.0)
+
+
+def test_an_ejection_may_begin_longer_than_the_usual_maximum() -> None:
+    rules = outlier_rules(settings(outlier_detection={"base_ejection_time": "10m"}))
+    assert rules is not None
+    assert (rules.base_s, rules.max_s) == (600.0, 600.0)
 
 
 def test_a_directory_goes_by_them_from_then_on() -> None:
     directory = make_pool()
-    apply_judgement(directory, settings(outliers={"min_left": 0.5}), 102.0)
+    apply_judgement(directory, settings(slow_start={"window": "3s"}), 102.0)
     directory.look(102.0)
-    assert directory.passive.least == 0.5
-    assert directory.ramps.rules == RampRules()
+    assert directory.ramps.rules == RampRules(window_s=3.0)
     assert all(record.backend.reports_due for record in directory.records)
-    apply_judgement(directory, settings(outliers={"enabled": False}), 103.0)
+    apply_judgement(directory, settings(outlier_detection={"enabled": False}), 103.0)
     for record in directory.records:
         record.backend.reports_due = 0
     directory.look(102.1)

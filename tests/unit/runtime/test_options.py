@@ -21,16 +21,16 @@ def settings(**more: Any) -> Settings:
 
 def test_options_hold_what_the_settings_say() -> None:
     given = settings(
-        limits={"head_bytes": "16KiB", "body_bytes": "3MiB", "concurrent_streams": 7},
+        limits={"head_bytes": "16KiB", "body_bytes": "3MiB", "max_concurrent_streams": 7},
         timeouts={"request": "4s", "connect": "2s"},
-        control={"concurrent": 5},
+        fan_out={"deadline": "5s"},
     )
     http1, http2 = http1_options(given), http2_options(given)
     assert (http1.head.head_bytes, http2.head_size) == (16 << 10, 16 << 10)
     assert (http1.body_size, http2.message_size) == (3 << 20, 3 << 20)
     assert (http1.request_timeout_s, http2.request_timeout_s) == (4.0, 4.0)
     assert (http1.connect_timeout_s, http2.concurrent_streams) == (2.0, 7)
-    assert fan_out_options(given).concurrent == 5
+    assert fan_out_options(given).deadline_s == 5.0
 
 
 def test_forwarding_modes_are_told_apart() -> None:
@@ -47,6 +47,12 @@ def test_forwarding_modes_are_told_apart() -> None:
 def test_models_that_must_not_run_twice_are_known_by_their_names_on_the_wire() -> None:
     given = settings(models={"grüße": {"retry": "never"}, "b": {"retry": "auto"}, "c": {}})
     assert dispatch_options(given).retry.never == {"grüße".encode()}
+
+
+def test_without_a_budget_nothing_that_may_have_run_goes_again() -> None:
+    assert dispatch_options(settings()).retry.floor > 0
+    none = dispatch_options(settings(retry={"budget": 0})).retry
+    assert (none.share, none.floor) == (0.0, 0.0)
 
 
 def test_each_model_has_its_time_for_an_attempt() -> None:

@@ -92,7 +92,7 @@ async def test_the_same_again_changes_nothing(running: Running) -> None:
 
 async def test_a_bad_file_is_refused_with_every_problem(running: Running) -> None:
     before = running.state
-    running.write(retry={"attempts": 0}, limits={"fields": 1}, nonsense=1)
+    running.write(retry={"attempts": 0}, limits={"max_headers": 1}, nonsense=1)
     with pytest.raises(ChangeRefused) as refused:
         await running.reloader.reload("test")
     assert len(refused.value.reasons) == 3

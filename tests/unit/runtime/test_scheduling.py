@@ -17,7 +17,7 @@ def settings(**sections: object) -> Settings:
 
 def test_auto_goes_by_the_configuration_of_models_and_refuses_nothing() -> None:
     rules = plan_rules(settings())
-    assert plan_rules(settings(scheduling={"concurrency": "auto"})) == rules
+    assert plan_rules(settings(scheduling={"max_requests_per_backend": "auto"})) == rules
     assert rules == PlanRules(
         usual=LineRule(by=LimitBy.CONFIGURATION, queue=QueueRules(max_waiting=100_000))
     )
@@ -28,17 +28,25 @@ def test_auto_goes_by_the_configuration_of_models_and_refuses_nothing() -> None:
 def test_with_another_policy_nothing_is_scheduled_unless_it_is_asked_for() -> None:
     other = {"policy": "round_robin"}
     assert plan_rules(settings(balancing=other)).usual.by is LimitBy.NOTHING
-    asked_for = plan_rules(settings(balancing=other, scheduling={"concurrency": "auto"}))
+    asked_for = plan_rules(
+        settings(balancing=other, scheduling={"max_requests_per_backend": "auto"})
+    )
     assert asked_for.usual.by is LimitBy.CONFIGURATION
-    model = plan_rules(settings(balancing=other, models={"m": {"concurrency": 3}})).models[b"m"]
+    model = plan_rules(
+        settings(balancing=other, models={"m": {"max_requests_per_backend": 3}})
+    ).models[b"m"]
     assert (model.by, model.concurrency) == (LimitBy.NUMBER, 3)
 
 
 def test_a_model_has_what_it_says_and_the_rest_of_the_common_section() -> None:
     rules = plan_rules(
         settings(
-            scheduling={"concurrency": "off", "queue": 7, "max_wait": "2s"},
-            models={"m": {"concurrency": 3}, "n": {"queue": 0}, "o": {"priority": 1}},
+            scheduling={"max_requests_per_backend": "off", "max_queue_size": 7, "max_wait": "2s"},
+            models={
+                "m": {"max_requests_per_backend": 3},
+                "n": {"max_queue_size": 0},
+                "o": {"priority": 1},
+            },
         )
     )
     assert rules.usual.by is LimitBy.NOTHING

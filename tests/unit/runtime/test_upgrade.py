@@ -25,7 +25,6 @@ from tests.fakes.gated import until
 CONFIG: dict[str, Any] = {
     "listen": {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
     "backends": [{"name": "a", "http": "127.0.0.1:1"}],
-    "upgrade": {"timeout": "10s"},
 }
 HELLO = f"""
 import json, os, socket, sys, time
@@ -59,10 +58,16 @@ class Old:
     async def _give_way(self, pid: int) -> None:
         self.gave_way_to.append(pid)
 
-    def upgrader(self, program: str) -> Upgrader:
+    def upgrader(self, program: str, ready_timeout_s: float = 10.0) -> Upgrader:
         command = (sys.executable, "-c", HELLO + program)
         made = Upgrader(
-            self.product, self.doors, self.reloader, self._give_way, self._stopped, command
+            self.product,
+            self.doors,
+            self.reloader,
+            self._give_way,
+            self._stopped,
+            command,
+            ready_timeout_s,
         )
         made.begun.set()
         self.upgraders.append(made)
@@ -120,11 +125,11 @@ async def test_one_that_fails_leaves_everything_as_it_was(
 
 
 async def test_one_that_is_not_ready_in_time_is_stopped(old: Old) -> None:
-    upgrade = old.product.settings.upgrade.model_copy(update={"timeout": 0.5})
-    old.product.settings = old.product.settings.model_copy(update={"upgrade": upgrade})
-    assert "not ready within 0.5 s (it ended with -15)" in await failure(
-        old.upgrader("time.sleep(60)")
-    )
+    upgrader = old.upgrader("time.sleep(60)", ready_timeout_s=0.5)
+    assert "not ready within 0.5 s (it ended with -15)" in await failure(upgrader)
+    assert old.gave_way_to == []
+    assert not upgrader.closed
+    assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())
 
 
 async def test_a_program_that_is_not_there_is_told(old: Old) -> None:

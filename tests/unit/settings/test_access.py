@@ -108,7 +108,7 @@ def test_what_is_too_short_or_unprintable_is_no_token(text: str) -> None:
         ({"by": "address", "requests_per_second": 10}, "", 10),
         ({"by": "address", "requests_per_second": 0.5}, "", 1),
         ({"by": "token", "requests_per_second": 2.5, "burst": 9}, "", 9),
-        ({"by": "header:X-Tenant", "concurrent": 1}, "x-tenant", 1),
+        ({"by": "header:X-Tenant", "max_concurrent_requests": 1}, "x-tenant", 1),
     ],
 )
 def test_a_limit_says_what_a_client_is(values: dict[str, Any], header: str, depth: int) -> None:
@@ -123,7 +123,7 @@ def test_a_limit_says_what_a_client_is(values: dict[str, Any], header: str, dept
         (ClientLimitSettings, {"by": "header:"}),
         (ClientLimitSettings, {"by": "header:a b"}),
         (ClientLimitSettings, {"by": "address", "requests_per_second": -1}),
-        (ClientLimitSettings, {"by": "address", "concurrent": True}),
+        (ClientLimitSettings, {"by": "address", "max_concurrent_requests": True}),
         (ControlSettings, {"networks": ["10.0.0.1/8"]}),
         (TokenSettings, {"name": "a b"}),
         (TokenSettings, {"name": ""}),

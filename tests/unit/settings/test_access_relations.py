@@ -42,10 +42,10 @@ def test_messages_hold_no_token() -> None:
     ("limit", "paths"),
     [
         ({"by": "address", "requests_per_second": 1}, []),
-        ({"by": "address", "concurrent": 1}, []),
+        ({"by": "address", "max_concurrent_requests": 1}, []),
         ({"by": "address"}, ["access.limits.0"]),
-        ({"by": "address", "burst": 5, "concurrent": 1}, ["access.limits.0.burst"]),
-        ({"by": "token", "concurrent": 1}, ["access.limits.0.by"]),
+        ({"by": "address", "burst": 5, "max_concurrent_requests": 1}, ["access.limits.0.burst"]),
+        ({"by": "token", "max_concurrent_requests": 1}, ["access.limits.0.by"]),
     ],
 )
 def test_a_limit_limits_something(limit: dict[str, object], paths: list[str]) -> None:
@@ -57,7 +57,7 @@ def test_a_limit_limits_something(limit: dict[str, object], paths: list[str]) ->
 )
 def test_a_limit_by_token_needs_tokens_of_clients(roles: object, works: bool) -> None:
     token = {"name": "a"} if roles is None else {"name": "a", "roles": roles}
-    found = at(check_client_limits([{"by": "token", "concurrent": 1}], [token]))
+    found = at(check_client_limits([{"by": "token", "max_concurrent_requests": 1}], [token]))
     assert found == ([] if works else ["access.limits.0.by"])
 
 

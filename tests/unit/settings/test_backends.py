@@ -28,7 +28,7 @@ def test_specs_carry_everything_of_a_backend() -> None:
                 "metrics": "a:3",
                 "kind": "kserve",
                 "weight": 2,
-                "max_in_flight": 7,
+                "max_requests": 7,
                 "headers": {"Authorization": "Bearer x", "authorization": "Bearer y"},
             },
         ]

@@ -3,15 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lb.settings.discovery import DiscoverySettings, DnsSettings
+from lb.settings.discovery import DnsSettings
 from lb.settings.values import AddressFamily
-
-
-def test_nothing_is_discovered_by_default() -> None:
-    settings = DiscoverySettings()
-    assert (settings.files, settings.dns) == ((), ())
-    assert (settings.wait, settings.resolve, settings.drain) == (5.0, 10.0, 300.0)
-    assert settings.max_backends == 1000
 
 
 def test_a_look_up_is_called_by_the_name_that_is_asked_for() -> None:

@@ -13,7 +13,7 @@ LINES = document().splitlines()
     "start",
     [
         "| `http` | address, or mapping as below | none | HTTP/1.1 for clients",
-        "| `tls` | mapping | none | TLS; left out, the listener is plain",
+        "| `tls` | mapping | none | TLS for this listener.",
         "| `certificates` | list of mappings | required | ",
         "| `ports` | list | `[http, grpc, metrics]` | ",
         "| `kind` | `triton`, `kserve`, `tfserving`, `generic` | `triton` | ",

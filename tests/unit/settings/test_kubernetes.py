@@ -8,7 +8,6 @@ from lb.settings.kubernetes import KubernetesSettings
 
 def test_a_service_in_the_namespace_of_our_pod_is_the_usual_case() -> None:
     settings = KubernetesSettings(service="triton", http_port="http")
-    assert (settings.namespace, settings.kubeconfig, settings.timeout) == (None, None, 10.0)
     assert settings.name == "kubernetes:triton:http"
 
 

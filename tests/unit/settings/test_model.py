@@ -1,43 +1,16 @@
-"""The models: defaults, frozenness, and what they say in words of the domain."""
+"""The whole model: what a backend inherits, and that nothing is lost in a dump."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lb.settings.backends import GrpcProbe, ProbeKind
-from lb.settings.model import ForwardedMode, PolicyName, Settings
+from lb.settings.model import Settings
 
 
 def make(**sections: Any) -> Settings:
     return Settings.model_validate(
         {"listen": {"http": "127.0.0.1:0"}, "backends": [{"http": "gpu-0:8000"}], **sections}
     )
-
-
-def test_defaults_are_those_of_the_design() -> None:
-    settings = make()
-    dump = {name: section.model_dump() for name, section in settings if name in DEFAULTS}
-    assert dump == DEFAULTS
-    assert settings.forwarded is ForwardedMode.OFF
-    assert settings.models == {}
-
-
-DEFAULTS = {
-    "balancing": {"policy": PolicyName.LEAST_LOADED},
-    "health": {
-        "probe": ProbeKind.AUTO,
-        "interval": 1.0,
-        "timeout": 2.0,
-        "rise": 2,
-        "fall": 3,
-        "http_path": None,
-        "expected_status": (200,),
-        "model": None,
-        "grpc_service": GrpcProbe.AUTO,
-    },
-    "retry": {"attempts": 3, "budget": 0.2, "floor": 10.0},
-    "shutdown": {"settle": 0.0, "drain": 20.0},
-}
 
 
 def test_a_backends_own_health_settings_replace_single_common_ones() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address
-from lb.settings.model import PolicyName, Settings
+from lb.settings.model import Settings
 from lb.settings.problems import SettingsError, shown
 from lb.settings.reading import read_settings
+from lb.settings.scheduling import PolicyName
 
 LISTEN = "listen: {http: 127.0.0.1:8000, grpc: 127.0.0.1:8001}\n"
 BACKENDS = "backends: [{name: gpu-0, http: 127.0.0.1:18000}]\n"
@@ -66,7 +67,7 @@ BROKEN = {
     "unknown kind": (LISTEN + "backends: [{http: 'a:1', kind: tritn}]", ["2 backends[0].kind: expected 'triton', 'kserve', 'tfserving' or 'generic', got 'tritn'"]),
     "weight of zero": (LISTEN + "backends: [{http: 'a:1', weight: 0}]", ["2 backends[0].weight: expected more than 0, got 0"]),
     "weight that is true": (LISTEN + "backends: [{http: 'a:1', weight: true}]", ["2 backends[0].weight: expected a number, got true"]),
-    "negative max_in_flight": (LISTEN + "backends: [{http: 'a:1', max_in_flight: -1}]", ["2 backends[0].max_in_flight: expected at least 0, got -1"]),
+    "negative max_requests": (LISTEN + "backends: [{http: 'a:1', max_requests: -1}]", ["2 backends[0].max_requests: expected at least 0, got -1"]),
     "header with a line break": (LISTEN + 'backends: [{http: "a:1", headers: {x: "secret\\r\\nb: c"}}]', ["2 backends[0].headers.x: a header value is one line of visible ASCII, without spaces around it"]),
     "header name with a space": (LISTEN + "backends: [{http: 'a:1', headers: {a b: c}}]", ["2 backends[0].headers.a b: not a valid header name"]),
     "header that is a number": (LISTEN + "backends: [{http: 'a:1', headers: {x: 12345}}]", ["2 backends[0].headers.x: expected text (put it in quotes)"]),
@@ -83,6 +84,9 @@ BROKEN = {
     ),
     "unknown section": (GOOD + "balancng: {}", ["3 balancng: unknown key; did you mean balancing?"]),
     "unknown key": (GOOD + "health:\n  intervall: 1s", ["4 health.intervall: unknown key; did you mean interval?"]),
+    "key by its former name": (GOOD + "shutdown: {settle: 5s}", ["3 shutdown.settle: unknown key; did you mean pre_stop_delay?"]),
+    "section by its former name": (GOOD + "control: {rolling: true}", ["3 control: unknown key; did you mean fan_out?"]),
+    "key of a model by its former name": (GOOD + "models: {m: {concurrency: 4}}", ["3 models.m.concurrency: unknown key; did you mean max_requests_per_backend?"]),
     "key like no other": (GOOD + "log: {zzz: 1}", ["3 log.zzz: unknown key"]),
     "key given twice": (GOOD + "log: {}\nlog: {}", ["4 log: given twice, first on line 3"]),
     "section that is a word": (GOOD + "timeouts: 5s", ["3 timeouts: expected a mapping, got '5s'"]),
@@ -95,8 +99,8 @@ BROKEN = {
     "duration without unit we know": (GOOD + "timeouts: {connect: 1d}", ["3 timeouts.connect: expected a duration such as 500ms, 1s or 2m, got '1d'"]),
     "negative duration": (GOOD + "shutdown: {drain: -5}", ["3 shutdown.drain: expected a duration such as 500ms, 1s or 2m, got -5"]),
     "size in decimal units": (GOOD + "limits: {head_bytes: 64KB}", ["3 limits.head_bytes: expected a size such as 65536, 64KiB or 1MiB, got '64KB'"]),
-    "frame larger than HTTP/2 knows": (GOOD + "limits: {frame_bytes: 16MiB}", ["3 limits.frame_bytes: expected at most 16777215, got '16MiB'"]),
-    "fields that are no whole number": (GOOD + "limits: {fields: 99.5}", ["3 limits.fields: expected a whole number, got 99.5"]),
+    "window larger than HTTP/2 knows": (GOOD + "limits: {stream_window_max_bytes: 2GiB}", ["3 limits.stream_window_max_bytes: expected at most 2147483647, got '2GiB'"]),
+    "headers that are no whole number": (GOOD + "limits: {max_headers: 99.5}", ["3 limits.max_headers: expected a whole number, got 99.5"]),
     "line longer than the head": (GOOD + "limits: {request_line_bytes: 64KiB}", ["3 limits.head_bytes: 32KiB is less than limits.request_line_bytes (64KiB)"]),
     "window larger than it may grow": (GOOD + "limits: {stream_window_bytes: 8MiB}", ["3 limits.stream_window_max_bytes: 4MiB is less than limits.stream_window_bytes (8MiB)"]),
     "memory less than one window": (GOOD + "limits: {memory_bytes: 1MiB}", ["3 limits.memory_bytes: 1MiB is less than limits.stream_window_max_bytes (4MiB)"]),
@@ -131,7 +135,7 @@ def test_everything_wrong_with_a_file_is_told_at_once_in_the_order_of_the_file()
         "  - {grpc: '${NOWHERE}'}\n"
         "  - {name: a}\n"
         "health: {rise: 0, fal: 2}\n"
-        "limits: {frame_bytes: 1, head_bytes: 4KiB}\n"
+        "limits: {stream_window_bytes: 1, head_bytes: 4KiB}\n"
     ) == [
         "3 listen.metrics: 127.0.0.1:8000 is already taken by listen.http",
         f"4 listen.admin: {EXPECTED_ADDRESS} 8003",
@@ -141,7 +145,7 @@ def test_everything_wrong_with_a_file_is_told_at_once_in_the_order_of_the_file()
         "8 backends[2]: at least one of http and grpc is needed",
         "9 health.rise: expected at least 1, got 0",
         "9 health.fal: unknown key; did you mean fall?",
-        "10 limits.frame_bytes: expected at least 16384, got 1",
+        "10 limits.stream_window_bytes: expected at least 65535, got 1",
         "10 limits.head_bytes: 4KiB is less than limits.request_line_bytes (8KiB)",
     ]
 

@@ -3,15 +3,22 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from lb.settings.models import ModelSettings
-from lb.settings.scheduling import SchedulingSettings, read_concurrency
+from lb.balancing.sequences import Affinity
+from lb.settings.retry import RetryMode
+from lb.settings.scheduling import (
+    AffinityName,
+    ModelSettings,
+    SchedulingSettings,
+    SequenceSettings,
+    read_concurrency,
+)
 
 
 def test_nothing_is_refused_for_waiting_unless_somebody_says_so() -> None:
     settings = SchedulingSettings()
-    assert settings.concurrency is None
+    assert settings.max_requests_per_backend is None
     assert settings.max_wait == 0
-    assert settings.queue >= 100_000
+    assert settings.max_queue_size >= 100_000
     assert (settings.deadline_header, settings.priority_header) == (None, None)
 
 
@@ -21,7 +28,10 @@ def test_nothing_is_refused_for_waiting_unless_somebody_says_so() -> None:
 )
 def test_concurrency_is_a_word_or_a_number(value: object, expected: object) -> None:
     assert read_concurrency(value) == expected
-    assert ModelSettings.model_validate({"concurrency": value}).concurrency == expected
+    assert (
+        ModelSettings.model_validate({"max_requests_per_backend": value}).max_requests_per_backend
+        == expected
+    )
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "many", None, 10**9, "9" * 40])
@@ -46,3 +56,24 @@ def test_anything_else_is_refused_with_what_was_expected(value: object) -> None:
 def test_what_makes_no_sense_is_refused(section: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SchedulingSettings.model_validate(section)
+
+
+@pytest.mark.parametrize("count", [0, -1, 10_000_001])
+def test_some_sequences_must_be_remembered_but_not_more_than_memory_holds(count: int) -> None:
+    with pytest.raises(ValidationError):
+        SequenceSettings(max_open=count)
+
+
+def test_every_affinity_is_one_of_the_table() -> None:
+    assert [each.value for each in AffinityName] == [each.value for each in Affinity]
+
+
+def test_requests_of_a_model_can_be_kept_from_running_twice() -> None:
+    assert ModelSettings().retry is RetryMode.AUTO
+    assert ModelSettings.model_validate({"retry": "never"}).retry is RetryMode.NEVER
+
+
+@pytest.mark.parametrize("own", [{"retry": "always"}, {"retry": None}, {"retries": "never"}])
+def test_other_words_for_a_model_are_refused(own: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        ModelSettings.model_validate(own)

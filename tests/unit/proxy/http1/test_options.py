@@ -10,10 +10,9 @@ def test_defaults_are_those_of_the_settings() -> None:
     options, limits, timeouts = Http1Options(), LimitSettings(), TimeoutSettings()
     assert options.head.head_bytes == limits.head_bytes
     assert options.head.line_bytes == limits.request_line_bytes
-    assert options.head.fields == limits.fields
+    assert options.head.fields == limits.max_headers
     assert options.body_size == limits.body_bytes
     assert options.retained_size == limits.retained_body_bytes
-    assert options.buffer_size == limits.http_buffer_bytes
     assert options.connect_timeout_s == timeouts.connect
     assert options.head_timeout_s == timeouts.head
     assert options.body_timeout_s == timeouts.body_progress
