@@ -52,6 +52,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="do not open the certificates, keys and tokens that it names",
     )
     command.set_defaults(handler=_check)
+    command = commands.add_parser(
+        "schema", help="print the JSON schema of a configuration file, for editors"
+    )
+    command.set_defaults(handler=_schema)
     command = commands.add_parser("demo", help="balance over simulated Tritons and show it")
     command.add_argument(
         "--backends", type=_positive, default=3, metavar="N", help="how many Tritons (default 3)"
@@ -248,6 +252,15 @@ def _check(arguments: argparse.Namespace) -> int:
     from lb.cli.check import check
 
     return check(arguments.file, syntax_only=arguments.syntax_only)
+
+
+def _schema(_arguments: argparse.Namespace) -> int:
+    import json
+
+    from lb.settings.json_schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+    return 0
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,15 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from lb.domain.access import Role
 from lb.settings.section import Section
-from lb.settings.values import Count, FileName, HeaderName, Network, Number, ServerName
+from lb.settings.values import (
+    Count,
+    FileName,
+    HeaderName,
+    Network,
+    Number,
+    ServerName,
+    text_schema,
+)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}", re.ASCII)
 _TOKEN: Final = re.compile(r"[!-~]{16,512}", re.ASCII)
@@ -55,7 +63,7 @@ class TokenSettings(Section):
     """One token: a secret that is long and random, such as `openssl rand -hex 32` prints. It is
     given by exactly one of `token`, `token_sha256` and `file`."""
 
-    name: Annotated[str, AfterValidator(_check_name)]
+    name: Annotated[str, AfterValidator(_check_name), text_schema(_NAME)]
     """Owner of the token, for logs and metrics; unique.
 
     Set this when you add a token; otherwise the configuration is refused."""
@@ -104,7 +112,7 @@ class ClientLimitSettings(Section):
     """One limit, kept for each client on its own. A request must pass all of them; the others get
     429 with `Retry-After`, or RESOURCE_EXHAUSTED."""
 
-    by: Annotated[str, AfterValidator(_check_by)]
+    by: Annotated[str, AfterValidator(_check_by), text_schema(_BY)]
     """What identifies a client: `address` (for IPv6 its first 64 bits), `token`, or `header:NAME`;
     requests without the header count as one client. Clients behind a proxy share its address unless
     it is one of `listen.trusted_proxies`.

@@ -20,6 +20,7 @@ from lb.settings.values import (
     Number,
     PositiveCount,
     ServerName,
+    StatusCode,
     Switch,
     TargetAddress,
     UrlPath,
@@ -83,9 +84,7 @@ class HealthSettings(Section):
 
     Set this when a backend of kind `generic` has a health page; otherwise the path of its kind is
     used."""
-    expected_status: Annotated[
-        tuple[Annotated[Count, Field(ge=200, le=599)], ...], Field(min_length=1)
-    ] = (200,)
+    expected_status: Annotated[tuple[StatusCode, ...], Field(min_length=1)] = (200,)
     """HTTP status codes that mean healthy.
 
     Set this when a health page answers with another code than 200; otherwise that backend counts as

@@ -33,7 +33,9 @@ _INTRODUCTION: Final = """\
 
 `triton-lb serve --config FILE` reads one YAML file; `triton-lb check FILE` prints every problem
 of it with path and line, and warns of two backends at the same address. `config/minimal.yaml` is
-enough for most, `config/full.yaml` holds every setting with its default.
+enough for most, `config/full.yaml` holds every setting with its default. Editors with the YAML
+language server complete and check a file whose first line is
+`# yaml-language-server: $schema=triton-lb.schema.json`; `triton-lb schema` prints that schema.
 
 - **Unknown keys** are refused, so are keys given twice, YAML aliases and tags.
 - **A key without a value** is as good as left out.
@@ -117,7 +119,7 @@ def _value(field: FieldInfo) -> str:
     """Say what may be given: `duration, above 0s`."""
     kind = _kind(field)
     bounds = [
-        f"{word} {_shown(bound, kind)}"
+        f"{word} {_shown(_written(bound, kind))}"
         for name, word in _BOUNDS
         for item in field.metadata
         if (bound := getattr(item, name, None)) is not None and (bound, name) != (0, "ge")
@@ -150,28 +152,42 @@ def _parts(annotation: object) -> Iterator[object]:
         yield from _parts(part)
 
 
+def default_of(field: FieldInfo) -> object:
+    """Return the default of a setting as it would stand in a file; None if there is none."""
+    return _written(field.get_default(call_default_factory=True), _kind(field))
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    default = field.get_default(call_default_factory=True)
-    return "none" if default is None else f"`{_shown(default, _kind(field))}`"
+    default = default_of(field)
+    return "none" if default is None else f"`{_shown(default)}`"
 
 
-def _shown(value: object, kind: str) -> str:
-    """Write a value as it would stand in a file."""
+def _written(value: object, kind: str) -> object:
+    """A value as it would stand in a file."""
     if isinstance(value, float) and kind == "duration":
         return format_duration(value)
     if isinstance(value, int) and kind == "size":
-        return format_size(value)
+        size = format_size(value)
+        return value if size.isdecimal() else size
     if isinstance(value, Section):
-        return "{}"
+        return {}
     if isinstance(value, tuple):
-        return f"[{', '.join(_shown(item, kind) for item in value)}]"
-    if isinstance(value, float):
-        return f"{value:g}"
+        return [_written(item, kind) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (bool, int, float, dict)):
+        return value
+    return str(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return str(value.value if isinstance(value, Enum) else value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

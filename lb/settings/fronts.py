@@ -12,7 +12,7 @@ from pydantic import AfterValidator, TypeAdapter, ValidationError
 from lb.domain.backend import Address
 from lb.settings.problems import Substituted, show
 from lb.settings.section import Section
-from lb.settings.values import ListenAddress, UrlPath
+from lb.settings.values import ListenAddress, UrlPath, text_schema
 
 _SEGMENT: Final = re.compile(r"(?!\.\.?\Z)[!-~]{1,255}", re.ASCII)
 _RANGE: Final = re.compile(r"[0-9]{1,5}-[0-9]{1,5}", re.ASCII)
@@ -33,7 +33,7 @@ def _check_range(text: str) -> str:
 
 ModelName = Annotated[str, AfterValidator(_check_model)]
 """Name of an ML model as it stands in a path."""
-PortRange = Annotated[str, AfterValidator(_check_range)]
+PortRange = Annotated[str, AfterValidator(_check_range), text_schema(_RANGE)]
 """Two ports, `8000-8999`."""
 
 

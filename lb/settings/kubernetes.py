@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, PlainValidator, StringConstraints
+from pydantic import AfterValidator, PlainValidator, StringConstraints, WithJsonSchema
 
 from lb.settings.backends import BackendSettings
 from lb.settings.problems import show
@@ -41,7 +41,18 @@ ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,2
 """The name of an object of Kubernetes (RFC 1123 subdomain)."""
 Selector = Annotated[str, StringConstraints(max_length=2000), AfterValidator(_check_selector)]
 """A label selector, as `kubectl get -l` takes it."""
-SlicePort = Annotated[int | str, PlainValidator(read_port)]
+SlicePort = Annotated[
+    int | str,
+    PlainValidator(read_port),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": f"^(?:{_PORT_NAME.pattern})$"},
+                {"type": "integer", "minimum": 1, "maximum": 65535},
+            ]
+        }
+    ),
+]
 """A port by the name that it has in the service, or by its number."""
 
 

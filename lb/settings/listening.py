@@ -5,12 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from lb.domain.client import IpNetwork, TrustedProxies
 from lb.settings.section import Section
 from lb.settings.units import Duration
 from lb.settings.values import (
+    AddressAlone,
     FileName,
     HeaderName,
     ListenAddress,
@@ -107,14 +108,22 @@ class RelayListenerSettings(ListenerSettings):
     connection lasts until it is idle."""
 
 
-Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping)]
-RelayListener = Annotated[RelayListenerSettings, BeforeValidator(address_as_mapping)]
+Listener = Annotated[ListenerSettings, BeforeValidator(address_as_mapping), AddressAlone()]
+RelayListener = Annotated[
+    RelayListenerSettings, BeforeValidator(address_as_mapping), AddressAlone()
+]
 
 
 class ListenSettings(Section):
     """The listeners. Each is an address, or a mapping that holds `address`; one that is left out
-    is off. `http` and `grpc` may be the same address: one port then serves both; so may `https`
-    and `grpcs`."""
+    is off. `http` and `grpc` may share an address: one port then serves both; so may `https` and
+    `grpcs`. At least one of these four is needed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("http", "grpc", "https", "grpcs")]
+        }
+    )
 
     http: RelayListener | None = None
     """HTTP/1.1 for clients; Triton's own port is 8000.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from lb.settings.problems import show
 from lb.settings.retry import RetryMode
@@ -37,7 +37,18 @@ def read_concurrency(value: object) -> ConcurrencyWord | int:
     return value
 
 
-Concurrency = Annotated[ConcurrencyWord | int, PlainValidator(read_concurrency)]
+Concurrency = Annotated[
+    ConcurrencyWord | int,
+    PlainValidator(read_concurrency),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(get_args(ConcurrencyWord))},
+                {"type": "integer", "minimum": 1, "maximum": MAX_CONCURRENCY},
+            ]
+        }
+    ),
+]
 """`auto`, `adaptive`, `off` or a number."""
 Priority = Annotated[PositiveCount, Field(le=100)]
 """1 is the highest."""
@@ -116,8 +127,8 @@ class SchedulingSettings(Section):
     """Queued requests per model. Beyond that, requests of the lowest priority are refused, from the
     tenant with most of them. 0 queues nothing, not even for a faster backend.
 
-    Set this when clients should get an error early instead of a long wait; otherwise memory is the
-    limit long before."""
+    Set this when clients should get an error early instead of a long wait; otherwise up to 100,000
+    are queued."""
     max_wait: Duration = 0.0
     """How long a request may be queued; then it is refused. 0 is no limit but the request's own
     deadline.

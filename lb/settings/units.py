@@ -10,7 +10,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from lb.settings.problems import show
 
@@ -81,9 +81,39 @@ def format_size(size: int) -> str:
     return str(size)
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
+_DURATION_TEXT: Final = {
+    "type": "string",
+    "pattern": f"^{_DURATION.pattern}$",
+    "examples": ["500ms", "1s", "2m"],
+    "description": "A number and h, m, s, ms or us.",
+}
+_SECONDS: Final = {"type": "number", "maximum": MAX_DURATION_S, "description": "Seconds."}
+_SIZE_TEXT: Final = {
+    "type": "string",
+    "pattern": f"^{_SIZE.pattern}$",
+    "examples": ["64KiB", "1MiB"],
+    "description": "A whole number and KiB, MiB, GiB or B.",
+}
+_BYTES: Final = {"type": "integer", "minimum": 0, "description": "Bytes."}
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"anyOf": [_DURATION_TEXT, _SECONDS | {"minimum": 0}]}),
+]
 """Seconds, zero or more."""
-PositiveDuration = Annotated[Duration, Field(gt=0)]
+PositiveDuration = Annotated[
+    Duration,
+    Field(gt=0),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _DURATION_TEXT | {"pattern": f"^(?=.*[1-9]){_DURATION.pattern}$"},
+                _SECONDS | {"exclusiveMinimum": 0},
+            ]
+        }
+    ),
+]
 """Seconds, more than zero."""
-Size = Annotated[int, BeforeValidator(parse_size)]
+Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"anyOf": [_SIZE_TEXT, _BYTES]})]
 """Bytes, zero or more."""

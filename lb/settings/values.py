@@ -11,11 +11,15 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     PlainSerializer,
     PlainValidator,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from lb.domain.backend import Address, parse_address
 from lb.domain.client import IpNetwork
@@ -201,9 +205,52 @@ def read_proxy(value: object) -> IpNetwork | str:
     return "unix" if value == "unix" else read_network(value)
 
 
-ListenAddress = Annotated[Address, PlainValidator(read_address), PlainSerializer(Address.__str__)]
+def text_schema(pattern: re.Pattern[str], **more: object) -> WithJsonSchema:
+    """The JSON schema of a text that a pattern matches as a whole."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern.pattern})$", **more})
+
+
+_ANY_HOST: Final = rf"(?:{_HOST.pattern}|\[[0-9A-Fa-f:.]+\])"
+_PORT: Final = "0*(?:6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[0-5]?[0-9]{1,4})"
+_NETWORK: Final = {
+    "type": "string",
+    "pattern": "^[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?$",
+    "examples": ["192.0.2.0/24", "2001:db8::/32"],
+}
+_LISTEN_ADDRESS: Final = {
+    "type": "string",
+    "pattern": f"^(?:unix:.+|{_ANY_HOST}:{_PORT})$",
+    "examples": ["127.0.0.1:8000", "[::1]:8000", "unix:/run/triton-lb.sock"],
+    "description": "HOST:PORT, [IPV6]:PORT or unix:PATH.",
+}
+_TARGET_ADDRESS: Final = _LISTEN_ADDRESS | {
+    "pattern": f"^(?:unix:.+|{_ANY_HOST}:(?!0+$){_PORT})$",
+    "examples": ["10.0.0.1:8000", "triton.example:8001", "unix:/run/triton.sock"],
+}
+
+
+class AddressAlone:
+    """Lets an address stand for a mapping with nothing but `address` in the JSON schema, too."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [_LISTEN_ADDRESS, handler(schema)]}
+
+
+ListenAddress = Annotated[
+    Address,
+    PlainValidator(read_address),
+    PlainSerializer(Address.__str__),
+    WithJsonSchema(_LISTEN_ADDRESS),
+]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`; port 0 picks a free one."""
-TargetAddress = Annotated[Address, PlainValidator(read_target), PlainSerializer(Address.__str__)]
+TargetAddress = Annotated[
+    Address,
+    PlainValidator(read_target),
+    PlainSerializer(Address.__str__),
+    WithJsonSchema(_TARGET_ADDRESS),
+]
 """`HOST:PORT`, `[IPV6]:PORT` or `unix:PATH` with a port that is not 0."""
 Count = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=0)]
 """A whole number, zero or more."""
@@ -211,25 +258,43 @@ PositiveCount = Annotated[Count, Field(ge=1)]
 """A whole number, one or more."""
 Number = Annotated[float, BeforeValidator(_refuse_boolean), Field(allow_inf_nan=False)]
 """A finite number."""
-HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+HeaderName = Annotated[str, AfterValidator(_check_header_name), text_schema(_FIELD_NAME)]
 """A field name of RFC 9110 section 5.1."""
-HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
+HeaderValue = Annotated[str, AfterValidator(_check_header_value), text_schema(_FIELD_VALUE)]
 """One line of visible ASCII."""
-UrlPath = Annotated[str, AfterValidator(_check_path)]
+UrlPath = Annotated[str, AfterValidator(_check_path), text_schema(_PATH)]
 """The path of a URL, with or without a query."""
 FileName = Annotated[str, AfterValidator(_check_file), WrapValidator(keep_reference)]
 """Path of a file; a relative one starts at the working directory. Messages show it by `shown`."""
 ServerName = Annotated[str, AfterValidator(_check_server_name)]
 """The name in a certificate: of a host, or an IP address."""
-DnsName = Annotated[str, AfterValidator(_check_dns_name)]
+DnsName = Annotated[str, AfterValidator(_check_dns_name), text_schema(_DNS_NAME, maxLength=253)]
 """A name to look up; with a dot at its end it is not completed with search domains."""
+StatusCode = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=200, le=599)]
+"""A final status code of HTTP."""
 PortNumber = Annotated[int, BeforeValidator(_refuse_boolean), Field(ge=1, le=65535)]
 """A port to connect to."""
-Network = Annotated[IpNetwork, PlainValidator(read_network), PlainSerializer(str)]
+Network = Annotated[
+    IpNetwork, PlainValidator(read_network), PlainSerializer(str), WithJsonSchema(_NETWORK)
+]
 """`192.0.2.0/24`, `2001:db8::/32`, or a single address."""
-Switch = Annotated[bool | Literal["auto"], PlainValidator(read_switch)]
+Switch = Annotated[
+    bool | Literal["auto"],
+    PlainValidator(read_switch),
+    WithJsonSchema({"enum": [True, False, "auto"]}),
+]
 """`true`, `false` or `auto`."""
-Proxy = Annotated[IpNetwork | str, PlainValidator(read_proxy), PlainSerializer(str)]
+Proxy = Annotated[
+    IpNetwork | str,
+    PlainValidator(read_proxy),
+    PlainSerializer(str),
+    WithJsonSchema({"anyOf": [{"const": "unix"}, _NETWORK]}),
+]
 """As `Network`, or `unix`."""
-BackendName = Annotated[str, Field(max_length=253), AfterValidator(_check_name)]
+BackendName = Annotated[
+    str,
+    Field(max_length=253),
+    AfterValidator(_check_name),
+    WithJsonSchema({"type": "string", "maxLength": 253, "pattern": r"^[^/\s](?:[^/]*[^/\s])?$"}),
+]
 """A name for logs, metrics and the admin API; it stands in URLs, so no slash."""

@@ -12,6 +12,7 @@ from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.discovery import DnsSettings
 from lb.settings.document import document
 from lb.settings.fronts import SageMakerSettings, VertexSettings
+from lb.settings.json_schema import json_schema
 from lb.settings.kubernetes import KubernetesSettings
 from lb.settings.listening import (
     CertificateSettings,
@@ -104,6 +105,23 @@ def test_every_setting_says_when_to_set_it_and_what_happens_otherwise(
     rule = re.compile(r"Set this (to \w+ )?when [^;]+; otherwise [^;]+\.")
     is_section = path in SECTIONS and path[:-1] in ((), ("access",), ("fronts",))
     assert is_section or rule.fullmatch(" ".join(meaning.split("\n\n")[-1].split()))
+
+
+def test_the_page_and_the_schema_have_every_setting_and_no_other() -> None:
+    known = {
+        f"{section.__name__}.{name}"
+        for section in SECTIONS.values()
+        for name in section.model_fields
+    }
+    schema = json_schema()
+    sections = {section.__name__ for section in SECTIONS.values()}
+    nodes = {"Settings": schema} | {
+        name: node for name, node in schema["$defs"].items() if name in sections
+    }
+    assert {f"{name}.{key}" for name, node in nodes.items() for key in node["properties"]} == known
+    rows = re.findall(r"^\| `(\w+)` \|", document(), re.MULTILINE)
+    top = re.findall(r"^## `(\w+)`", document(), re.MULTILINE)
+    assert sorted([*rows, *top]) == sorted(name.partition(".")[2] for name in known)
 
 
 def test_the_full_file_holds_the_defaults() -> None:

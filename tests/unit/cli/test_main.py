@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lb.cli.main import build_parser, main
+from lb.settings.json_schema import json_schema
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,6 +75,11 @@ def test_check_and_serve_return_their_exit_codes(capsys: pytest.CaptureFixture[s
     assert main(["serve", "--config", "/none", "--http", "127.0.0.1:0"]) == 1
     assert main(["serve", "--backend", "x", "--grpc", "y"]) == 1
     assert "--grpc" in capsys.readouterr().err
+
+
+def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema()
 
 
 @pytest.mark.parametrize("word", ["version", "--version"])
