@@ -6,6 +6,7 @@ writes them, references such as `${NAME}` in place of any value, and keys withou
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 from lb.settings.document import default_of
@@ -68,7 +69,8 @@ def _described(node: _Node, section: type[Section]) -> _Node:
             for bound, word in _BOUNDS.items():
                 if (limit := getattr(item, bound, None)) is not None:
                     _limit(choices, word, limit)
-        made: _Node = {"description": texts[name]} if texts[name] else {}
+        inner = section_of(field.annotation)
+        made: _Node = {"description": texts[name] or inspect.getdoc(inner)}
         if not field.is_required():
             choices.append(_NOTHING)
             made["default"] = default_of(field)
