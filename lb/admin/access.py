@@ -14,6 +14,8 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
+from lb.admin.answers import error_response
+from lb.admin.operations import role_for
 from lb.domain.access import Role
 from lb.domain.client import ip_of
 
@@ -21,7 +23,6 @@ _audit = logging.getLogger("lb.admin.audit")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_SAFE: Final = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 _HEADERS: Final = {
     hdrs.CACHE_CONTROL: "no-store",
     hdrs.SERVER: "triton-lb",
@@ -74,7 +75,7 @@ class AdminAccess:
             status = error.status
             raise
         finally:
-            if request.method not in _SAFE:
+            if role_for(request.method) is not Role.READ:
                 _note(request, token, status)
 
     def _identify(self, request: web.Request) -> Token | None:
@@ -86,22 +87,22 @@ class AdminAccess:
 
     def _refusal(self, request: web.Request, token: Token | None) -> web.Response | None:
         if not self._goes_by(request.headers.get(hdrs.HOST, "")):
-            return refuse(403, "this host name is not one of admin.hosts")
+            return error_response(403, "this host name is not one of admin.hosts")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
-            return refuse(403, "requests from other web sites are refused")
+            return error_response(403, "requests from other web sites are refused")
         if self._tokens is not None:
-            wanted = Role.READ if request.method in _SAFE else Role.OPERATE
+            wanted = role_for(request.method)
             if token is None:
-                return refuse(
+                return error_response(
                     401,
                     "this needs a valid token (Authorization: Bearer TOKEN)",
                     {hdrs.WWW_AUTHENTICATE: "Bearer"},
                 )
             if not token.roles & {wanted, Role.OPERATE}:
-                return refuse(403, f"this needs a token with the role {wanted}")
+                return error_response(403, f"this needs a token with the role {wanted}")
         if request.can_read_body and request.content_type != "application/json":
-            return refuse(415, "a body must be application/json; none is needed")
+            return error_response(415, "a body must be application/json; none is needed")
         return None
 
     def _goes_by(self, host: str) -> bool:
@@ -111,11 +112,6 @@ class AdminAccess:
         elif host.count(":") == 1:
             name = host.partition(":")[0]
         return name.lower() in self._hosts or ip_of(name) is not None
-
-
-def refuse(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    """An error in the shape that all answers of the API have."""
-    return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def _note(request: web.Request, token: Token | None, status: int) -> None:

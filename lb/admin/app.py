@@ -2,53 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
-from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from lb.admin.access import AdminAccess, Handler, refuse
+from lb.admin.access import AdminAccess, Handler
+from lb.admin.answers import Refused, error_response, response
+from lb.admin.api import Act, AdminApi, OwnAddresses, SourceStatuses, cannot
 from lb.admin.departure import let_go
-from lb.admin.life import RELOAD, UPGRADE
-from lb.admin.membership import (
-    BadQuery,
-    MembershipApi,
-    OwnAddresses,
-    SourceStatuses,
-    limit_of,
-    no_sources,
-    nowhere,
-)
-from lb.admin.models import render_models
-from lb.admin.openapi import openapi_document
-from lb.admin.render import render_backend
-from lb.control.directory import BackendDirectory, StillLeavingError
+from lb.admin.models import Reload, Upgrade
+from lb.admin.operations import OPERATIONS, Operation
+from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
-from lb.control.model_views import models_view
-from lb.control.views import backend_view
-from lb.domain.backend import AdminState
+from lb.domain.backend import Address
+from lb.telemetry.collector import SourceStatus
+from lb.telemetry.queue import QueueStatus
 
 _log = logging.getLogger(__name__)
 
-_ACTIONS: Final = {
-    "drain": AdminState.DRAINING,
-    "enable": AdminState.ENABLED,
-    "disable": AdminState.DISABLED,
-}
-_VIEWS_AT_ONCE: Final = 10
-"""Backends that are described in one turn of the loop: about a millisecond."""
-_INDEX: Final = {
-    "name": "triton-lb admin",
-    "backends": "/api/v1/backends",
-    "sources": "/api/v1/sources",
-    "reload": RELOAD,
-    "upgrade": UPGRADE,
-    "openapi": "/api/v1/openapi.json",
-}
+
+def _nowhere() -> Mapping[str, Address]:
+    """We listen nowhere."""
+    return {}
+
+
+def _no_sources() -> Iterable[SourceStatus]:
+    """There are no sources."""
+    return ()
 
 
 def make_admin_app(
@@ -58,97 +40,57 @@ def make_admin_app(
     version: str,
     clock: Callable[[], float] = monotonic,
     access: AdminAccess | None = None,
-    own_addresses: OwnAddresses = nowhere,
-    sources: SourceStatuses = no_sources,
+    own_addresses: OwnAddresses = _nowhere,
+    sources: SourceStatuses = _no_sources,
+    queue: Callable[[], QueueStatus] = QueueStatus,
+    reload: Callable[[], Awaitable[Reload]] = cannot,
+    upgrade: Callable[[], Awaitable[Upgrade]] = cannot,
 ) -> web.Application:
     """Make the application; whoever runs it decides where it listens.
 
     Args:
-        directory: what it shows and changes.
-        membership: through which it adds and removes backends.
-        version: of the product, for the OpenAPI document.
+        directory: the backends that it shows and changes.
+        membership: adds and removes backends.
+        version: of the product.
         clock: the clock that the directory is used with.
-        access: who may use it; everybody who can reach it if left out.
+        access: decides who may use the API; without it everybody who can reach it.
         own_addresses: where no backend can be; see `lb.settings.listed`.
-        sources: how the sources of backends do.
+        sources: reads the state of the sources of backends.
+        queue: reads the queued requests.
+        reload: applies the configuration file, or raises `Refused`.
+        upgrade: starts the next process, or raises `Refused`.
     """
     app = web.Application(middlewares=[_answer_in_json])
     (access or AdminAccess()).install(app)
     app.middlewares.append(let_go)
-    api = _Api(directory, clock, openapi_document(version))
-    app.router.add_get("/", api.index)
-    app.router.add_get("/api/v1/backends", api.list_backends)
-    app.router.add_get("/api/v1/backends/{name}", api.show_backend)
-    app.router.add_get("/api/v1/backends/{name}/models", api.show_models)
-    for action, state in _ACTIONS.items():
-        app.router.add_post(f"/api/v1/backends/{{name}}/{action}", api.changer(state))
-    MembershipApi(
-        directory, membership, clock, own_addresses=own_addresses, sources=sources
-    ).install(app)
-    app.router.add_get("/api/v1/openapi.json", api.show_openapi)
+    acts = AdminApi(
+        directory,
+        membership,
+        version=version,
+        clock=clock,
+        own_addresses=own_addresses,
+        sources=sources,
+        queue=queue,
+        reload=reload,
+        upgrade=upgrade,
+    ).acts()
+    for operation in OPERATIONS:
+        handler = _handler(operation, acts[operation.id])
+        if operation.method == hdrs.METH_GET:
+            app.router.add_get(operation.path, handler)  # and HEAD
+        else:
+            app.router.add_route(operation.method, operation.path, handler)
     return app
 
 
-class _Api:
-    """The handlers."""
-
-    def __init__(
-        self, directory: BackendDirectory, clock: Callable[[], float], document: dict[str, Any]
-    ) -> None:
-        self._directory = directory
-        self._clock = clock
-        self._document = document
-
-    async def index(self, _request: web.Request) -> web.Response:
-        return web.json_response(_INDEX)
-
-    async def show_openapi(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._document)
-
-    async def list_backends(self, _request: web.Request) -> web.Response:
-        # In parts: hundreds of backends take tens of milliseconds, and others want their turn.
-        pieces = []
-        for record in tuple(self._directory.records):
-            view = backend_view(record, self._clock())
-            pieces.append(json.dumps(render_backend(view)))
-            if len(pieces) % _VIEWS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        text = f'{{"backends": [{", ".join(pieces)}]}}'
-        return web.json_response(text=text)
-
-    async def show_backend(self, request: web.Request) -> web.Response:
-        return self._backend(request.match_info["name"])
-
-    async def show_models(self, request: web.Request) -> web.Response:
+def _handler(operation: Operation, act: Act) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
         try:
-            record = self._directory.find(request.match_info["name"])
-        except LookupError as error:
-            return refuse(404, str(error))
-        return web.json_response(render_models(models_view(self._directory, record, self._clock())))
+            return response(await act(request), operation.status)
+        except Refused as refusal:
+            return response(refusal.answer, refusal.status)
 
-    def changer(self, state: AdminState) -> Handler:
-        """Make the handler that brings a backend into `state`."""
-
-        async def change(request: web.Request) -> web.Response:
-            name = request.match_info["name"]
-            try:
-                self._directory.set_admin(name, state, self._clock(), limit_of(request))
-            except BadQuery as error:
-                return refuse(400, str(error))
-            except LookupError as error:
-                return refuse(404, str(error))
-            except StillLeavingError as error:
-                return refuse(409, str(error))
-            return self._backend(name)
-
-        return change
-
-    def _backend(self, name: str) -> web.Response:
-        try:
-            record = self._directory.find(name)
-        except LookupError as error:
-            return refuse(404, str(error))
-        return web.json_response(render_backend(backend_view(record, self._clock())))
+    return handle
 
 
 @web.middleware
@@ -158,7 +100,8 @@ async def _answer_in_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except web.HTTPException as error:
         allow = error.headers.get(hdrs.ALLOW)
-        return refuse(error.status, error.reason, {hdrs.ALLOW: allow} if allow else None)
+        headers: dict[str, str] | None = {hdrs.ALLOW: allow} if allow else None
+        return error_response(error.status, error.reason, headers)
     except Exception:  # top frame: no traceback leaves the process
         _log.exception("admin request failed", extra={"path": request.path})
-        return refuse(500, "internal error")
+        return error_response(500, "internal error")

@@ -1,30 +1,310 @@
-"""What a backend has, as JSON."""
+"""Everything that the admin API receives and returns, as pydantic models.
+
+The routes return these models, the OpenAPI document is generated from them (`lb.admin.openapi`),
+and the commands of `lb.cli.admin` parse and print them.
+
+Units are part of a field's name: `_s` seconds, `_ms` milliseconds, `_bytes` bytes. Times that
+people compare with a clock are in seconds, latencies in milliseconds, both with three decimals.
+
+Compatibility:
+- Unknown fields are ignored, so that a command can read the answers of a newer server.
+- Words such as a backend's state are plain text for the same reason; the schema lists them.
+- Bounds are documented and not enforced. A view with one odd figure is of more use than an error.
+- A field that is added later gets a default, so that a command can read an older server.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
-from lb.control.model_views import ModelsView
+from pydantic import BaseModel, ConfigDict, Field
+
+from lb.domain.backend import BackendKind, BackendState
+from lb.domain.model import ModelState
+
+_AT_LEAST_0 = Field(json_schema_extra={"minimum": 0})
+
+Count = Annotated[int, _AT_LEAST_0]
+Amount = Annotated[float, _AT_LEAST_0]
+State = Annotated[str, Field(json_schema_extra={"enum": [each.value for each in BackendState]})]
 
 
-def render_models(view: ModelsView) -> dict[str, Any]:
-    """The models of one backend, as `Models` of the OpenAPI document says."""
-    return {
-        "listed": view.listed,
-        "age_s": None if view.age_s is None else round(view.age_s, 3),
-        "models": [
-            {
-                "name": line.name,
-                "version": line.version,
-                "state": line.state,
-                "reason": line.reason,
-            }
-            for line in view.models
-        ],
-        "regions": list(view.regions),
-        "drift": {
-            "models": list(view.drift.models),
-            "configurations": list(view.drift.configurations),
-            "settings": list(view.drift.settings),
-        },
-    }
+class View(BaseModel):
+    """Base of all models of the admin API."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        # Before 2.10 pydantic keeps names that begin with `model_` to itself.
+        protected_namespaces=(),
+    )
+
+
+class Index(View):
+    """Paths of the most used resources."""
+
+    name: str = Field(description="`triton-lb admin`.")
+    status: str
+    backends: str
+    sources: str
+    queue: str
+    reload: str
+    upgrade: str
+    openapi: str
+
+
+class Status(View):
+    """Summary of one process."""
+
+    version: str = Field(description="Version of triton-lb.")
+    backends: Count = Field(description="Backends in the pool.")
+    up: Count = Field(description="Backends in the state `up`.")
+    not_up: dict[str, State] = Field(description="State of each other backend, by name.")
+    in_flight: Count = Field(description="Attempts under way on all backends.")
+    served: Count = Field(description="Attempts that backends in the pool answered.")
+
+
+class Latency(View):
+    """Quantiles of the duration of answered attempts since the start, estimated from a histogram;
+    null before the first answer."""
+
+    p50_ms: Amount | None = Field(description="Median in milliseconds.")
+    p99_ms: Amount | None = Field(description="99th percentile in milliseconds.")
+
+
+class Port(View):
+    """One protocol port of a backend."""
+
+    address: str = Field(description="`HOST:PORT` or `unix:PATH`.")
+    state: State = Field(description="Result of the health probes.")
+    why: str = Field(description="Reason for the state in words; empty when the port is up.")
+    since_s: Amount = Field(description="Seconds since the state last changed.")
+    changes: Count = Field(description="Changes of the state since the start.")
+    in_flight: Count = Field(description="Attempts under way.")
+    connections: Count = Field(description="Open connections.")
+    served: Count = Field(description="Attempts that the backend answered.")
+    failed: Count = Field(description="Attempts that ended without an answer of the backend.")
+    latency: Latency
+    probe_ms: Amount | None = Field(
+        description="Duration of the last probe in milliseconds; null before the first."
+    )
+
+
+class Device(View):
+    """A GPU of a backend, or a slice of one; null: the backend does not report it."""
+
+    id: str = Field(description="UUID of the GPU or of the slice.")
+    utilization: Amount | None = Field(
+        description="Fraction of the time in which any process used it, 0 to 1."
+    )
+    memory_used_bytes: Amount | None = Field(description="Memory in use, in bytes.")
+    memory_total_bytes: Amount | None = Field(description="Size of its memory, in bytes.")
+
+
+class Load(View):
+    """The load that a backend with a metrics address reports, whoever causes it."""
+
+    age_s: Amount | None = Field(
+        description="Seconds since the last report; null: the backend does not report its load."
+    )
+    pending: Amount = Field(description="Requests in the queues of the backend.")
+    others: Amount | None = Field(
+        description="Fraction of the time in which clients other than this load balancer keep its "
+        "devices busy, 0 to 1; null: unknown."
+    )
+    devices: list[Device]
+
+
+class Backend(View):
+    """One server that requests are sent to."""
+
+    name: str = Field(description="Unique name.")
+    state: State = Field(
+        description="The operator's decision, otherwise the worst state of the ports."
+    )
+    why: str = Field(description="Reason for the state in words; empty when the backend is up.")
+    since_s: Amount = Field(description="Seconds since the state last changed.")
+    in_flight: Count = Field(description="Attempts under way on all ports.")
+    open_sequences: Count = Field(description="Open sequences of stateful models.")
+    spoken_for: Amount = Field(
+        description="Fraction of the backend's time that open sequences are expected to take; 1 is "
+        "all of it."
+    )
+    served: Count = Field(description="Attempts that the backend answered, on all ports.")
+    latency: Latency
+    weight: Amount = Field(description="Configured share of the load, relative to other backends.")
+    share: Amount = Field(
+        description="Fraction of the weight in effect, 0 to 1; below 1 during a slow start."
+    )
+    max_in_flight: Count = Field(description="Limit of attempts under way; 0: no limit.")
+    empty: bool = Field(
+        description="Whether no attempt is under way and no sequence is open. A draining backend "
+        "that is empty can be stopped."
+    )
+    origin: str = Field(description="`configuration`, the name of a source, or `operator`.")
+    cut_in_s: Amount | None = Field(
+        description="Seconds until a draining or removed backend's remaining requests are cut; "
+        "null: never."
+    )
+    load: Load
+    ports: dict[str, Port] = Field(description="Ports by protocol: `http`, `grpc`.")
+
+
+class Backends(View):
+    """The whole pool."""
+
+    backends: list[Backend] = Field(description="All backends, in the order of their sources.")
+
+
+class NewBackend(View):
+    """A backend to add: an entry of `backends` in the configuration (docs/configuration.md), whose
+    other keys are accepted, too. The name alone takes back a backend that was removed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str | None = Field(
+        default=None,
+        description="Unique name; without one, the address of the HTTP port, or else of the gRPC "
+        "port.",
+    )
+    http: str | None = Field(default=None, description="Address of the HTTP port: `HOST:PORT`.")
+    grpc: str | None = Field(default=None, description="Address of the gRPC port: `HOST:PORT`.")
+    metrics: str | None = Field(
+        default=None, description="Address of the metrics port: `HOST:PORT`."
+    )
+    kind: str = Field(
+        default="triton",
+        description="The server that it runs.",
+        json_schema_extra={"enum": [each.value for each in BackendKind]},
+    )
+    weight: float = Field(
+        default=1.0,
+        description="Share of the load, relative to other backends.",
+        json_schema_extra={"exclusiveMinimum": 0, "maximum": 1_000_000},
+    )
+    max_in_flight: Count = Field(default=0, description="Limit of attempts under way; 0: no limit.")
+
+
+class Model(View):
+    """One version of a model on one backend."""
+
+    name: str
+    version: str = Field(description="Empty if no version was ever loaded.")
+    state: str = Field(
+        description="State of the version.",
+        json_schema_extra={"enum": [each.value for each in ModelState]},
+    )
+    reason: str = Field(description="Why it is not ready, in the words of the backend.")
+
+
+class Drift(View):
+    """Differences of a backend from the others, intended or not."""
+
+    models: list[str] = Field(description="Models that are ready on another backend only.")
+    configurations: list[str] = Field(
+        description="Models whose configuration differs from that of most backends with the same "
+        "version. At most 200 models are compared."
+    )
+    settings: list[str] = Field(
+        description="Trace and log settings that differ from those of most backends."
+    )
+
+
+class Models(View):
+    """Models of one backend, as far as known."""
+
+    listed: bool | None = Field(
+        description="Whether the backend lists its models. false: it is assumed to have every "
+        "model. null: it has not been asked yet, or does not answer."
+    )
+    age_s: Amount | None = Field(description="Seconds since the list was read; null: no list.")
+    models: list[Model]
+    regions: list[str] = Field(description="Names of registered regions of shared memory.")
+    drift: Drift
+
+
+class ModelBackend(View):
+    """A scheduled model on one backend."""
+
+    name: str = Field(description="Name of the backend.")
+    in_flight: Count = Field(description="Attempts of the model under way there.")
+    limit: Count = Field(description="Limit of those attempts; 0: no limit.")
+    expected_ms: Amount | None = Field(
+        description="Expected duration in milliseconds of a request of one row on the idle "
+        "backend; null: not learnt yet."
+    )
+    row_ms: Amount | None = Field(
+        description="Expected additional duration per further row, in milliseconds."
+    )
+    learnt: Count = Field(
+        description="Executions behind the expected duration. 0: the backend's own statistics."
+    )
+    slowed: Amount = Field(
+        description="Factor by which requests are expected to take longer because other clients "
+        "use the backend, as far as that is not learnt already."
+    )
+
+
+class ModelQueue(View):
+    """The queue of one version of a model."""
+
+    model: str
+    version: str = Field(description="As requests name it; empty: any version.")
+    waiting: dict[str, Count] = Field(
+        description="Queued requests by priority; 1 is the highest priority."
+    )
+    oldest_ms: Amount = Field(
+        description="Time in milliseconds that the oldest queued request has been queued."
+    )
+    backends: list[ModelBackend] = Field(description="Backends that the model has run on.")
+
+
+class Queue(View):
+    """Queued requests of all scheduled models."""
+
+    without_backend: Count = Field(description="Queued requests for which no backend is eligible.")
+    models: list[ModelQueue] = Field(description="Scheduled models that were requested, by name.")
+
+
+class Source(View):
+    """One source of backends."""
+
+    name: str = Field(description="For example `dns:HOST` or `file:PATH`.")
+    backends: Count = Field(description="Backends in its last valid result, which is in force.")
+    updates: Count = Field(description="Valid results so far.")
+    failures: Count = Field(description="Failed attempts to get a result so far.")
+    age_s: Amount | None = Field(
+        description="Seconds since its last valid result; null: none so far."
+    )
+    error: str = Field(description="Why the last attempt failed; empty after a success.")
+
+
+class Sources(View):
+    """All sources of backends."""
+
+    sources: list[Source] = Field(description="All sources, in the order of precedence.")
+
+
+class Reload(View):
+    """Result of a reload."""
+
+    changed: list[str] = Field(description="Paths of the settings that have changed.")
+    hash: str = Field(description="First digits of the SHA-256 of the configuration file.")
+
+
+class Upgrade(View):
+    """Result of an upgrade."""
+
+    pid: Count = Field(description="Id of the process that serves from now on.")
+
+
+class Error(View):
+    """Why a request was refused or failed."""
+
+    error: str = Field(description="One sentence.")
+
+
+class NotDone(Error):
+    """Why a reload or an upgrade has changed nothing."""
+
+    problems: list[str] = Field(description="All problems that were found.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from lb.cli.streams import open_standard_streams
 
 if TYPE_CHECKING:
-    from lb.cli.admin import AdminTarget
+    from lb.cli.admin_client import AdminTarget
 
 # Handlers import their subcommand when it is called, so that each command loads only what it
 # needs: `triton-lb drain` should not wait for the data plane, nor `check` for aiohttp.
@@ -129,16 +129,21 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands that talk to running processes."""
-    command = commands.add_parser("status", help="say in a line how running processes do")
-    _add_admin_address(command)
-    command.set_defaults(handler=_status)
-    command = commands.add_parser("backends", help="list the backends of a running process")
-    _add_admin_address(command)
-    command.set_defaults(handler=_backends)
-    command = commands.add_parser("models", help="show which models a backend has")
-    command.add_argument("name", metavar="NAME", help="name of the backend")
-    _add_admin_address(command)
-    command.set_defaults(handler=_models)
+    for name, help_text, handler in (
+        ("status", "say in a line how running processes do", _status),
+        ("backends", "list the backends of a running process", _backends),
+        ("models", "show which models a backend has", _models),
+        ("queue", "show queued requests by model, and expected durations by backend", _queue),
+        ("sources", "list the sources of backends", _sources),
+    ):
+        command = commands.add_parser(name, help=help_text)
+        if name == "models":
+            command.add_argument("name", metavar="NAME", help="name of the backend")
+        command.add_argument(
+            "--json", action="store_true", help="print the JSON document of the admin API"
+        )
+        _add_admin_address(command)
+        command.set_defaults(handler=handler)
     for action, help_text in (
         ("drain", "let a backend finish what it has and give it nothing new"),
         ("enable", "give a backend requests again"),
@@ -300,6 +305,18 @@ def _models(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, lambda admin: list_models(admin, arguments.name))
 
 
+def _queue(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import show_queue
+
+    return _ask_admin(arguments, show_queue)
+
+
+def _sources(arguments: argparse.Namespace) -> int:
+    from lb.cli.admin import list_sources
+
+    return _ask_admin(arguments, list_sources)
+
+
 def _change(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import change_backend
 
@@ -335,7 +352,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int]) -> int:
-    from lb.cli.admin import AdminError, AdminTarget, find_token
+    from lb.cli.admin_client import AdminError, AdminTarget, find_token
     from lb.cli.replicas import addresses_of, ask_each
 
     try:
@@ -345,7 +362,9 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
     except AdminError as error:
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
-    return ask_each([AdminTarget(address, token) for address in addresses], ask)
+    as_json = getattr(arguments, "json", False)  # of commands that print a view
+    targets = [AdminTarget(address, token, as_json=as_json) for address in addresses]
+    return ask_each(targets, ask)
 
 
 def _version(_arguments: argparse.Namespace) -> int:

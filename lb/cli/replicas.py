@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TextIO
 
-from lb.cli.admin import AdminError, AdminTarget
+from lb.cli.admin_client import AdminError, AdminTarget
 from lb.domain.backend import Address, parse_address
 
 _AT_ONCE: Final = 64
@@ -51,6 +52,9 @@ def _looked_up(text: str) -> list[str]:
 def ask_each(targets: Sequence[AdminTarget], ask: Callable[[AdminTarget], int]) -> int:
     """Run a command for every process at the same time; each line says whose it is.
 
+    A line of text is labelled with the address of the process. A JSON document becomes the member
+    `answer` of an object in one line, whose member `admin` is the address.
+
     Returns:
         The exit code: 0 when all went well, else the highest.
     """
@@ -60,28 +64,33 @@ def ask_each(targets: Sequence[AdminTarget], ask: Callable[[AdminTarget], int]) 
     lock = threading.Lock()
 
     def run(target: AdminTarget) -> int:
-        label = target.address.ljust(width)
-        out, err = _Labelled(sys.stdout, label, lock), _Labelled(sys.stderr, label, lock)
-        return ask(replace(target, out=out, err=err))
+        label = f"{target.address.ljust(width)}  "
+        out = _Lines(sys.stdout, lock, label)
+        if target.as_json:
+            out = _Lines(
+                sys.stdout, lock, f'{{"admin": {json.dumps(target.address)}, "answer": ', "}"
+            )
+        return ask(replace(target, out=out, err=_Lines(sys.stderr, lock, label)))
 
     with ThreadPoolExecutor(min(len(targets), _AT_ONCE)) as pool:
         return max(pool.map(run, targets))
 
 
-class _Labelled:
-    """Writes whole lines to a stream, each behind a label."""
+class _Lines:
+    """Writes whole lines to a stream, each between two texts."""
 
-    def __init__(self, stream: TextIO, label: str, lock: threading.Lock) -> None:
+    def __init__(self, stream: TextIO, lock: threading.Lock, before: str, after: str = "") -> None:
         self._stream = stream
-        self._label = label
         self._lock = lock
+        self._before = before
+        self._after = after
         self._begun = ""
 
     def write(self, text: str) -> int:
         """As of a text stream."""
         *lines, self._begun = (self._begun + text).split("\n")
         with self._lock:
-            self._stream.writelines(f"{self._label}  {line}\n" for line in lines)
+            self._stream.writelines(f"{self._before}{line}{self._after}\n" for line in lines)
             self._stream.flush()
         return len(text)
 

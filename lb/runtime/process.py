@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lb.admin.life import NotDone, cannot
+from lb.admin.api import cannot, not_done
+from lb.admin.models import Reload, Upgrade
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
@@ -295,25 +296,25 @@ class Process:
         _log.info("reload passed on", extra={"by": why, "to": self._successor})
         return True
 
-    async def _reload(self) -> dict[str, Any]:
+    async def _reload(self) -> Reload:
         """For the admin API."""
         if self._reloader is None:
             return await cannot()
         try:
             done = await self._reloader.reload("admin API")
         except ChangeRefused as refused:
-            raise NotDone("configuration refused, nothing has changed", refused.reasons) from None
-        return {"changed": list(done.changed), "hash": done.digest}
+            raise not_done("configuration refused, nothing has changed", refused.reasons) from None
+        return Reload(changed=list(done.changed), hash=done.digest)
 
-    async def _upgrade(self) -> dict[str, Any]:
+    async def _upgrade(self) -> Upgrade:
         """For the admin API."""
         if self._upgrader is None:
             return await cannot()
         try:
-            return {"pid": await self._upgrader.upgrade("admin API")}
+            return Upgrade(pid=await self._upgrader.upgrade("admin API"))
         except UpgradeFailed as failure:
             goes_on = "" if self._is_stopping else ", this process goes on"
-            raise NotDone(f"upgrade failed{goes_on}", [str(failure)]) from None
+            raise not_done(f"upgrade failed{goes_on}", [str(failure)]) from None
 
     async def _give_way(self, product: Product, doors: Doors, successor: int) -> None:
         """Another process accepts at our sockets.

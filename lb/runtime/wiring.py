@@ -6,7 +6,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
@@ -16,20 +16,19 @@ from aiohttp import web
 
 from lb.access.gate import Gate
 from lb.admin.app import make_admin_app
-from lb.admin.life import Act, LifeApi
 from lb.admin.metrics_app import Target, make_metrics_app
-from lb.admin.queue import QueueApi
+from lb.admin.models import Reload, Upgrade
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
+from lb.control.drift import ready_backends, table_statuses
 from lb.control.loops import ProbeLoops, network_probe
 from lb.control.membership import Membership
-from lb.control.model_views import ready_backends, table_statuses
 from lb.control.models import ModelWatch
 from lb.control.plans import Planner
 from lb.control.questions import READ_BYTES, Questions
 from lb.control.restore import Restorer
 from lb.control.scaling import LoadSample
-from lb.control.views import conduct_statuses, port_statuses
+from lb.control.statuses import conduct_statuses, port_statuses
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol, BackendPort
 from lb.domain.schedule import Scheduler
@@ -479,9 +478,13 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
     )
 
 
-def admin_app(product: Product, reload: Act, upgrade: Act) -> web.Application:
+def admin_app(
+    product: Product,
+    reload: Callable[[], Awaitable[Reload]],
+    upgrade: Callable[[], Awaitable[Upgrade]],
+) -> web.Application:
     """The application of the admin listener."""
-    app = make_admin_app(
+    return make_admin_app(
         product.directory,
         product.membership,
         version=version(),
@@ -489,7 +492,7 @@ def admin_app(product: Product, reload: Act, upgrade: Act) -> web.Application:
         access=product.access.admin,
         own_addresses=lambda: own_addresses(product.settings),
         sources=product.discovery.statuses,
+        queue=lambda: queue_status(product.dispatcher.queue, time.monotonic()),
+        reload=reload,
+        upgrade=upgrade,
     )
-    LifeApi(reload, upgrade).install(app)
-    QueueApi(lambda: queue_status(product.dispatcher.queue, time.monotonic())).install(app)
-    return app

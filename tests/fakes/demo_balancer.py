@@ -18,6 +18,7 @@ from aiohttp import web
 from lb.simulator.models import MODELS
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
+from tests.fakes.views import backend
 
 
 async def answer_at(address: str, path: str, answer: object) -> web.AppRunner:
@@ -39,15 +40,8 @@ async def main(config: str, models: list[str]) -> None:
     settings = yaml.safe_load(config)
     listen = settings["listen"]
     backends = [
-        {
-            "name": backend["name"],
-            "state": "up",
-            "why": "",
-            "in_flight": 0,
-            "served": 0,
-            "latency": {"p50_ms": 1.5, "p99_ms": None},
-        }
-        for backend in settings["backends"]
+        backend(each["name"], latency={"p50_ms": 1.5, "p99_ms": None})
+        for each in settings["backends"]
     ]
     ports = [int(listen[name].rpartition(":")[2]) for name in ("http", "grpc")]
     async with AsyncExitStack() as stack:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import yaml
 
+from lb.admin.models import Backend, Backends
+from lb.admin.operations import BACKENDS
 from lb.simulator.process import Ports
 
 HOST = "127.0.0.1"
@@ -26,19 +27,6 @@ class Listeners:
     grpc: str
     metrics: str
     admin: str
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRow:
-    """What the admin API says of one backend; latencies in milliseconds, None before the first."""
-
-    name: str
-    state: str
-    why: str
-    in_flight: int
-    served: int
-    p50_ms: float | None
-    p99_ms: float | None
 
 
 def free_listeners() -> Listeners:
@@ -88,26 +76,12 @@ async def is_accepting(session: aiohttp.ClientSession, listen: Listeners) -> boo
         return False
 
 
-async def read_backends(
-    session: aiohttp.ClientSession, listen: Listeners
-) -> tuple[BackendRow, ...]:
+async def read_backends(session: aiohttp.ClientSession, listen: Listeners) -> list[Backend]:
     """Return the state of every backend.
 
     Raises:
         aiohttp.ClientError, TimeoutError: the admin API does not answer.
     """
-    async with session.get(f"http://{listen.admin}/api/v1/backends") as response:
+    async with session.get(f"http://{listen.admin}{BACKENDS}") as response:
         response.raise_for_status()
-        return tuple(map(_row, (await response.json())["backends"]))
-
-
-def _row(backend: dict[str, Any]) -> BackendRow:
-    return BackendRow(
-        name=backend["name"],
-        state=backend["state"],
-        why=backend["why"],
-        in_flight=backend["in_flight"],
-        served=backend["served"],
-        p50_ms=backend["latency"]["p50_ms"],
-        p99_ms=backend["latency"]["p99_ms"],
-    )
+        return Backends.model_validate_json(await response.read()).backends

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lb.cli.demo.balancer import BackendRow, Listeners
+from lb.admin.models import Backend
+from lb.cli.demo.balancer import Listeners
 from lb.cli.demo.load import MODEL, Tally
 
 _TITLES = ("backend", "state", "in flight", "served", "p50 ms", "p99 ms")
@@ -23,7 +24,7 @@ def addresses(listen: Listeners) -> list[str]:
     ]
 
 
-def table(backends: Sequence[BackendRow], tallies: Sequence[Tally]) -> list[str]:
+def table(backends: Sequence[Backend], tallies: Sequence[Tally]) -> list[str]:
     """Return the backends as the load balancer sees them, and what the demo itself measured."""
     rows = [_TITLES, *map(_cells, backends)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
@@ -40,14 +41,14 @@ def redraw(lines: Sequence[str], drawn: int, width: int) -> str:
     return start + "".join(f"{line[:width]}\n" for line in lines)
 
 
-def _cells(backend: BackendRow) -> tuple[str, ...]:
+def _cells(backend: Backend) -> tuple[str, ...]:
     return (
         backend.name,
         backend.state,
         str(backend.in_flight),
         str(backend.served),
-        _milliseconds(backend.p50_ms),
-        _milliseconds(backend.p99_ms),
+        _milliseconds(backend.latency.p50_ms),
+        _milliseconds(backend.latency.p99_ms),
     )
 
 

@@ -1,52 +1,72 @@
-"""Just enough of JSON Schema to hold answers against the OpenAPI document."""
+"""Holds answers of the admin API against its OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "object": (dict,),
-    "array": (list,),
-    "string": (str,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "null": (type(None),),
-}
+from jsonschema import Draft202012Validator
+
+Json = dict[str, Any]
 
 
-def problems(
-    value: Any, schema: dict[str, Any], document: dict[str, Any], at: str = "$"
+def problems(value: object, name: str, document: Json) -> list[str]:
+    """Where `value` differs from the schema `name` of the document."""
+    return _problems(value, {"$ref": f"#/components/schemas/{name}"}, document)
+
+
+def answer_problems(
+    document: Json, method: str, path: str, status: int, answer: object
 ) -> list[str]:
-    """Say where `value` differs from `schema`; properties that are not listed count as well."""
-    if "$ref" in schema:
-        return problems(value, resolve(schema["$ref"], document), document, at)
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    if not any(isinstance(value, _TYPES[kind]) for kind in kinds):
-        return [f"{at}: {value!r} is not {kinds}"]
-    if "enum" in schema and value not in schema["enum"]:
-        return [f"{at}: {value!r} is not one of {schema['enum']}"]
-    if isinstance(value, int | float) and value < schema.get("minimum", value):
-        return [f"{at}: {value!r} is too small"]
-    found: list[str] = []
-    if isinstance(value, list):
-        for place, item in enumerate(value):
-            found += problems(item, schema["items"], document, f"{at}[{place}]")
-    if isinstance(value, dict):
-        known = schema.get("properties", {})
-        rest = schema.get("additionalProperties")
-        found += [
-            f"{at}.{name}: missing" for name in schema.get("required", ()) if name not in value
-        ]
-        for name, item in value.items():
-            if name in known or rest:
-                found += problems(item, known.get(name, rest), document, f"{at}.{name}")
-            elif known:
-                found.append(f"{at}.{name}: not in the document")
-    return found
+    """Where an answer differs from what the document says of it.
+
+    Args:
+        document: the OpenAPI document.
+        method: of the request.
+        path: as the document has it, such as `/api/v1/backends/{name}`.
+        status: of the answer.
+        answer: its JSON.
+    """
+    common = document["components"]["responses"]
+    operations = document["paths"].get(path, {})
+    if method.lower() in operations:
+        response = operations[method.lower()]["responses"][str(status)]
+        if "$ref" in response:
+            response = resolve(response["$ref"], document)
+    else:
+        names = {401: "Unauthorized", 405: "UnknownMethod"} if operations else {
+            401: "Unauthorized", 404: "UnknownPath",
+        }  # fmt: skip
+        response = common[names[status]]
+    return _problems(answer, response["content"]["application/json"]["schema"], document)
 
 
-def resolve(reference: str, document: dict[str, Any]) -> dict[str, Any]:
+def is_valid_body(document: Json, method: str, path: str, body: object) -> bool:
+    """Whether the document allows a body for an operation."""
+    described = document["paths"][path][method.lower()]["requestBody"]
+    schema = described["content"]["application/json"]["schema"]
+    return not _problems(body, schema, document)
+
+
+def _problems(value: object, schema: Json, document: Json) -> list[str]:
+    validator = Draft202012Validator(
+        {**_strict(schema), "components": _strict(document["components"])}
+    )
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
+
+
+def _strict(schema: Any) -> Any:
+    """The same, but fields that are not listed are wrong: the server sends none."""
+    if isinstance(schema, list):
+        return [_strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    copy = {key: _strict(each) for key, each in schema.items()}
+    if copy.get("type") == "object" and "properties" in copy:
+        copy.setdefault("additionalProperties", False)
+    return copy
+
+
+def resolve(reference: str, document: Json) -> Json:
     """Follow `#/a/b/c`."""
     place: Any = document
     for step in reference.removeprefix("#/").split("/"):

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from lb.admin.app import make_admin_app
 from lb.admin.openapi import openapi_document
-from lb.admin.queue import QUEUE, QueueApi
+from lb.admin.operations import QUEUE
+from lb.control.membership import Membership
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.queue import QueueStatus
 from tests.fakes.backends import make_backend
+from tests.fakes.pool import make_pool
 from tests.unit.admin.schema import problems
 
 
@@ -36,8 +38,8 @@ STATUS = QueueStatus(
 
 
 async def test_the_queue_is_shown_by_model() -> None:
-    app = web.Application()
-    QueueApi(lambda: STATUS).install(app)
+    directory = make_pool()
+    app = make_admin_app(directory, Membership(directory), version="1", queue=lambda: STATUS)
     async with TestClient(TestServer(app)) as client, client.get(QUEUE) as answer:
         shown = await answer.json()
     assert shown == {
@@ -73,4 +75,4 @@ async def test_the_queue_is_shown_by_model() -> None:
         ],
     }
     document = openapi_document("1")
-    assert not list(problems(shown, {"$ref": "#/components/schemas/Queue"}, document))
+    assert problems(shown, "Queue", document) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,22 +13,20 @@ from typing import Any
 
 import pytest
 
+from lb.admin.models import Load, ModelBackend, ModelQueue, Queue, Source, Sources
 from lb.cli.admin import (
-    TOKEN_VARIABLE,
-    AdminError,
-    AdminTarget,
     change_backend,
-    find_token,
     list_backends,
     list_models,
+    list_sources,
     reload_configuration,
+    show_queue,
+    show_status,
     upgrade_process,
 )
-
-
-def backend(name: str, **changed: Any) -> dict[str, Any]:
-    state = {"name": name, "state": "up", "since_s": 5.9, "in_flight": 0, "served": 0, "why": ""}
-    return {**state, "latency": {"p50_ms": None, "p99_ms": None}, **changed}
+from lb.cli.admin_client import TOKEN_VARIABLE, AdminError, AdminTarget, find_token
+from tests.fakes import views
+from tests.fakes.views import backend
 
 
 @contextmanager
@@ -75,13 +73,20 @@ def test_backends_are_listed_as_an_aligned_table(capsys: pytest.CaptureFixture[s
     ]
 
 
+def load(*devices: dict[str, Any]) -> dict[str, Any]:
+    named = [{"id": f"GPU-{at}", **each} for at, each in enumerate(devices)]
+    return Load.model_validate(
+        {"age_s": 1.0, "pending": 0.0, "others": None, "devices": named}
+    ).model_dump()
+
+
 def test_gpus_are_shown_where_backends_tell_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     gpu = {"utilization": 0.35, "memory_used_bytes": 2**30, "memory_total_bytes": 16 * 2**30}
     mig = {"utilization": None, "memory_used_bytes": None, "memory_total_bytes": None}
     backends = [
-        backend("a", load={"devices": [gpu, {**gpu, "utilization": 0.45}]}),
-        backend("b", load={"devices": [mig]}, why="operator"),
-        backend("c", load={"devices": []}),
+        backend("a", load=load(gpu, {**gpu, "utilization": 0.45})),
+        backend("b", load=load(mig), why="operator"),
+        backend("c"),
     ]
     with answering(json.dumps({"backends": backends}).encode()) as (address, _):
         assert list_backends(AdminTarget(address)) == 0
@@ -223,9 +228,7 @@ def models(**changed: Any) -> bytes:
         {"name": "simple", "version": "1", "state": "ready", "reason": ""},
         {"name": "other", "version": "", "state": "unavailable", "reason": "unloaded"},
     ]
-    drift = {"models": [], "configurations": [], "settings": []}
-    state = {"listed": True, "models": table, "drift": drift}
-    return json.dumps({**state, **changed}).encode()
+    return json.dumps(views.models(**{"models": table, **changed})).encode()
 
 
 def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,6 +270,97 @@ def test_a_backend_without_a_list_says_so(
     with answering(models(listed=listed, models=[])) as (address, _):
         assert list_models(AdminTarget(address), "gpu-0") == 0
     assert capsys.readouterr().out.splitlines() == [said]
+
+
+# Queue, sources, status
+
+
+QUEUE = Queue(
+    without_backend=2,
+    models=[
+        ModelQueue(
+            model="bert",
+            version="1",
+            waiting={"1": 1, "2": 3},
+            oldest_ms=123.45,
+            backends=[
+                ModelBackend(
+                    name=name,
+                    in_flight=in_flight,
+                    limit=in_flight,
+                    expected_ms=expected_ms,
+                    row_ms=None,
+                    learnt=1,
+                    slowed=1.0,
+                )
+                for name, in_flight, expected_ms in (("gpu-0", 4, 12.34), ("gpu-1", 0, None))
+            ],
+        ),
+        ModelQueue(model="new\x1b", version="", waiting={}, oldest_ms=0.0, backends=[]),
+    ],
+)
+
+
+def test_the_queue_is_a_table_with_a_row_for_each_backend(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with answering(QUEUE.model_dump_json().encode()) as (address, asked):
+        assert show_queue(AdminTarget(address)) == 0
+    assert asked == ["GET /api/v1/queue"]
+    assert capsys.readouterr().out.splitlines() == [
+        "MODEL    VERSION  QUEUED   OLDEST  BACKEND  IN FLIGHT  LIMIT  EXPECTED",
+        "bert     1             4  123.5ms  gpu-0            4      4    12.3ms",
+        "                                   gpu-1            0      -         -",
+        "new\\x1b                0        -  -                -      -         -",
+        "queued without an eligible backend: 2",
+    ]
+
+
+def test_sources_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    sources = Sources(
+        sources=[
+            Source(name="dns:t", backends=3, updates=2, failures=0, age_s=65.0, error=""),
+            Source(name="file:/b", backends=0, updates=0, failures=9, age_s=None, error="missing"),
+        ]
+    )
+    with answering(sources.model_dump_json().encode()) as (address, asked):
+        assert list_sources(AdminTarget(address)) == 0
+    assert asked == ["GET /api/v1/sources"]
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME     BACKENDS    AGE  UPDATES  FAILURES  ERROR",
+        "dns:t           3  1m05s        2         0",
+        "file:/b         0      -        0         9  missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ask", "document"),
+    [
+        (list_backends, views.backends(backend("a"))),
+        (lambda admin: list_models(admin, "a"), views.models()),
+        (show_queue, QUEUE.model_dump()),
+        (list_sources, {"sources": []}),
+        (show_status, views.status(1)),
+    ],
+)
+def test_json_is_the_document_of_the_api_as_it_came(
+    ask: Callable[[AdminTarget], int], document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = {**document, "of_a_newer_server": "\x1b\x9b\ud800"}
+    with answering(json.dumps(newer).encode()) as (address, _):
+        assert ask(AdminTarget(address, as_json=True)) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == newer
+    assert line.isascii()
+    assert line.isprintable()
+
+
+def test_a_newer_server_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    newer = backend("a", state="standby", rank=1, load={**load(), "watts": 300})
+    with answering(json.dumps({"backends": [newer], "more": 1}).encode()) as (address, _):
+        assert list_backends(AdminTarget(address)) == 0
+        assert list_backends(AdminTarget(address, as_json=True)) == 0
+    assert "a     standby" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}"])

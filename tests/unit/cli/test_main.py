@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[3]
         (["check", "a.yaml"], {"file": "a.yaml", "syntax_only": False}),
         (["demo"], {"backends": 3, "once": False}),
         (["demo", "--backends", "5", "--once"], {"backends": 5, "once": True}),
-        (["backends"], {"admin": None, "all": False}),
+        (["backends"], {"admin": None, "all": False, "json": False}),
+        (["queue", "--json"], {"admin": None, "json": True}),
         (["drain", "gpu-0"], {"name": "gpu-0", "action": "drain", "admin": None}),
         (
             ["status", "--all", "--admin", "a:1", "--admin", "b:1"],

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from lb.cli.main import main
+from tests.fakes import views
 
 Answer = tuple[int, dict[str, Any]]
 
 
 def backend(state: str, **changed: Any) -> Answer:
-    shown = {"name": "a", "state": state, "in_flight": 0, "empty": False, "why": "", **changed}
-    return 200, shown
+    return 200, views.backend("a", **{"state": state, "empty": False, **changed})
 
 
 def error(status: int, text: str) -> Answer:

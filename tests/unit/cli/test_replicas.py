@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from lb.cli.admin import AdminError, AdminTarget
+from lb.cli.admin_client import AdminError, AdminTarget
 from lb.cli.main import main
 from lb.cli.replicas import addresses_of, ask_each
-from tests.unit.cli.test_admin import answering, backend
+from tests.fakes.views import backend, backends, status
+from tests.unit.cli.test_admin import answering
 
 
 def test_an_address_is_taken_as_it_is() -> None:
@@ -51,13 +52,13 @@ def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None
     assert sorted(shown.err.splitlines()) == ["a:1      three", "long:22  three"]
 
 
-def status(*backends: dict[str, Any]) -> bytes:
-    return json.dumps({"backends": backends}).encode()
+def body(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode()
 
 
 def test_the_status_of_all_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    one = status(backend("a", in_flight=3, served=9), backend("b", state="down", served=1))
-    two = status(backend("a"), backend("b"))
+    one = body(status(1, in_flight=3, served=10, b="down"))
+    two = body(status(2))
     with answering(one) as (first, _), answering(two) as (second, _):
         assert main(["status", "--admin", first, "--admin", f"http://{second}", "--all"]) == 0
         assert sorted(capsys.readouterr().out.splitlines()) == sorted([
@@ -69,7 +70,7 @@ def test_the_status_of_all_is_a_line_each(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_one_that_fails_makes_the_command_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    changed = json.dumps(backend("a", state="draining", empty=True)).encode()
+    changed = body(backend("a", state="draining", empty=True))
     with answering(changed) as (first, asked):
         nobody = "127.0.0.1:1"
         assert main(["drain", "a", "--wait", "--admin", first, "--admin", nobody]) == 1
@@ -80,9 +81,24 @@ def test_one_that_fails_makes_the_command_fail(capsys: pytest.CaptureFixture[str
     assert "cannot reach the admin API" in shown.err
 
 
-@pytest.mark.parametrize("body", [status(backend("a", state="down")), status(), b"[]"])
-def test_the_status_is_bad_without_a_backend_that_is_up(body: bytes) -> None:
-    with answering(body) as (address, _):
+def test_json_of_several_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = backends(backend("a")), backends(backend("b"))
+    with answering(body(one)) as (first, _), answering(body(two)) as (second, _):
+        nobody = "127.0.0.1:1"
+        commands = [part for each in (first, second, nobody) for part in ("--admin", each)]
+        assert main(["backends", "--json", *commands]) == 1
+    shown = capsys.readouterr()
+    lines = [json.loads(line) for line in shown.out.splitlines()]
+    assert sorted(lines, key=lambda line: str(line["answer"])) == [
+        {"admin": first, "answer": one},
+        {"admin": second, "answer": two},
+    ]
+    assert shown.err.startswith(nobody)
+
+
+@pytest.mark.parametrize("answer", [body(status(0, a="down")), body(status(0)), b"[]"])
+def test_the_status_is_bad_without_a_backend_that_is_up(answer: bytes) -> None:
+    with answering(answer) as (address, _):
         assert main(["status", "--admin", address]) == 1
 
 

@@ -8,7 +8,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lb.cli.demo.balancer import (
-    BackendRow,
     Listeners,
     configuration,
     free_listeners,
@@ -18,16 +17,7 @@ from lb.cli.demo.balancer import (
 )
 from lb.settings.reading import read_settings
 from lb.simulator.process import Ports
-
-BACKEND = {
-    "name": "triton-0",
-    "state": "up",
-    "why": "",
-    "in_flight": 1,
-    "served": 7,
-    "latency": {"p50_ms": 1.5, "p99_ms": None, "more": 1},
-    "ports": [],
-}
+from tests.fakes.views import backend, backends
 
 
 def no_file(path: str) -> str:
@@ -91,14 +81,14 @@ async def test_load_balancer_that_does_not_listen_does_not_accept() -> None:
 
 
 async def test_backends_are_read_from_the_admin_api() -> None:
-    answer = {"backends": [BACKEND]}
+    answer = backends(backend("triton-0", served=7), backend("triton-1", state="down"))
     async with (
         await served("/api/v1/backends", 200, answer) as server,
         aiohttp.ClientSession() as session,
     ):
-        assert await read_backends(session, listening(server)) == (
-            BackendRow("triton-0", "up", "", 1, 7, 1.5, None),
-        )
+        first, second = await read_backends(session, listening(server))
+        assert (first.name, first.state, first.served) == ("triton-0", "up", 7)
+        assert (second.name, second.state) == ("triton-1", "down")
 
 
 async def test_admin_api_that_fails_is_an_error() -> None:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
-from lb.cli.demo.balancer import BackendRow, Listeners
+from lb.admin.models import Backend
+from lb.cli.demo.balancer import Listeners
 from lb.cli.demo.load import Tally
 from lb.cli.demo.table import addresses, redraw, table
+from tests.fakes.views import backend
 
-ROWS = (
-    BackendRow("triton-0", "up", "", 2, 12345, 2.34, 10.0),
-    BackendRow("b", "down", "http: refused", 0, 0, None, None),
-)
+ROWS = [
+    Backend.model_validate(each)
+    for each in (
+        backend("triton-0", in_flight=2, served=12345, latency={"p50_ms": 2.34, "p99_ms": 10.0}),
+        backend("b", state="down", why="http: refused"),
+    )
+]
 
 
 def test_table_aligns_texts_left_and_numbers_right() -> None:

@@ -1,4 +1,4 @@
-"""What is known of models, backend by backend, for the admin API and metrics.
+"""Differences between backends, for the admin API and metrics.
 
 *Drift* is what one backend lacks that another one has: it may be meant so, or be what restoring
 could not mend, such as a model whose files came with the call that loaded it. Configurations are
@@ -26,16 +26,6 @@ _COMPARED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLine:
-    """One version of one model."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Drift:
     """What a backend does not have like the others."""
 
@@ -47,40 +37,9 @@ class Drift:
     """Trace and log settings that are otherwise on most."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelsView:
-    """What one backend has."""
-
-    listed: bool | None
-    """Whether it lists its models; None: it has not been asked yet, or does not answer."""
-    age_s: float | None
-    """Age of the list."""
-    models: tuple[ModelLine, ...]
-    regions: tuple[str, ...]
-    """Registered regions of shared memory."""
-    drift: Drift
-
-
-def models_view(directory: BackendDirectory, record: BackendRecord, now: float) -> ModelsView:
-    """Describe what one backend has."""
-    table = record.models
-    return ModelsView(
-        listed=table.lists,
-        age_s=table.age_s(now),
-        models=tuple(
-            ModelLine(
-                text(entry.name), text(entry.version), table.state_of(entry).value, entry.reason
-            )
-            for entry in table.entries
-        ),
-        regions=tuple(sorted(text(region) for region in record.regions)),
-        drift=_Comparison(directory).drift(record),
-    )
-
-
 def table_statuses(directory: BackendDirectory, now: float) -> Iterator[ModelTableStatus]:
     """Describe every backend that lists its models, for the metrics page."""
-    comparison = _Comparison(directory)
+    comparison = Comparison(directory)
     for record in directory.records:
         age_s = record.models.age_s(now)
         if age_s is not None:
@@ -104,8 +63,8 @@ def ready_backends(directory: BackendDirectory, most: int) -> list[tuple[str, in
     return [(text(name), count) for name, count in islice(sorted(counts.items()), most)]
 
 
-class _Comparison:
-    """What backends that may get requests have between them."""
+class Comparison:
+    """Compares each backend with all enabled backends that list their models."""
 
     def __init__(self, directory: BackendDirectory) -> None:
         records = [
@@ -132,6 +91,7 @@ class _Comparison:
         return self._count[ready]
 
     def drift(self, record: BackendRecord) -> Drift:
+        """What a backend lacks; nothing for one that is not compared."""
         if record not in self._records:
             return Drift()
         ready = record.models.ready

@@ -1,36 +1,16 @@
 from __future__ import annotations
 
 from lb.control.directory import BackendDirectory
-from lb.control.model_views import (
-    Drift,
-    ModelLine,
-    models_view,
-    ready_backends,
-    table_statuses,
-)
+from lb.control.drift import Comparison, Drift, ready_backends, table_statuses
 from lb.control.record import Setup, text
 from lb.domain.backend import AdminState
-from lb.domain.model import ModelEntry, ModelState
-from lb.health.models import ModelList
-from lb.kserve.repository import Region
 from tests.unit.control.test_directory import lists, make_directory
 
 NOW = 110.0
 
 
 def drift(directory: BackendDirectory, name: str) -> Drift:
-    return models_view(directory, directory.find(name), NOW).drift
-
-
-def test_a_view_shows_models_and_regions() -> None:
-    directory = make_directory("a")
-    record = directory.find("a")
-    record.models.listed(ModelList([ModelEntry(b"m", b"1", ModelState.LOADING, "it loads")]), 108.0)
-    record.learn(Setup(regions=(Region("r", "/k", 0, 8),), cuda=frozenset({"c"})))
-    view = models_view(directory, record, NOW)
-    assert view.models == (ModelLine("m", "1", "loading", "it loads"),)
-    assert view.regions == ("c", "r")
-    assert (view.listed, view.age_s) == (True, 2.0)
+    return Comparison(directory).drift(directory.find(name))
 
 
 def test_what_another_backend_has_ready_is_drift() -> None:

@@ -1,0 +1,254 @@
+"""The operations of the admin API: one table, from which the application gets its routes and the
+OpenAPI document its paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from lb.admin.models import (
+    Backend,
+    Backends,
+    Error,
+    Index,
+    Models,
+    NewBackend,
+    NotDone,
+    Queue,
+    Reload,
+    Sources,
+    Status,
+    Upgrade,
+    View,
+)
+from lb.domain.access import Role
+
+INDEX: Final = "/"
+STATUS: Final = "/api/v1/status"
+BACKENDS: Final = "/api/v1/backends"
+BACKEND: Final = "/api/v1/backends/{name}"
+MODELS: Final = "/api/v1/backends/{name}/models"
+SOURCES: Final = "/api/v1/sources"
+QUEUE: Final = "/api/v1/queue"
+RELOAD: Final = "/api/v1/reload"
+UPGRADE: Final = "/api/v1/upgrade"
+OPENAPI: Final = "/api/v1/openapi.json"
+
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+def role_for(method: str) -> Role:
+    """The role that a token needs for requests with an HTTP method."""
+    return Role.READ if method in _READING else Role.OPERATE
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer to a request that is not carried out."""
+
+    description: str
+    answer: type[Error] = Error
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a request; its value is text."""
+
+    name: str
+    place: str
+    """`path` or `query`. Parameters in a path are required, those in a query optional."""
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation: a method of a path."""
+
+    id: str
+    """The `operationId` of the OpenAPI document."""
+    method: str
+    path: str
+    summary: str
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    body: type[View] | None = None
+    """The JSON that a request must have as its body; None: no body is needed."""
+    status: int = 200
+    """The HTTP status of the answer when the request is carried out."""
+    answer: type[View] | None
+    """None: the OpenAPI document."""
+    meaning: str
+    """The answer in words."""
+    refusals: dict[int, Refusal] = field(default_factory=dict)
+    """By HTTP status, beside `COMMON_REFUSALS`."""
+
+    @property
+    def role(self) -> Role:
+        """The role that a token needs."""
+        return role_for(self.method)
+
+
+COMMON_REFUSALS: Final = {
+    401: Refusal("A valid token is needed, where tokens with roles of the admin API exist."),
+    403: Refusal(
+        "The token lacks the role, or the request comes from another web site or is for another "
+        "host."
+    ),
+    415: Refusal("The body is not `application/json`."),
+    500: Refusal("A defect of triton-lb, which is in its log."),
+}
+"""Answers that every operation may give."""
+UNKNOWN_PATH: Final = Refusal("There is no such path.")
+UNKNOWN_METHOD: Final = Refusal("The path does not have the method; `Allow` lists those it has.")
+
+_NAME: Final = Parameter("name", "path", "Name of the backend.")
+_LIMIT: Final = Parameter(
+    "limit",
+    "query",
+    "Time for requests under way on the backend, such as `30s`; the rest is cut. Without it they "
+    "may take as long as they need, or as the configuration allows.",
+)
+_BAD_QUERY: Final = Refusal("A query parameter is unknown or invalid.")
+_NO_BACKEND: Final = Refusal("There is no such backend.")
+_NOW: Final = "The backend as it is now."
+
+
+def _change(action: str, summary: str, *parameters: Parameter) -> Operation:
+    """A POST that changes the state of one backend."""
+    return Operation(
+        id=f"{action}Backend",
+        method="POST",
+        path=f"{BACKEND}/{action}",
+        summary=summary,
+        parameters=(_NAME, *parameters),
+        answer=Backend,
+        meaning=_NOW,
+        refusals={
+            400: _BAD_QUERY,
+            404: _NO_BACKEND,
+            409: Refusal("The backend was removed, and finishes its requests."),
+        },
+    )
+
+
+OPERATIONS: Final = (
+    Operation(
+        id="getIndex",
+        method="GET",
+        path=INDEX,
+        summary="Show the paths of the most used resources.",
+        answer=Index,
+        meaning="The paths.",
+    ),
+    Operation(
+        id="getStatus",
+        method="GET",
+        path=STATUS,
+        summary="Sum up the state of the process.",
+        answer=Status,
+        meaning="The summary.",
+    ),
+    Operation(
+        id="listBackends",
+        method="GET",
+        path=BACKENDS,
+        summary="List all backends in the order of their sources.",
+        answer=Backends,
+        meaning="All backends.",
+    ),
+    Operation(
+        id="addBackend",
+        method="POST",
+        path=BACKENDS,
+        summary="Add a backend until the process ends.",
+        description="The backend gets requests as soon as its health probes succeed.",
+        body=NewBackend,
+        status=201,
+        answer=Backend,
+        meaning=_NOW,
+        refusals={
+            400: Refusal("The settings are invalid; the error lists all problems."),
+            409: Refusal(
+                "The name is taken, the pool is full, or no backend of that name was removed."
+            ),
+            413: Refusal("The body is larger than 1 MiB."),
+        },
+    ),
+    Operation(
+        id="getBackend",
+        method="GET",
+        path=BACKEND,
+        summary="Show one backend.",
+        parameters=(_NAME,),
+        answer=Backend,
+        meaning=_NOW,
+        refusals={404: _NO_BACKEND},
+    ),
+    Operation(
+        id="removeBackend",
+        method="DELETE",
+        path=BACKEND,
+        summary="Remove a backend after it has finished its requests.",
+        description="A backend that the configuration or a source names stays out until the "
+        "process ends, or until it is added again.",
+        parameters=(_NAME, _LIMIT),
+        answer=Backend,
+        meaning="The backend as it is now; it may be gone already.",
+        refusals={400: _BAD_QUERY, 404: _NO_BACKEND},
+    ),
+    Operation(
+        id="getModels",
+        method="GET",
+        path=MODELS,
+        summary="Show the models of one backend, and how it differs from the others.",
+        parameters=(_NAME,),
+        answer=Models,
+        meaning="Models of the backend, as far as known.",
+        refusals={404: _NO_BACKEND},
+    ),
+    _change("drain", "Let a backend finish its requests and send it no new ones.", _LIMIT),
+    _change("enable", "Send requests to a backend again."),
+    _change("disable", "Send no new requests to a backend; those under way go on."),
+    Operation(
+        id="listSources",
+        method="GET",
+        path=SOURCES,
+        summary="List the sources of backends.",
+        answer=Sources,
+        meaning="All sources.",
+    ),
+    Operation(
+        id="getQueue",
+        method="GET",
+        path=QUEUE,
+        summary="Show queued requests and expected durations by model.",
+        answer=Queue,
+        meaning="All scheduled models that were requested.",
+    ),
+    Operation(
+        id="reload",
+        method="POST",
+        path=RELOAD,
+        summary="Apply the configuration file: all of it, or nothing.",
+        answer=Reload,
+        meaning="The file is applied.",
+        refusals={409: Refusal("Nothing has changed.", NotDone)},
+    ),
+    Operation(
+        id="upgrade",
+        method="POST",
+        path=UPGRADE,
+        summary="Start the program again with the listening sockets, and hand over to it.",
+        answer=Upgrade,
+        meaning="The new process serves.",
+        refusals={409: Refusal("Nothing has changed.", NotDone)},
+    ),
+    Operation(
+        id="getOpenapi",
+        method="GET",
+        path=OPENAPI,
+        summary="Show this document.",
+        answer=None,
+        meaning="OpenAPI 3.1.",
+    ),
+)

@@ -1,0 +1,241 @@
+"""Makes the models that the admin API returns from the records of the control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lb.admin.models import (
+    Backend,
+    Device,
+    Drift,
+    Latency,
+    Load,
+    Model,
+    ModelBackend,
+    ModelQueue,
+    Models,
+    Port,
+    Source,
+    Status,
+)
+from lb.control.directory import BackendDirectory
+from lb.control.drift import Comparison
+from lb.control.record import BackendRecord, PortRecord, text
+from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, BackendState, Histogram
+from lb.domain.load import LoadReport
+from lb.domain.schedule import ModelBackendView, ModelQueueView
+from lb.telemetry.collector import SourceStatus
+from lb.telemetry.queue import QueueStatus
+
+
+def status_view(directory: BackendDirectory, version: str) -> Status:
+    """Sum up the pool.
+
+    Args:
+        directory: of the backends.
+        version: of triton-lb.
+    """
+    records = directory.records
+    not_up = {
+        each.backend.name: each.state.value for each in records if each.state is not BackendState.UP
+    }
+    return Status(
+        version=version,
+        backends=len(records),
+        up=len(records) - len(not_up),
+        not_up=not_up,
+        in_flight=sum(each.backend.in_flight for each in records),
+        served=sum(_served(port) for each in records for port in each.ports),
+    )
+
+
+def backend_view(record: BackendRecord, now: float) -> Backend:
+    """Describe one backend at the time `now`."""
+    backend = record.backend
+    ports = {port.protocol.label: _port(port, now) for port in record.ports}
+    return Backend(
+        name=backend.name,
+        state=record.state.value,
+        why=_why(record),
+        since_s=_seconds_between(record.since, now),
+        in_flight=backend.in_flight,
+        open_sequences=backend.open_sequences,
+        spoken_for=round(backend.spoken_for, 3),
+        served=sum(port.served for port in ports.values()),
+        latency=_latency(port.port.latency for port in record.ports),
+        weight=backend.spec.weight,
+        share=round(backend.share, 3),
+        max_in_flight=backend.max_in_flight,
+        empty=record.is_empty,
+        origin=record.member.origin,
+        cut_in_s=None if record.finish_by is None else _seconds_between(now, record.finish_by),
+        load=_load(record.load, now),
+        ports=ports,
+    )
+
+
+def _port(record: PortRecord, now: float) -> Port:
+    port = record.port
+    probe = record.last_result
+    return Port(
+        address=str(port.address),
+        state=record.health.state.value,
+        why=record.why,
+        since_s=_seconds_between(record.since, now),
+        changes=record.changes,
+        in_flight=port.in_flight,
+        connections=port.connections,
+        served=_served(record),
+        failed=sum(port.failures.values()),
+        latency=_latency((port.latency,)),
+        probe_ms=_ms(probe.latency_s) if probe is not None else None,
+    )
+
+
+def _served(record: PortRecord) -> int:
+    return sum(record.port.codes.values())
+
+
+def _why(record: BackendRecord) -> str:
+    reasons = [f"{port.protocol.label}: {port.why}" for port in record.ports if port.why]
+    if record.conduct:
+        reasons.append(record.conduct)
+    if record.admin is AdminState.LEAVING:
+        reasons.insert(0, "removed")
+    elif record.admin is not AdminState.ENABLED:
+        reasons.insert(0, "operator")
+    return "; ".join(reasons)
+
+
+def _load(report: LoadReport | None, now: float) -> Load:
+    if report is None:
+        return Load(age_s=None, pending=0.0, others=None, devices=[])
+    return Load(
+        age_s=_seconds_between(report.at, now),
+        pending=report.pending,
+        others=_rounded(report.others),
+        devices=[
+            Device(
+                id=text(each.device),
+                utilization=_rounded(each.utilization),
+                memory_used_bytes=each.memory_used,
+                memory_total_bytes=each.memory_total,
+            )
+            for each in report.devices
+        ],
+    )
+
+
+def models_view(directory: BackendDirectory, record: BackendRecord, now: float) -> Models:
+    """Describe what is known of the models of one backend at the time `now`, but for `models`:
+    these are `model_views`."""
+    table = record.models
+    drift = Comparison(directory).drift(record)
+    return Models(
+        listed=table.lists,
+        age_s=_rounded(table.age_s(now)),
+        models=[],
+        regions=sorted(map(text, record.regions)),
+        drift=Drift(
+            models=list(drift.models),
+            configurations=list(drift.configurations),
+            settings=list(drift.settings),
+        ),
+    )
+
+
+def model_views(record: BackendRecord) -> Iterator[Model]:
+    """Describe the models of one backend one by one, in the order of its list."""
+    table = record.models
+    for entry in table.entries:
+        yield Model(
+            name=text(entry.name),
+            version=text(entry.version),
+            state=table.state_of(entry).value,
+            reason=entry.reason,
+        )
+
+
+def queue_views(status: QueueStatus) -> Iterator[ModelQueue]:
+    """Describe the queues one by one, in the order of their models' names."""
+    by_model: dict[tuple[bytes, bytes], list[ModelBackendView]] = {}
+    for each in status.model_backends:
+        by_model.setdefault((each.model, each.version), []).append(each)
+    for queue in sorted(status.model_queues, key=lambda each: (each.model, each.version)):
+        yield _model_queue(queue, by_model.get((queue.model, queue.version), []))
+
+
+def _model_queue(queue: ModelQueueView, backends: list[ModelBackendView]) -> ModelQueue:
+    return ModelQueue(
+        model=text(queue.model),
+        version=text(queue.version),
+        waiting={str(priority + 1): count for priority, count in sorted(queue.waiting.items())},
+        oldest_ms=round(queue.oldest_s * 1000, 3),
+        backends=[
+            _model_backend(each) for each in sorted(backends, key=lambda each: each.backend.name)
+        ],
+    )
+
+
+def _model_backend(view: ModelBackendView) -> ModelBackend:
+    is_known = view.expected_s > 0
+    return ModelBackend(
+        name=view.backend.name,
+        in_flight=view.in_flight,
+        limit=view.limit,
+        expected_ms=_ms(view.expected_s) if is_known else None,
+        row_ms=_ms(view.row_s) if is_known else None,
+        learnt=view.learnt,
+        slowed=round(view.slowed, 3),
+    )
+
+
+def source_view(status: SourceStatus) -> Source:
+    """Describe one source of backends."""
+    return Source(
+        name=status.name,
+        backends=status.backends,
+        updates=status.updates,
+        failures=status.failures,
+        age_s=_rounded(status.age_s),
+        error=status.error,
+    )
+
+
+def _seconds_between(earlier: float, later: float) -> float:
+    return round(max(0.0, later - earlier), 3)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _latency(histograms: Iterable[Histogram]) -> Latency:
+    counts = [sum(column) for column in zip(*(each.counts for each in histograms), strict=True)]
+    return Latency(p50_ms=_ms(quantile(counts, 0.5)), p99_ms=_ms(quantile(counts, 0.99)))
+
+
+def quantile(counts: list[int], share: float) -> float | None:
+    """Estimate a quantile in seconds from the bucket counts of a latency histogram.
+
+    The estimate is linear inside a bucket, as Prometheus' `histogram_quantile`, and never above the
+    last bound.
+
+    Returns:
+        None when all buckets are empty.
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return None
+    below = 0
+    lower = 0.0
+    for bound, count in zip(LATENCY_BOUNDS_S, counts, strict=False):
+        if below + count >= rank:
+            return lower + (bound - lower) * (rank - below) / count
+        below += count
+        lower = bound
+    return lower

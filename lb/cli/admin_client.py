@@ -1,0 +1,208 @@
+"""The client of the admin API: where it is, its token, requests, answers as models."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from lb.admin.models import NewBackend
+from lb.domain.backend import parse_address
+
+TOKEN_VARIABLE: Final = "TRITON_LB_ADMIN_TOKEN"
+_TIMEOUT_S: Final = 10.0
+_LONGEST_TOKEN: Final = 1024
+_FINE: Final = (http.client.OK, http.client.CREATED)
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class Writer(Protocol):
+    """What `print` needs of a stream."""
+
+    def write(self, text: str, /) -> object:
+        """Take text."""
+
+    def flush(self) -> None:
+        """Let go of it."""
+
+
+class AdminError(Exception):
+    """The admin API cannot be reached, or refused; the message is for the user."""
+
+
+class NoSuchBackendError(AdminError):
+    """There is no backend of that name."""
+
+
+class ConflictError(AdminError):
+    """What was asked for does not fit the state that the process is in."""
+
+
+_ERRORS: Final = {
+    http.client.NOT_FOUND: NoSuchBackendError,
+    http.client.CONFLICT: ConflictError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document(Generic[ModelT]):
+    """An answer of the admin API."""
+
+    received: Any
+    """The JSON as it came, with fields that this version does not know."""
+    model: ModelT
+
+
+@dataclass(frozen=True, slots=True)
+class AdminTarget:
+    """Where the admin API is, and what it wants to see."""
+
+    address: str
+    """`http://HOST:PORT`, `HOST:PORT` or `unix:PATH`."""
+    token: str = field(default="", repr=False)
+    timeout_s: float = _TIMEOUT_S
+    """For connecting, and for each pause in its answer."""
+    as_json: bool = False
+    """Whether commands print the JSON document of the API instead of a table."""
+    out: Writer | None = field(default=None, repr=False)
+    """Where to print; None is standard output."""
+    err: Writer | None = field(default=None, repr=False)
+    """Where to complain; None is standard error."""
+
+    def call(
+        self, method: str, path: str, answer: type[ModelT], body: NewBackend | None = None
+    ) -> ModelT:
+        """Send a request and return its answer as the model `answer`.
+
+        Raises:
+            NoSuchBackendError, ConflictError: see there.
+            AdminError: the server was not reached, refused, or is not the admin API.
+        """
+        return self._parse(self._ask(method, path, body), answer)
+
+    def read(self, path: str, answer: type[ModelT]) -> Document[ModelT]:
+        """Send a GET and return its answer.
+
+        Raises:
+            AdminError: as of `call`.
+        """
+        received = self._ask("GET", path)
+        return Document(received, self._parse(received, answer))
+
+    def write(self, document: Document[ModelT], lines: Callable[[ModelT], list[str]]) -> None:
+        """Print an answer: as JSON where the user wants that, else the lines made from it."""
+        if self.as_json:
+            # All characters are ASCII, so nothing in it can control a terminal.
+            print(json.dumps(document.received), file=self.out)
+        else:
+            print(*lines(document.model), sep="\n", file=self.out)
+
+    def fail(self, error: AdminError) -> int:
+        """Print an error and return the exit code."""
+        print(f"triton-lb: {error}", file=self.err or sys.stderr)
+        return 1
+
+    def _parse(self, document: Any, answer: type[ModelT]) -> ModelT:
+        try:
+            return answer.model_validate(document)
+        except ValidationError as error:
+            raise self._foreign() from error
+
+    def _ask(self, method: str, path: str, body: NewBackend | None = None) -> Any:
+        """Return the JSON of the answer."""
+        connection = self._connection()
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        sent = None
+        if body is not None:
+            sent = body.model_dump_json(exclude_unset=True).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, sent, headers)
+            response = connection.getresponse()
+            received = response.read()
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise AdminError(f"cannot reach the admin API at {self.address}: {reason}") from error
+        except http.client.HTTPException as error:
+            raise self._foreign() from error
+        finally:
+            connection.close()
+        try:
+            document = json.loads(received)
+        except ValueError as error:
+            raise self._foreign() from error
+        if response.status == http.client.UNAUTHORIZED:
+            raise AdminError(f"the admin API wants a token: --token-file FILE or {TOKEN_VARIABLE}")
+        if response.status not in _FINE:
+            said = _reasons(document, response.status)
+            raise _ERRORS.get(response.status, AdminError)(said)
+        return document
+
+    def _foreign(self) -> AdminError:
+        """Make the error that says that another server answers."""
+        return AdminError(f"what answers at {self.address} is not the admin API of triton-lb")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        try:
+            address = parse_address(self.address.removeprefix("http://").rstrip("/"))
+        except ValueError as error:
+            raise AdminError(f"--admin: {error}") from error
+        if address.path:
+            return _UnixConnection(address.path, self.timeout_s)
+        return http.client.HTTPConnection(address.host, address.port, timeout=self.timeout_s)
+
+
+def _reasons(answer: Any, status: int) -> str:
+    """The lines of an `Error`, or of a `NotDone`."""
+    if not isinstance(answer, dict) or "error" not in answer:
+        return f"HTTP {status}"
+    return "\n  ".join(map(str, (answer["error"], *answer.get("problems", ()))))
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket instead of to a host."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def find_token(path: str | None, env: Mapping[str, str]) -> str:
+    """The token for the admin API: from a file, or else from the environment; empty without.
+
+    There is no option for the token itself: everybody on a machine sees the arguments of all
+    processes.
+
+    Raises:
+        AdminError: the file cannot be read, or what is there is no token.
+    """
+    if path is None:
+        source, token = TOKEN_VARIABLE, env.get(TOKEN_VARIABLE, "").strip()
+    else:
+        source, token = f"--token-file {path}", _first_line(path)
+    if not (token.isascii() and token.isprintable()) or (path is not None and not token):
+        raise AdminError(f"{source}: this is no token")
+    return token
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline(_LONGEST_TOKEN).strip()
+    except OSError as error:
+        raise AdminError(f"--token-file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise AdminError(f"--token-file {path}: it is not UTF-8 text") from error

@@ -1,0 +1,172 @@
+"""The models of the admin API as tables and lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Final
+
+from lb.admin.models import Backend, Device, ModelQueue, Models, Queue, Source, Status
+
+Row = tuple[str, ...]
+
+_BACKEND_HEADINGS: Final = ("NAME", "STATE", "SINCE", "IN FLIGHT", "SERVED", "P50", "P99", "WHY")
+_GPU_HEADINGS: Final = ("GPU", "GPU MEMORY")
+_MODEL_HEADINGS: Final = ("MODEL", "VERSION", "STATE", "REASON")
+_QUEUE_HEADINGS: Final = (
+    "MODEL", "VERSION", "QUEUED", "OLDEST", "BACKEND", "IN FLIGHT", "LIMIT", "EXPECTED",
+)  # fmt: skip
+_SOURCE_HEADINGS: Final = ("NAME", "BACKENDS", "AGE", "UPDATES", "FAILURES", "ERROR")
+_NUMBERS: Final = frozenset(
+    {"SINCE", "IN FLIGHT", "SERVED", "P50", "P99", *_GPU_HEADINGS}
+    | {"QUEUED", "OLDEST", "LIMIT", "EXPECTED"}
+    | {"BACKENDS", "AGE", "UPDATES", "FAILURES"}
+)
+"""Columns that are aligned to the right."""
+_NONE: Final = "-"
+
+
+def status_line(status: Status) -> str:
+    """The state of a process in one line."""
+    others = [f"{name} {state}" for name, state in status.not_up.items()]
+    rest = printable(f" ({', '.join(others)})") if others else ""
+    return (
+        f"{status.up} of {status.backends} backends up{rest}, {status.in_flight} in flight, "
+        f"{status.served} served"
+    )
+
+
+def change_line(backend: Backend) -> str:
+    """The state of a backend in one line, after a change."""
+    running = f", {backend.open_sequences} sequences open" if backend.open_sequences else ""
+    text = f"{backend.name}: {backend.state}, {backend.in_flight} in flight{running}"
+    return printable(text)
+
+
+def backend_table(backends: Sequence[Backend]) -> list[str]:
+    """All backends, with columns for GPUs if any backend reports one."""
+    rows = [_backend_row(backend) for backend in backends]
+    if not any(backend.load.devices for backend in backends):
+        return _table(rows, _BACKEND_HEADINGS)
+    headings = (*_BACKEND_HEADINGS[:-1], *_GPU_HEADINGS, _BACKEND_HEADINGS[-1])
+    return _table(
+        [
+            (*row[:-1], *_gpu_cells(backend.load.devices), row[-1])
+            for row, backend in zip(rows, backends, strict=True)
+        ],
+        headings,
+    )
+
+
+def _backend_row(backend: Backend) -> Row:
+    return (
+        backend.name,
+        backend.state,
+        _duration(backend.since_s),
+        str(backend.in_flight),
+        str(backend.served),
+        _milliseconds(backend.latency.p50_ms),
+        _milliseconds(backend.latency.p99_ms),
+        backend.why,
+    )
+
+
+def _gpu_cells(devices: Sequence[Device]) -> Row:
+    """Average utilization of the devices, and how much of their memory is in use."""
+    shares = [each.utilization for each in devices if each.utilization is not None]
+    used = sum(each.memory_used_bytes or 0 for each in devices) / 2**30
+    total = sum(each.memory_total_bytes or 0 for each in devices) / 2**30
+    return (
+        f"{sum(shares) / len(shares):.0%}" if shares else _NONE,
+        f"{used:.1f}/{total:.1f}GiB" if total else _NONE,
+    )
+
+
+def model_lines(name: str, models: Models) -> list[str]:
+    """The models of the backend `name` as a table, and below it how the backend differs from the
+    others."""
+    if models.listed:
+        rows = [(each.name, each.version, each.state, each.reason) for each in models.models]
+        lines = _table(rows, _MODEL_HEADINGS)
+    elif models.listed is None:
+        lines = [f"{name} has not listed its models yet"]
+    else:
+        lines = [f"{name} does not list its models"]
+    drift = models.drift
+    for what, names in (
+        ("not ready here, but on another backend", drift.models),
+        ("not configured as on most backends", drift.configurations),
+        ("settings that differ from most backends", drift.settings),
+    ):
+        if names:
+            lines.append(f"{what}: {', '.join(map(printable, names))}")
+    return lines
+
+
+def queue_lines(queue: Queue) -> list[str]:
+    """The queues as a table with a row for each backend of a model."""
+    lines = _table(list(chain.from_iterable(map(_queue_rows, queue.models))), _QUEUE_HEADINGS)
+    if queue.without_backend:
+        lines.append(f"queued without an eligible backend: {queue.without_backend}")
+    return lines
+
+
+def _queue_rows(queue: ModelQueue) -> Iterator[Row]:
+    queued = sum(queue.waiting.values())
+    oldest = _milliseconds(queue.oldest_ms if queued else None)
+    # The model is named once, in the row of its first backend.
+    model: Row = (queue.model, queue.version, str(queued), oldest)
+    if not queue.backends:
+        yield (*model, _NONE, _NONE, _NONE, _NONE)
+    for each in queue.backends:
+        limit = str(each.limit) if each.limit else _NONE
+        expected = _milliseconds(each.expected_ms)
+        yield (*model, each.name, str(each.in_flight), limit, expected)
+        model = ("", "", "", "")
+
+
+def source_table(sources: Sequence[Source]) -> list[str]:
+    """All sources of backends."""
+    rows = [
+        (
+            each.name,
+            str(each.backends),
+            _NONE if each.age_s is None else _duration(each.age_s),
+            str(each.updates),
+            str(each.failures),
+            each.error,
+        )
+        for each in sources
+    ]
+    return _table(rows, _SOURCE_HEADINGS)
+
+
+def printable(text: str) -> str:
+    """A text of a server, harmless to a terminal."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _table(rows: Sequence[Row], headings: Row) -> list[str]:
+    columns = list(zip(headings, *(map(printable, row) for row in rows), strict=True))
+    padded = []
+    for column in columns:
+        width = max(len(cell) for cell in column)
+        right = column[0] in _NUMBERS
+        padded.append([cell.rjust(width) if right else cell.ljust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+
+
+def _duration(seconds: float) -> str:
+    """`12s`, `3m05s`, `2h07m`, `4d02h`."""
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{whole:02}s" if minutes else f"{whole}s"
+
+
+def _milliseconds(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.1f}ms"
