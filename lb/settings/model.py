@@ -41,8 +41,6 @@ class PolicyName(StrEnum):
     LEAST_LATENCY = "least_latency"
     LEAST_REQUESTS = "least_requests"
     ROUND_ROBIN = "round_robin"
-    POWER_OF_TWO = "power_of_two"
-    RANDOM = "random"
 
 
 class ForwardedMode(StrEnum):
@@ -58,11 +56,12 @@ class BalancingSettings(Section):
     """How requests are spread."""
 
     policy: PolicyName = PolicyName.LEAST_LOADED
-    """`least_loaded`: where a request will end first, by what models were learnt to cost on each
-    backend (see `scheduling`); for what is not scheduled the fewest requests in flight for its
-    weight. `least_requests`: always so. `least_latency`: the lowest latency times requests in
-    flight; `round_robin`: in turn, by weight; `power_of_two`: the less loaded of two at random;
-    `random`: by weight."""
+    """`least_loaded`: the backend expected to finish the request first, by the execution times
+    learnt for its model (see `scheduling`); requests that are not scheduled go to the backend with
+    the fewest in flight for its weight. `least_requests`: the fewest in flight for all requests, as
+    `least_conn` of nginx, `leastconn` of HAProxy and `LEAST_REQUEST` of Envoy. `least_latency`: the
+    lowest latency times requests in flight, for backends of unequal speed whose requests cannot be
+    scheduled. `round_robin`: in turn, by weight."""
 
 
 class RetrySettings(Section):

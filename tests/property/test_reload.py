@@ -69,7 +69,9 @@ CONFIGURATIONS = st.fixed_dictionaries(
     {"listen": st.just({"http": "127.0.0.1:0"}), "backends": BACKENDS},
     optional={
         "balancing": section(
-            policy=st.sampled_from(["least_loaded", "round_robin", "power_of_two", "random"])
+            policy=st.sampled_from(
+                ["least_loaded", "least_requests", "least_latency", "round_robin"]
+            )
         ),
         "scheduling": section(
             concurrency=st.sampled_from(["auto", "off", "adaptive", 4]),
