@@ -413,7 +413,7 @@ def _readers(
     scheduler: Scheduler,
     watch: ModelWatch,
 ) -> LoadReaders:
-    interval_s = settings.scheduling.ask_pending
+    interval_s = settings.scheduling.load_poll_interval
     return make_load_readers(directory, asker, scheduler, watch, interval_s)
 
 

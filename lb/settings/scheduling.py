@@ -114,7 +114,7 @@ class SchedulingSettings(Section):
     """The header that names the tenant."""
     shares: dict[str, Annotated[Number, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     """Shares of tenants, by name; the others have 1."""
-    ask_pending: Duration = 0.0
+    load_poll_interval: Duration = 0.0
     """How often backends that have a `metrics` address are asked how much they have to do, for
     everybody: what waits there (`nv_inference_pending_request_count`), what was executed, how busy
     their GPUs are. What others do counts as far as our own measurements do not contain it. 2s
