@@ -8,7 +8,7 @@ Requests of a stateless model share the backends with them; the scheduler places
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
@@ -17,7 +17,7 @@ from statistics import fmean, geometric_mean
 from benchmarks.study.simulate import Gpu, Request, World, quantile
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
 from lb.balancing.policies import make_policy
-from lb.balancing.sequences import Affinity, Pin, SequenceTable
+from lb.balancing.sequences import Pin, SequenceTable
 from lb.domain.backend import Backend
 from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
@@ -33,7 +33,7 @@ _IDLE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Habits:
+class SequenceKind:
     """How sequences of one kind behave."""
 
     steps: tuple[int, ...]
@@ -56,13 +56,13 @@ class Habits:
         return fmean(self.steps)
 
 
-STREAMS = Habits(steps=(100, 300, 500), pause_s=0.1, is_fixed=True)
-CHAT = Habits(steps=(10, 20, 30), pause_s=1.0)
-BURSTS = Habits(steps=(200, 300, 400), pause_s=0.05, burst=20, quiet_s=5.0)
-SHORT_AND_LONG = Habits(steps=(2,) * 9 + (500,), pause_s=0.1, is_fixed=True)
+STREAMS = SequenceKind(steps=(100, 300, 500), pause_s=0.1, is_fixed=True)
+CHAT = SequenceKind(steps=(10, 20, 30), pause_s=1.0)
+BURSTS = SequenceKind(steps=(200, 300, 400), pause_s=0.05, burst=20, quiet_s=5.0)
+SHORT_AND_LONG = SequenceKind(steps=(2,) * 9 + (500,), pause_s=0.1, is_fixed=True)
 SLOW_AND_FAST = (
-    Habits(steps=(60,), pause_s=1.0, is_fixed=True, share=0.3),
-    Habits(steps=(600,), pause_s=0.05, is_fixed=True, share=0.7),
+    SequenceKind(steps=(60,), pause_s=1.0, is_fixed=True, share=0.3),
+    SequenceKind(steps=(600,), pause_s=0.05, is_fixed=True, share=0.7),
 )
 TWO_MODELS = (
     replace(STREAMS, share=0.5),
@@ -76,7 +76,7 @@ class Scene:
 
     name: str
     gpus: tuple[Gpu, ...]
-    kinds: tuple[Habits, ...]
+    kinds: tuple[SequenceKind, ...]
     load: float
     """Part of what the backends can do."""
     sequences: float
@@ -120,7 +120,7 @@ class Step:
     pin: Pin
     starts: int
     sent_at: float
-    habits: Habits
+    kind: SequenceKind
     left: int
     """Steps that follow."""
 
@@ -128,14 +128,11 @@ class Step:
 class Sequences(Scheduled):
     """Places steps by a table of sequences, and everything else by the scheduler."""
 
-    def __init__(
-        self, world: World, scene: Scene, seed: int, table: SequenceTable, *, tells: bool
-    ) -> None:
+    def __init__(self, world: World, scene: Scene, seed: int, table: SequenceTable) -> None:
         self.table = table
         self.steps: list[Request] = []
         self._scene = scene
         self._rng = Random(seed)
-        self._tells = tells
         self._ids = 0
         count = len(scene.gpus)
         # Steps have servers of their own where they run apart, with the same backends.
@@ -152,14 +149,14 @@ class Sequences(Scheduled):
         policy = make_policy("least_loaded", Random(seed))
         self._placement = Placement(world_backends, policy.build(world_backends), policy)
 
-    def begin(self, habits: Habits) -> None:
+    def begin(self, kind: SequenceKind) -> None:
         """A sequence begins."""
         self._ids += 1
-        steps = self._rng.choice(habits.steps)
-        self._send(SequenceKey(habits.model, self._ids), habits, steps, steps - 1, self._world.now)
+        steps = self._rng.choice(kind.steps)
+        self._send(SequenceKey(kind.model, self._ids), kind, steps, steps - 1, self._world.now)
 
     def _send(
-        self, key: SequenceKey, habits: Habits, steps: int, left: int, began_at: float
+        self, key: SequenceKey, kind: SequenceKind, steps: int, left: int, began_at: float
     ) -> None:
         now = self._world.now
         step = SequenceStep(key, left == steps - 1, not left)
@@ -167,13 +164,13 @@ class Sequences(Scheduled):
         assert backend is not None
         assert pin is not None
         request = Request(now, kind="step")
-        request.state = Step(step, pin, pin.starts, now, habits, left)
+        request.state = Step(step, pin, pin.starts, now, kind, left)
         request.client = steps  # nobody else uses it here
         self.steps.append(request)
         self._world.send(request, self._numbers[backend] + self._offset)
-        if habits.is_fixed and left:
-            at = began_at + (steps - left) * habits.pause_s
-            self._world.at(at, lambda: self._send(key, habits, steps, left - 1, began_at))
+        if kind.is_fixed and left:
+            at = began_at + (steps - left) * kind.pause_s
+            self._world.at(at, lambda: self._send(key, kind, steps, left - 1, began_at))
 
     def ended(self, request: Request, now: float) -> None:
         """A step, or a request of the scheduler's, was answered."""
@@ -182,26 +179,15 @@ class Sequences(Scheduled):
             return
         noted = request.state
         self.table.ended(noted.step, noted.pin, noted.starts, now, began_at=noted.sent_at)
-        habits = noted.habits
-        if habits.is_fixed or not noted.left:
+        kind = noted.kind
+        if kind.is_fixed or not noted.left:
             return
         steps, left, rng = request.client, noted.left - 1, self._rng
-        pause_s = rng.expovariate(1.0 / habits.pause_s)
-        if habits.burst and (steps - noted.left) % habits.burst == 0:
-            pause_s = rng.expovariate(1.0 / habits.quiet_s)
+        pause_s = rng.expovariate(1.0 / kind.pause_s)
+        if kind.burst and (steps - noted.left) % kind.burst == 0:
+            pause_s = rng.expovariate(1.0 / kind.quiet_s)
         key = noted.step.key
-        self._world.at(now + pause_s, lambda: self._send(key, habits, steps, left, 0.0))
-
-    def tell(self) -> None:
-        """What happens once a second."""
-        now = self._world.now
-        self.table.sweep(now, 5000)
-        totals = self.table.totals(now)
-        for backend in self._backends if self._tells else ():
-            part = totals.get(backend, 0.0)
-            if part or backend.spoken_for:
-                backend.spoken_for = part
-                self.scheduler.spoken_for(backend, part, now)
+        self._world.at(now + pause_s, lambda: self._send(key, kind, steps, left, 0.0))
 
 
 @dataclass(frozen=True)
@@ -222,8 +208,7 @@ def play(scene: Scene, variant: str, seed: int, seconds: float) -> Figures:
     slow = (scene.slow,) if scene.slow else ()
     gpus = (replace(scene.gpus[0], slow=slow), *scene.gpus[1:])
     world = World(gpus * (2 if scene.is_apart else 1), seed)
-    table, tells = VARIANTS[variant]()
-    balancer = Sequences(world, scene, seed, table, tells=tells)
+    balancer = Sequences(world, scene, seed, VARIANTS[variant](limit=100_000))
     rng = Random(seed)
     capacity = sum(gpu.rate() for gpu in scene.gpus)
     other: list[Request] = []
@@ -241,7 +226,7 @@ def play(scene: Scene, variant: str, seed: int, seconds: float) -> Figures:
     for _ in range(scene.at_once):
         world.at(seconds / 2, lambda: balancer.begin(scene.kinds[0]))
     for second in range(int(seconds)):
-        world.at(second + 0.5, balancer.tell)
+        world.at(second + 0.5, lambda: balancer.table.sweep(world.now, 5000))
     overloaded: list[bool] = []
     usual_s = {server.number: server.gpu.base_s for server in world.servers}
 
@@ -268,57 +253,17 @@ def _latencies(requests: Sequence[Request], until: float) -> Iterator[float]:
             yield 1000.0 * ((each.ended_at if each.ended_at >= 0 else until) - each.at)
 
 
-def _as_work() -> tuple[SequenceTable, bool]:
-    return SequenceTable(limit=100_000, affinity=Affinity.LEAST_WORK), True
+class FewestOpen(SequenceTable):
+    """Places a new sequence on the backend with the fewest open ones, whatever its speed."""
+
+    def _choose(self, step: SequenceStep, candidates: list[Backend], slots: int) -> Backend | None:
+        del step, slots
+        return min(candidates, key=lambda each: (each.open_sequences, each.last_sequence))
 
 
-def _untold() -> tuple[SequenceTable, bool]:
-    return SequenceTable(limit=100_000, affinity=Affinity.LEAST_WORK), False
-
-
-def _by_count() -> tuple[SequenceTable, bool]:
-    return SequenceTable(limit=100_000, affinity=Affinity.LEAST_OPEN), False
-
-
-class BySpeed(SequenceTable):
-    """Open sequences of the model times the seconds of a quick step."""
-
-    counts_pending = False
-    """Whether requests in flight count like open sequences."""
-
-    def _choose(
-        self, step: SequenceStep, candidates: list[Backend], slots: int, now: float
-    ) -> Backend | None:
-        habit = self._habit(step.key.model)
-        model = self._models.get(step.key.model)
-        shares = model.shares if model is not None else {}
-        known = [cost.quick_s for cost in habit.costs.values() if cost.count]
-        fastest = min(known, default=0.01)
-
-        def rank(backend: Backend) -> tuple[float, int, int]:
-            share = shares.get(backend)
-            count = 0 if share is None or share.is_lost else share.open
-            if self.counts_pending:
-                count += backend.in_flight
-            cost = habit.costs.get(backend)
-            step_s = cost.quick_s if cost is not None and cost.count else fastest
-            return (count + 1) * step_s, backend.in_flight, backend.last_sequence
-
-        return min(candidates, key=rank)
-
-
-class BySpeedAndPending(BySpeed):
-    """Open sequences and requests in flight, times the seconds of a quick step."""
-
-    counts_pending = True
-
-
-VARIANTS: dict[str, Callable[[], tuple[SequenceTable, bool]]] = {
-    "forecast": _as_work,
-    "forecast, scheduler not told": _untold,
-    "open x step time": lambda: (BySpeed(limit=100_000), False),
-    "(open + in flight) x step time": lambda: (BySpeedAndPending(limit=100_000), False),
-    "fewest open": _by_count,
+VARIANTS: dict[str, type[SequenceTable]] = {
+    "triton-lb": SequenceTable,
+    "fewest open": FewestOpen,
 }
 _FIELDS = tuple(Figures.__dataclass_fields__)
 
@@ -341,8 +286,8 @@ def main() -> None:
     print("|---|---|" + "---|" * len(_FIELDS))
     means: dict[str, list[list[float]]] = {variant: [] for variant in args.variants}
     for scene, variant in cells:
-        some = [next(found) for _ in range(args.seeds)]
-        row = [fmean(getattr(each, name) for each in some) for name in _FIELDS]
+        runs_of = [next(found) for _ in range(args.seeds)]
+        row = [fmean(getattr(each, name) for each in runs_of) for name in _FIELDS]
         means[variant].append(row)
         print(f"| {scene.name} | {variant} | " + " | ".join(f"{each:.1f}" for each in row) + " |")
     first = means[args.variants[0]]

@@ -107,12 +107,6 @@ _SCHEMAS: Final = {
             "since_s": _SECONDS | {"description": "Seconds in this state."},
             "in_flight": _COUNT,
             "open_sequences": _COUNT | {"description": "Of stateful models."},
-            "spoken_for": {
-                "type": "number",
-                "minimum": 0,
-                "description": "Part of its time that open sequences are expected to take; 1 is "
-                "all of it.",
-            },
             "served": _COUNT,
             "latency": _ref("Latency"),
             "weight": {"type": "number", "exclusiveMinimum": 0},

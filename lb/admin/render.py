@@ -16,7 +16,6 @@ def render_backend(view: BackendView) -> dict[str, Any]:
         "since_s": round(view.since_s, 3),
         "in_flight": view.in_flight,
         "open_sequences": view.open_sequences,
-        "spoken_for": round(view.spoken_for, 3),
         "served": view.served,
         "latency": _render_latency(view.latency),
         "weight": view.weight,

@@ -66,8 +66,6 @@ class BackendView:
     in_flight: int
     open_sequences: int
     """Of stateful models; a draining backend goes on with those that it has."""
-    spoken_for: float
-    """Part of its time that these are expected to take, 1 being all of it."""
     served: int
     weight: float
     share: float
@@ -95,7 +93,6 @@ def backend_view(record: BackendRecord, now: float) -> BackendView:
         since_s=now - record.since,
         in_flight=backend.in_flight,
         open_sequences=backend.open_sequences,
-        spoken_for=backend.spoken_for,
         served=sum(port.served for port in ports),
         weight=backend.spec.weight,
         share=backend.share,

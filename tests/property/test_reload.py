@@ -162,7 +162,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "shutdown": section(settle=SECONDS, drain=SECONDS),
         "model_table": section(refresh=SECONDS, restore=SWITCHES),
         "sequences": section(
-            affinity=st.sampled_from(["least_work", "least_open", "rendezvous"]),
+            affinity=st.sampled_from(["least_loaded", "rendezvous"]),
             bound=st.sampled_from([1, 1.5]),
             max_open=st.integers(1, 9),
         ),

@@ -9,7 +9,7 @@ from lb.settings.sequences import AffinityName, SequenceSettings
 
 def test_a_million_sequences_go_to_the_fewest_open_ones() -> None:
     settings = SequenceSettings()
-    assert (settings.affinity, settings.max_open) == (AffinityName.LEAST_WORK, 1_000_000)
+    assert (settings.affinity, settings.max_open) == (AffinityName.LEAST_LOADED, 1_000_000)
 
 
 @pytest.mark.parametrize("count", [0, -1, 10_000_001])
