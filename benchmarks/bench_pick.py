@@ -17,8 +17,6 @@ from random import Random
 from typing import Protocol
 
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
-from lb.balancing.power_of_two import PowerOfTwoPicker
-from lb.balancing.random_choice import RandomPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn, score
 from lb.domain.backend import Address, Backend, BackendSpec
@@ -170,8 +168,6 @@ PICKERS: dict[str, Build] = {
     "least_loaded, scan": lambda backends: LeastLoadedPicker(backends, Turn()),
     "least_loaded, window of 16": lambda backends: WindowPicker(backends, Turn(), Random(1)),
     "round_robin": lambda backends: RoundRobinPicker(backends, Turn()),
-    "power_of_two": lambda backends: PowerOfTwoPicker(backends, Random(1)),
-    "random": lambda backends: RandomPicker(backends, Random(1)),
     "* sample of 4 + runner-up": lambda backends: SamplePicker(backends, Random(1), 4),
     "* sample of 8 + runner-up": lambda backends: SamplePicker(backends, Random(1), 8),
     "* moving window of 8": lambda backends: SweepPicker(backends, 8),

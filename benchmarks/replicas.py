@@ -19,14 +19,17 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
+from benchmarks.two_choices import TwoChoices
 from lb.balancing.policies import make_policy
 from lb.balancing.sequences import Affinity, SequenceTable
 from lb.domain.backend import Address, Backend, BackendSpec
-from lb.domain.pool import Placement
+from lb.domain.pool import Placement, Policy
 from lb.domain.sequence import SequenceKey, SequenceStep
 
 LOAD: Final = 0.8
-POLICIES: Final = ("least_loaded", "power_of_two", "round_robin")
+_TWO_CHOICES: Final = "two_choices"
+"""Envoy's LEAST_REQUEST, to compare with."""
+POLICIES: Final = ("least_loaded", _TWO_CHOICES, "round_robin")
 _WARM_UP: Final = 0.2
 _IDLE_S: Final = 600.0
 
@@ -57,7 +60,7 @@ def play(
     rng = Random(seed)
     views = [make_backends(backends) for _ in range(replicas)]
     index = [{backend: number for number, backend in enumerate(view)} for view in views]
-    pickers = [make_policy(policy, Random(rng.random())).build(view) for view in views]
+    pickers = [_make_policy(policy, Random(rng.random())).build(view) for view in views]
     free_at = [0.0] * backends
     running: list[tuple[float, int, int]] = []
     waits: list[float] = []
@@ -85,6 +88,10 @@ def play(
         late=waits[int(0.99 * len(waits))],
         most=max(used.values()) * backends / used.total(),
     )
+
+
+def _make_policy(name: str, rng: Random) -> Policy:
+    return TwoChoices(rng) if name == _TWO_CHOICES else make_policy(name, rng)
 
 
 def spread(*, replicas: int, backends: int, sequences: int, bound: float = 1.25) -> float:

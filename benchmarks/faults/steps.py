@@ -345,7 +345,7 @@ def _staying(balancer: RunningBalancer) -> set[str]:
 
 
 def _sections(rng: Random) -> dict[str, dict[str, Any]]:
-    policies = ("least_loaded", "round_robin", "power_of_two", "random")
+    policies = ("least_loaded", "least_requests", "least_latency", "round_robin")
     return {
         "balancing": {"policy": rng.choice(policies)},
         "limits": {"max_concurrent_streams": rng.choice((512, 1024, 2048))},

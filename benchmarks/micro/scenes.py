@@ -33,8 +33,6 @@ from benchmarks.bench_stream_relay import head as stream_head
 from benchmarks.bench_stream_relay import message as stream_message
 from benchmarks.micro.sides import Clock, Http1Sides, Http2Sides
 from lb.balancing.least_loaded import LeastLoadedPicker, WindowPicker
-from lb.balancing.power_of_two import PowerOfTwoPicker
-from lb.balancing.random_choice import RandomPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn
 from lb.domain.pool import Picker
@@ -451,8 +449,6 @@ SCENES: dict[str, Make] = {
         lambda backends: WindowPicker(backends, Turn(), Random(1)), 200, fewest=1
     ),
     "round_robin, 200 backends": pick(lambda backends: RoundRobinPicker(backends, Turn()), 200),
-    "power_of_two, 200 backends": pick(lambda backends: PowerOfTwoPicker(backends, Random(1)), 200),
-    "random, 200 backends": pick(lambda backends: RandomPicker(backends, Random(1)), 200),
     "telemetry, HTTP": meter(PlainRecord(backend=_BACKEND)),
     "telemetry, gRPC": meter(grpc_record(backend=_BACKEND)),
     "model's name in a message": codec_message,

@@ -206,7 +206,7 @@ def _scheduling(**settings: Any) -> Mapping[str, Any]:
     return {"scheduling": {**fields, **settings}}
 
 
-_POLICIES = ("least_latency", "least_requests", "power_of_two", "round_robin", "random")
+_POLICIES = ("least_latency", "least_requests", "round_robin")
 
 
 def _unqueued(policy: str) -> Contestant:

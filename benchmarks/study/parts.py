@@ -197,8 +197,7 @@ REST = (
         rates(150.0, 240.0, 280.0),
         (
             *OURS,
-            *(f"{TRITON_LB}:{each}" for each in ("least_latency", "least_requests")),
-            *(f"{TRITON_LB}:{each}" for each in ("power_of_two", "round_robin")),
+            *(f"{TRITON_LB}:{each}" for each in ("least_latency", "least_requests", "round_robin")),
         ),
     ),
     Part(

@@ -24,6 +24,7 @@ from benchmarks.study.simulate import (
     quantile,
 )
 from benchmarks.study.simulated_balancers import AtOnce, Scheduled, auto_plan
+from benchmarks.two_choices import TwoChoices
 from lb.balancing.policies import make_policy
 from lb.domain.schedule import QueueRules
 
@@ -34,7 +35,6 @@ EQUAL = (Gpu(0.010),) * 3
 BATCHED = (Gpu(0.008, 0.001, max_batch=16),) * 3
 MIXED_ROWS = (1, 1, 1, 1, 1, 1, 8, 64)
 """Six of eight requests are small."""
-# `the same of two` is what Envoy calls LEAST_REQUEST.
 OURS = "triton-lb"
 
 
@@ -51,7 +51,7 @@ def at_once(name: str) -> Build:
 CONTESTANTS: dict[str, Build] = {
     OURS: ours(),
     "least_requests": at_once("least_loaded"),
-    "the same of two": at_once("power_of_two"),
+    "the same of two": lambda world: AtOnce(world, TwoChoices(Random(1))),
     "round_robin": at_once("round_robin"),
 }
 

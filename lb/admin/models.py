@@ -126,10 +126,6 @@ class Backend(View):
     since_s: Amount = Field(description="Seconds since the state last changed.")
     in_flight: Count = Field(description="Attempts under way on all ports.")
     open_sequences: Count = Field(description="Open sequences of stateful models.")
-    spoken_for: Amount = Field(
-        description="Fraction of the backend's time that open sequences are expected to take; 1 is "
-        "all of it."
-    )
     served: Count = Field(description="Attempts that the backend answered, on all ports.")
     latency: Latency
     weight: Amount = Field(description="Configured share of the load, relative to other backends.")

@@ -60,7 +60,6 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
         since_s=_seconds_between(record.since, now),
         in_flight=backend.in_flight,
         open_sequences=backend.open_sequences,
-        spoken_for=round(backend.spoken_for, 3),
         served=sum(port.served for port in ports.values()),
         latency=_latency(port.port.latency for port in record.ports),
         weight=backend.spec.weight,

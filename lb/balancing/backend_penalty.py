@@ -15,17 +15,12 @@ _HALF_LIFE_S: Final = 2.0
 _NEGLIGIBLE: Final = 1.1
 _LEFT_AFTER_SUCCESS: Final = 0.5
 """What a good answer leaves of a penalty: it lasts where more than half of the requests fail."""
-_SPOKEN_FOR_AT_MOST: Final = 0.9
-_SPOKEN_FOR_STEP: Final = 0.1
-"""Smaller changes of what others take are left to what is learnt."""
 
 
 class BackendPenalty:
     """A backend, with what all model queues have there."""
 
-    __slots__ = (
-        "_factor_at", "backend", "due", "factor", "measured", "spoken_for",
-    )  # fmt: skip
+    __slots__ = ("_factor_at", "backend", "due", "factor", "measured")
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -36,9 +31,6 @@ class BackendPenalty:
         self.factor = 1.0
         """By how much it counts as slower because requests failed there."""
         self._factor_at = 0.0
-        self.spoken_for = min(backend.spoken_for, _SPOKEN_FOR_AT_MOST)
-        """The part of its time that goes to others, as far as what was learnt here has to do
-        with it."""
 
     def measured_of(self, model: bytes, version: bytes) -> Measured | None:
         """What executions of a version take; without one it is the newest that has run."""
@@ -46,15 +38,6 @@ class BackendPenalty:
             return self.measured.get((model, version))
         found = [each for each in self.measured if each[0] == model]
         return self.measured[max(found, key=_newness)] if found else None
-
-    def speak_for(self, part: float) -> float:
-        """Such a part of its time goes to others. By what executions take longer than so far."""
-        part = min(part, _SPOKEN_FOR_AT_MOST)
-        if abs(part - self.spoken_for) < _SPOKEN_FOR_STEP and (part or not self.spoken_for):
-            return 1.0
-        factor = (1.0 - self.spoken_for) / (1.0 - part)
-        self.spoken_for = part
-        return factor
 
     def on_failure(self, now: float) -> None:
         """A request failed in a way that speaks against the backend."""

@@ -187,19 +187,6 @@ class Cost:
             self.mean_s += part * (expected + off - self.mean_s)
             self.base_s = self.mean_s
 
-    def rescale(self, factor: float) -> None:
-        """All that was learnt takes so many times as long from now on."""
-        self.mean_s *= factor
-        self.deviation_s *= factor
-        self.unsure_s *= factor
-        self.base_s *= factor
-        self.row_s *= factor
-        self.byte_s *= factor
-        self._row_cov *= factor
-        self._byte_cov *= factor
-        self._first = [each * factor for each in self._first]
-        self._recent = [each * factor for each in self._recent]
-
     def least_ratio(self) -> float:
         """What the quickest of recent executions took, as a part of what is expected of it now."""
         least = self._least_ratio

@@ -232,19 +232,6 @@ class ModelBackend:
         """Attempts that are over."""
         return self._ends
 
-    def rescale(self, factor: float) -> None:
-        """Executions are expected to take so many times as long as they did, until answers say
-        how it is."""
-        cost = self.cost
-        before_s = cost.mean_s
-        cost.rescale(factor)
-        self.alone_s = max(0.0, self.alone_s + cost.mean_s - before_s)
-        stats = self.stats
-        if cost.count >= MIN_SAMPLES and (stats.best is self or cost.mean_s < stats.best_s):
-            stats.best = self
-            stats.best_s = cost.mean_s
-        self.adjust()
-
     @property
     def low(self) -> int:
         """Tickets under way that are not of the highest priority."""

@@ -18,8 +18,7 @@ class PinRows:
     """Each row has a key, an owner and a place in one queue. Row numbers are used again."""
 
     __slots__ = (
-        "_count", "_free", "_index", "_keys", "_newer", "_older", "assumed", "owner", "queue",
-        "seen", "used",
+        "_count", "_free", "_index", "_keys", "_newer", "_older", "owner", "queue", "used",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,10 +33,6 @@ class PinRows:
         """Whatever the owner of the table wants to find again."""
         self.used = array("d")
         """When a row was last used, in monotonic seconds."""
-        self.seen = array("f")
-        """How often it was used then, in times per second. Both belong to the table's owner."""
-        self.assumed = array("f")
-        """How much more often it is expected to be used."""
         self._free = NO_ROW
         self._count = 0
 
@@ -103,8 +98,6 @@ class PinRows:
         for column in (self._older, self._newer, self.queue, self.owner):
             column.append(0)
         self.used.append(0.0)
-        self.seen.append(0.0)
-        self.assumed.append(0.0)
         self._keys.append(b"")
         return len(self._keys) - 1
 

@@ -7,14 +7,10 @@ from typing import Final
 
 from lb.balancing.least_latency import LeastLatency
 from lb.balancing.least_loaded import LeastLoaded
-from lb.balancing.power_of_two import PowerOfTwo
-from lb.balancing.random_choice import RandomChoice
 from lb.balancing.round_robin import RoundRobin
 from lb.domain.pool import Policy
 
-POLICY_NAMES: Final = (
-    "least_loaded", "least_requests", "least_latency", "round_robin", "power_of_two", "random",
-)  # fmt: skip
+POLICY_NAMES: Final = ("least_loaded", "least_requests", "least_latency", "round_robin")
 
 
 def make_policy(name: str, rng: Random) -> Policy:
@@ -31,9 +27,5 @@ def make_policy(name: str, rng: Random) -> Policy:
             return LeastLatency()
         case "round_robin":
             return RoundRobin()
-        case "power_of_two":
-            return PowerOfTwo(rng)
-        case "random":
-            return RandomChoice(rng)
         case _:
             raise ValueError(f"no policy {name!r}; there are: {', '.join(POLICY_NAMES)}")

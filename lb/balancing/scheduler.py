@@ -587,18 +587,6 @@ class QueueScheduler:
             if model_backend is not None and found is not None:
                 model_backend.assume(found, now)
 
-    def spoken_for(self, backend: Backend, part: float, now: float) -> None:
-        """A part of a backend's time goes to what is placed otherwise; see `Scheduler`."""
-        penalty = self._penalties.get(backend)
-        if penalty is None or (factor := penalty.speak_for(part)) == 1.0:
-            return
-        for model_queue in self._model_queues.values():
-            model_backend = model_queue.model_backends.get(backend)
-            if model_backend is not None:
-                model_backend.rescale(factor)
-                if model_queue.index is not None:
-                    model_queue.index.changed(model_backend, now)
-
     def forget(self, backend: Backend) -> None:
         """A backend is gone, or was restarted: nothing learnt of it holds."""
         for model_queue in self._model_queues.values():

@@ -1,10 +1,9 @@
 """Which backend runs which sequence, over all protocols and connections.
 
-A sequence is pinned by its START to the backend whose time is spoken for the least by those that
-are open (`habits`), to the one with the fewest of its model for its weight, or to one that every
-replica of the balancer can find by a hash; its other steps follow; its END, or a long silence,
-frees it. A pin wins over who may
-get new requests, so a backend that drains keeps what it runs. When a backend has died its pins
+A sequence is pinned by its START to the backend with the fewest open sequences and requests in
+flight for its speed (`open_sequences`), or to one that every replica of the balancer can find by a
+hash; its other steps follow; its END, or a long silence, frees it. A pin wins over who may get new
+requests, so a backend that drains keeps what it runs. When a backend has died its pins
 are lost: the next step of each is told so, and the next START is placed afresh.
 
 Nothing here looks at all pins: expiry takes the oldest few at each step, and what a backend took
@@ -18,10 +17,10 @@ from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from lb.balancing.habits import STEP_RATE, Habit, StepCost, faded
+from lb.balancing.open_sequences import OpenModel, OpenSequences, least_loaded, open_on
 from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
-from lb.balancing.shares import OpenModel, Share, Totals, by_work, usual_rate
+from lb.balancing.step_latency import StepLatencies, StepLatency
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
@@ -41,9 +40,8 @@ _MAX_MODELS: Final = 10_000
 class Affinity(Enum):
     """How the backend of a new sequence is chosen."""
 
-    LEAST_WORK = "least_work"
-    """Where the least of the time is spoken for."""
-    LEAST_OPEN = "least_open"
+    LEAST_LOADED = "least_loaded"
+    """By open sequences and requests in flight, times how long a step takes there."""
     RENDEZVOUS = "rendezvous"
     """By a hash of the key over the eligible backends: replicas of the balancer agree on it
     without telling each other. What another replica started is looked for in the order of the
@@ -80,7 +78,7 @@ class SequenceTable:
     """All open sequences. One per process; every method but `sweep` is O(backends) or better."""
 
     def __init__(
-        self, *, limit: int, affinity: Affinity = Affinity.LEAST_OPEN, bound: float = 0.0
+        self, *, limit: int, affinity: Affinity = Affinity.LEAST_LOADED, bound: float = 0.0
     ) -> None:
         """Remember at most `limit` sequences; beyond that the one idle for longest is dropped."""
         self.limit = limit
@@ -94,11 +92,10 @@ class SequenceTable:
         self._queues: dict[float, int] = {}
         """By lifetime: of rows that live equally long without a step."""
         self._models: dict[bytes, OpenModel] = {}
-        self._habits: dict[bytes, Habit] = {}
-        self._totals = Totals()
+        self._latencies: dict[bytes, StepLatencies] = {}
         self._models_seen = 0
-        self._shares: dict[int, Share] = {}
-        self._shares_seen = 0
+        self._open_sequences: dict[int, OpenSequences] = {}
+        self._open_sequences_seen = 0
         self._turn = 0
         self.told: Callable[[OpenSequence], None] | None = None
         """Told of every sequence that begins or is over, while another process takes over."""
@@ -152,17 +149,17 @@ class SequenceTable:
             if not step.is_start and self.affinity is not Affinity.RENDEZVOUS:
                 return None, None
             candidates = self._candidates(step, placement, tried, joined)
-            backend = self._choose(step, candidates, slots, now)
+            backend = self._choose(step, candidates, slots)
             if backend is None:
                 return None, None
             row = self._open(step.key, queue, backend, now)
             if row == NO_ROW:
                 return backend, None
         else:
-            self._use(row, queue, now, is_step=True)
+            self._rows.touch(row, queue, now)
         pin = self._pins.get(row)
         if pin is None:
-            pin = self._pins[row] = Pin(self._shares[self._rows.owner[row]].backend, row)
+            pin = self._pins[row] = Pin(self._open_sequences[self._rows.owner[row]].backend, row)
         if step.is_start:
             pin.starts += 1
             self.started += 1
@@ -178,7 +175,7 @@ class SequenceTable:
             RequestRefused: it is lost.
         """
         row = self._find(step.key, lifetime_s, now)
-        if row != NO_ROW and (share := self._shares[self._rows.owner[row]]).is_lost:
+        if row != NO_ROW and (share := self._open_sequences[self._rows.owner[row]]).is_lost:
             self.lost += 1
             self._close(row)
             if not step.is_start:
@@ -214,12 +211,12 @@ class SequenceTable:
         if row == NO_ROW:
             return  # it was freed meanwhile
         if began_at:
-            self._shares[self._rows.owner[row]].cost.ended(began_at, now)
+            self._open_sequences[self._rows.owner[row]].latency.ended(began_at, now)
         is_over = step.is_start if surely_not_run else step.is_end
         if is_over and pin.starts == starts:
             self._close(row)
             return
-        self._use(row, self._rows.queue[row], now, is_step=False)
+        self._rows.touch(row, self._rows.queue[row], now)
         if not pin.steps:
             del self._pins[row]
 
@@ -236,12 +233,12 @@ class SequenceTable:
 
     def backend_of(self, key: SequenceKey) -> Backend | None:
         """Where a sequence runs; None where nobody started it, or it is lost."""
-        share = self._share_of(key)
+        share = self._open_sequences_of(key)
         return None if share is None or share.is_lost else share.backend
 
     def is_lost(self, key: SequenceKey) -> bool:
         """Whether a sequence has lost its backend, and nobody was told yet."""
-        share = self._share_of(key)
+        share = self._open_sequences_of(key)
         return share is not None and share.is_lost
 
     def sweep(self, now: float, limit: int) -> None:
@@ -249,21 +246,17 @@ class SequenceTable:
         for lifetime_s, queue in self._queues.items():
             self._expire(queue, lifetime_s, now, limit)
 
-    # Time that is spoken for
+    # How long steps take
 
-    def cost(self, model: bytes, backend: Backend) -> StepCost | None:
-        """What steps of a model cost at a backend, to be taught; None: none ran there."""
-        habit = self._habits.get(model)
-        return None if habit is None else habit.cost(backend)
-
-    def totals(self, now: float) -> dict[Backend, float]:
-        """The parts of their time that open sequences of all models take; 0 of those left out."""
-        return self._totals.renew(self._shares.values(), now)
+    def latency(self, model: bytes, backend: Backend) -> StepLatency | None:
+        """How long steps of a model take at a backend, to learn from more; None: none ran."""
+        latencies = self._latencies.get(model)
+        return None if latencies is None else latencies.of(backend)
 
     def keep_only(self, backends: frozenset[Backend]) -> None:
         """Forget what was learnt of backends that have gone."""
-        for habit in self._habits.values():
-            habit.keep_only(backends)
+        for latencies in self._latencies.values():
+            latencies.keep_only(backends)
 
     # Another table
 
@@ -280,7 +273,7 @@ class SequenceTable:
         found = []
         for row in range(begin, min(begin + count, self._rows.size)):
             if self._rows.key(row):
-                share = self._shares[self._rows.owner[row]]
+                share = self._open_sequences[self._rows.owner[row]]
                 if not share.is_lost:
                     lifetime_s = lifetimes[self._rows.queue[row]]
                     found.append(OpenSequence(self._key(row), share.backend.name, lifetime_s))
@@ -305,35 +298,22 @@ class SequenceTable:
             self._open(key, self._queue(sequence.lifetime_s), backend, now)
 
     def _key(self, row: int) -> SequenceKey:
-        model = self._shares[self._rows.owner[row]].model
+        model = self._open_sequences[self._rows.owner[row]].model
         return SequenceKey(model.name, _id_of(self._rows.key(row)))
 
     def open_by_model(self, max_models: int) -> Iterator[tuple[str, str, int]]:
         """Name of the backend, model, and how many run there; of models beyond the first
         `max_models` under the name `other`."""
         found: Counter[tuple[str, str]] = Counter()
-        for name, share in self._by_model(max_models):
-            found[share.backend.name, name] += share.open
-        for (backend, name), count in found.items():
-            yield backend, name, count
-
-    def time_by_model(self, max_models: int, now: float) -> Iterator[tuple[str, str, float]]:
-        """The same with the part of the backend's time that they are expected to take."""
-        found: dict[tuple[str, str], float] = {}
-        for name, share in self._by_model(max_models):
-            key = share.backend.name, name
-            found[key] = found.get(key, 0.0) + share.part(now)
-        for (backend, name), part in found.items():
-            yield backend, name, part
-
-    def _by_model(self, max_models: int) -> Iterator[tuple[str, Share]]:
         for number, model in enumerate(self._models.values()):
             name = (
                 model.name.decode("utf-8", "backslashreplace") if number < max_models else "other"
             )
-            for share in model.shares.values():
-                if not share.is_lost:
-                    yield name, share
+            for open_sequences in model.by_backend.values():
+                if not open_sequences.is_lost:
+                    found[open_sequences.backend.name, name] += open_sequences.open
+        for (backend, name), count in found.items():
+            yield backend, name, count
 
     def counts(self) -> dict[str, int]:
         """Since the start: how many were started, and forgotten without their END."""
@@ -358,37 +338,18 @@ class SequenceTable:
             free = [backend for backend in free if backend.has_room or backend in joined]
         return [backend for backend in free if backend not in tried] or free
 
-    def _choose(
-        self, step: SequenceStep, candidates: list[Backend], slots: int, now: float
-    ) -> Backend | None:
+    def _choose(self, step: SequenceStep, candidates: list[Backend], slots: int) -> Backend | None:
         if not candidates:
             return None
         model = self._models.get(step.key.model)
-        shares = model.shares if model is not None else {}
-        if self.affinity is Affinity.LEAST_WORK:
-            if not self._totals.hold(now):
-                self.totals(now)
-            habit = self._habit(step.key.model)
-            return by_work(habit, shares, self._totals, candidates, slots, now)
-
-        def running(backend: Backend) -> int:
-            share = shares.get(backend)
-            return 0 if share is None or share.is_lost else share.open
-
-        if self.affinity is Affinity.RENDEZVOUS:
-            if step.is_start and self.bound:
-                return by_bounded_rendezvous(step.key, candidates, running, self.bound)
-            return by_rendezvous(step.key, candidates)
-
-        def rank(backend: Backend) -> tuple[float, float, int]:
-            per_weight = backend.inverse_weight
-            return (
-                (running(backend) + 1) * per_weight,
-                (backend.in_flight + 1) * per_weight,
-                backend.last_sequence,
+        found = model.by_backend if model is not None else {}
+        if self.affinity is Affinity.LEAST_LOADED:
+            return least_loaded(self._latencies_of(step.key.model), found, candidates, slots)
+        if step.is_start and self.bound:
+            return by_bounded_rendezvous(
+                step.key, candidates, lambda backend: open_on(found, backend), self.bound
             )
-
-        return min(candidates, key=rank)
+        return by_rendezvous(step.key, candidates)
 
     def _is_misplaced(self, row: int, placement: Placement) -> bool:
         """Whether a new START of an open sequence belongs elsewhere: its backend gets nothing new,
@@ -396,36 +357,24 @@ class SequenceTable:
         eligible = placement.eligible
         if row in self._pins or not eligible:
             return False
-        return self._shares[self._rows.owner[row]].backend not in eligible
+        return self._open_sequences[self._rows.owner[row]].backend not in eligible
 
     # Pins
 
-    def _use(self, row: int, queue: int, now: float, *, is_step: bool) -> None:
-        """Something was heard of a sequence: a step of it begins, or is over."""
-        rows = self._rows
-        share = self._shares[rows.owner[row]]
-        pause_s = max(0.0, now - rows.used[row])
-        share.model.habit.note(pause_s, is_step=is_step)
-        step = STEP_RATE if is_step else 0.0
-        left = faded(1.0, pause_s)
-        rows.seen[row] = rows.seen[row] * left + step
-        rows.assumed[row] *= left
-        share.add(step, 0.0, now)
-        rows.touch(row, queue, now)
+    def _latencies_of(self, model: bytes) -> StepLatencies:
+        known = self._latencies
+        latencies = known.get(model)
+        if latencies is None:
+            if len(known) >= 2 * _MAX_MODELS:
+                known = {each.name: each.latencies for each in self._models.values()}
+                self._latencies = known
+            latencies = known[model] = StepLatencies()
+        return latencies
 
-    def _habit(self, model: bytes) -> Habit:
-        habits = self._habits
-        habit = habits.get(model)
-        if habit is None:
-            if len(habits) >= 2 * _MAX_MODELS:
-                self._habits = habits = {each.name: each.habit for each in self._models.values()}
-            habit = habits[model] = Habit()
-        return habit
-
-    def _share_of(self, key: SequenceKey) -> Share | None:
+    def _open_sequences_of(self, key: SequenceKey) -> OpenSequences | None:
         model = self._models.get(key.model)
         row = NO_ROW if model is None else self._rows.find(model.row_key(key.id))
-        return None if row == NO_ROW else self._shares[self._rows.owner[row]]
+        return None if row == NO_ROW else self._open_sequences[self._rows.owner[row]]
 
     def _queue(self, lifetime_s: float) -> int:
         queue = self._queues.get(lifetime_s)
@@ -453,27 +402,22 @@ class SequenceTable:
                 self.dropped += 1
                 return NO_ROW
             self._models_seen += 1
-            habit = self._habit(key.model)
-            model = self._models[key.model] = OpenModel(key.model, self._models_seen, habit)
-        share = model.shares.get(backend)
-        if share is None or share.is_lost:
-            self._shares_seen += 1
-            share = model.shares[backend] = Share(model, backend, self._shares_seen)
-            self._shares[share.number] = share
+            latencies = self._latencies_of(key.model)
+            model = self._models[key.model] = OpenModel(key.model, self._models_seen, latencies)
+        found = model.by_backend.get(backend)
+        if found is None or found.is_lost:
+            self._open_sequences_seen += 1
+            found = OpenSequences(model, backend, self._open_sequences_seen)
+            model.by_backend[backend] = self._open_sequences[found.number] = found
         model.open += 1
-        share.open += 1
+        found.open += 1
         backend.open_sequences += 1
         self._turn += 1
         backend.last_sequence = self._turn
         if self.told is not None:
             lifetime_s = next(each for each, known in self._queues.items() if known == queue)
             self.told(OpenSequence(key, backend.name, lifetime_s))
-        rows = self._rows
-        row = rows.add(model.row_key(key.id), share.number, queue, now)
-        rows.seen[row] = 0.0
-        rows.assumed[row] = usual_rate(model.habit, model.shares.values(), now)
-        share.add(0.0, rows.assumed[row], now)
-        return row
+        return self._rows.add(model.row_key(key.id), found.number, queue, now)
 
     def _close(self, row: int, *, is_told: bool = True) -> None:
         pin = self._pins.pop(row, None)
@@ -482,18 +426,17 @@ class SequenceTable:
         if is_told and self.told is not None:
             self.told(OpenSequence(self._key(row), ""))
         rows = self._rows
-        share = self._shares[rows.owner[row]]
-        share.take(rows.seen[row], rows.assumed[row], rows.used[row])
+        found = self._open_sequences[rows.owner[row]]
         rows.remove(row)
-        share.open -= 1
-        if not share.is_lost:
-            share.backend.open_sequences -= 1
-        model = share.model
+        found.open -= 1
+        if not found.is_lost:
+            found.backend.open_sequences -= 1
+        model = found.model
         model.open -= 1
-        if not share.open:
-            del self._shares[share.number]
-            if model.shares.get(share.backend) is share:
-                del model.shares[share.backend]
+        if not found.open:
+            del self._open_sequences[found.number]
+            if model.by_backend.get(found.backend) is found:
+                del model.by_backend[found.backend]
         if not model.open:
             del self._models[model.name]
 
@@ -504,7 +447,7 @@ class SequenceTable:
             if row == NO_ROW or rows.used[row] + lifetime_s > now:
                 return
             if row in self._pins:
-                self._use(row, queue, now, is_step=False)  # a long step is no silence
+                rows.touch(row, queue, now)  # a long step is no silence
             else:
                 self.expired += 1
                 self._close(row, is_told=False)  # it may have had its steps elsewhere

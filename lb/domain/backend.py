@@ -232,7 +232,6 @@ class Backend:
     __slots__ = (
         "deaths", "in_flight", "inverse_weight", "last_pick", "last_sequence", "lost_requests",
         "max_in_flight", "name", "open_sequences", "ports", "reports_due", "share", "spec",
-        "spoken_for",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec) -> None:
@@ -241,8 +240,6 @@ class Backend:
         """Sequence number of the last pick: ties go to whoever waited longest."""
         self.open_sequences = 0
         """Gauge: sequences of stateful models that run on it, as far as is known."""
-        self.spoken_for = 0.0
-        """Gauge: the part of its time that their steps are expected to take, 1 being all."""
         self.last_sequence = 0
         """Number of the last one that was placed on it: ties, as with `last_pick`."""
         self.deaths = 0

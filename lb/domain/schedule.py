@@ -370,12 +370,6 @@ class Scheduler(Protocol):
         begin with, as long as nothing was learnt of them."""
         ...
 
-    def spoken_for(self, backend: Backend, part: float, now: float) -> None:
-        """Such a part of a backend's time, 1 being all of it, is expected to go to what is placed
-        otherwise, such as open sequences. Where that changes, what was learnt there is taken to
-        change with it, until answers say how it is."""
-        ...
-
     def forget(self, backend: Backend) -> None:
         """A backend is gone, or was restarted: nothing learnt of it holds."""
         ...

@@ -25,10 +25,6 @@ _SWEEP_S: Final = 1.0
 _HTTP_GOOD: Final = range(200, 300)
 _SWEPT: Final = 5000
 """Sequences that one sweep forgets at most, which takes about 6 ms."""
-_NOTHING: Final = 0.001
-"""A part of a backend's time that is not worth speaking of."""
-SpokenFor = Callable[[Backend, float, float], None]
-"""Is told of a backend, the part of its time that is spoken for, and the time."""
 _MAX_SEQUENCES: Final = 1_000_000
 """Remembered unless told otherwise."""
 HASH_BALANCE_FACTOR: Final = 1.25
@@ -43,7 +39,7 @@ class SequenceRules:
     """How sequences are bound to backends, see `SequenceTable`."""
 
     limit: int = _MAX_SEQUENCES
-    affinity: Affinity = Affinity.LEAST_OPEN
+    affinity: Affinity = Affinity.LEAST_LOADED
     bound: float = 0.0
 
 
@@ -62,33 +58,15 @@ class Steps:
         self.table.affinity = rules.affinity
         self.table.bound = rules.bound
 
-    def keep_swept(
-        self, timers: TimerWheel, clock: Callable[[], float], told: SpokenFor, pool: PoolRef
-    ) -> None:
-        """Forget what has expired every second from now on, until the timers are closed, and tell
-        how much of each backend's time open sequences take."""
-        now = clock()
-        self.table.sweep(now, _SWEPT)
-        self.tell(told, pool.current.backends, now)
-        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock, told, pool))
-
-    def tell(self, told: SpokenFor, backends: tuple[Backend, ...], now: float) -> None:
-        """Tell how much of each backend's time open sequences take.
-
-        Args:
-            told: is told of each.
-            backends: of the pool.
-            now: monotonic seconds.
-        """
+    def keep_swept(self, timers: TimerWheel, clock: Callable[[], float], pool: PoolRef) -> None:
+        """Every second until the timers are closed, forget what has expired, and what was learnt of
+        backends that have left the pool."""
+        self.table.sweep(clock(), _SWEPT)
+        backends = pool.current.backends
         if self._backends is not backends:
             self._backends = backends
             self.table.keep_only(frozenset(backends))
-        totals = self.table.totals(now)
-        for backend in backends:
-            part = totals.get(backend, 0.0)
-            if part or backend.spoken_for:
-                backend.spoken_for = part if part > _NOTHING else 0.0
-                told(backend, backend.spoken_for, now)
+        timers.after(_SWEEP_S, lambda: self.keep_swept(timers, clock, pool))
 
     def place(
         self, exchange: Exchange, placement: Placement, facts: ModelFacts | None, now: float

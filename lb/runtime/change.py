@@ -77,7 +77,7 @@ class Change:
         if old.balancing != new.balancing:
             policy = make_policy(new.balancing.policy.value, product.rng)
             product.directory.use_policy(policy, time.monotonic())
-        product.readers.load.use(new.scheduling.ask_pending)
+        product.readers.load.use(new.scheduling.load_poll_interval)
         if (plans := plan_rules(new)) != plan_rules(old):
             product.directory.use_planner(Planner(plans), time.monotonic())
         apply_judgement(product.directory, new, time.monotonic())

@@ -192,7 +192,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     sink = request_sink(settings, logs, meter, rng)
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
     scheduler = dispatcher.queue.scheduler
-    dispatcher.steps.keep_swept(timers, time.monotonic, scheduler.spoken_for, dispatcher.pool)
+    dispatcher.steps.keep_swept(timers, time.monotonic, dispatcher.pool)
     askers = _askers(settings, security, dispatcher.identity)
     models, restorer, warm_up = _models(settings, directory, askers[1], rng)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
@@ -318,7 +318,6 @@ def _metric_sources(product: Product, logs: Logs) -> Sources:
         ready_backends=lambda: ready_backends(product.directory, product.meter.max_models),
         restored=product.restorer.counts,
         open_sequences=lambda: table.open_by_model(product.meter.max_models),
-        sequence_time=lambda: table.time_by_model(product.meter.max_models, time.monotonic()),
         sequence_counts=table.counts,
         reruns=lambda: _rerun_counts(product),
         own_calls=product.fan_out.own_calls,
@@ -412,7 +411,7 @@ def _readers(
     scheduler: Scheduler,
     watch: ModelWatch,
 ) -> LoadReaders:
-    interval_s = settings.scheduling.ask_pending
+    interval_s = settings.scheduling.load_poll_interval
     return make_load_readers(directory, asker, scheduler, watch, interval_s)
 
 

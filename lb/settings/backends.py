@@ -152,7 +152,7 @@ class BackendSettings(Section):
     Set this when clients use gRPC; otherwise this backend gets no gRPC calls."""
     metrics: TargetAddress | None = None
     """Address of the metrics port. Its metrics are shown among ours with a `backend` label (see
-    `metrics.backends`), and its load is read if `scheduling.ask_pending` is set.
+    `metrics.backends`), and its load is read if `scheduling.load_poll_interval` is set.
 
     Set this when you want one scrape target for all Tritons; otherwise their metrics are not
     shown."""

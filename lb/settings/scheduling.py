@@ -83,15 +83,12 @@ class PolicyName(StrEnum):
     LEAST_LATENCY = "least_latency"
     LEAST_REQUESTS = "least_requests"
     ROUND_ROBIN = "round_robin"
-    POWER_OF_TWO = "power_of_two"
-    RANDOM = "random"
 
 
 class AffinityName(StrEnum):
     """How the backend of a new sequence is chosen."""
 
-    LEAST_WORK = "least_work"
-    LEAST_OPEN = "least_open"
+    LEAST_LOADED = "least_loaded"
     RENDEZVOUS = "rendezvous"
 
 
@@ -101,8 +98,8 @@ class BalancingSettings(Section):
     policy: PolicyName = PolicyName.LEAST_LOADED
     """`least_loaded`: the backend expected to finish first (see `scheduling`), and for models that
     are not scheduled the fewest requests in flight for its weight. `least_requests`: always the
-    latter. `least_latency`: lowest latency times requests in flight. `round_robin`: in turn, by
-    weight. `power_of_two`: the less loaded of two random ones. `random`: by weight.
+    latter, as `least_conn` of nginx, `leastconn` of HAProxy and `LEAST_REQUEST` of Envoy.
+    `least_latency`: lowest latency times requests in flight. `round_robin`: in turn, by weight.
 
     Set this when backends must get equal numbers of requests, for a comparison for example;
     otherwise faster backends get more."""
@@ -189,7 +186,7 @@ class SchedulingSettings(Section):
     """Shares of tenants, by name.
 
     Set this when a tenant is entitled to more than the others; otherwise each has the share 1."""
-    ask_pending: Duration = 0.0
+    load_poll_interval: Duration = 0.0
     """How often the load of backends with a `metrics` address is read: queued requests
     (`nv_inference_pending_request_count`), executions, and use of their GPUs. Only load beyond our
     own measurements counts. With more than 50 backends each is asked less often. 0 never asks.
@@ -201,10 +198,9 @@ class SchedulingSettings(Section):
 class SequenceSettings(Section):
     """Sequences: requests with a `sequence_id` go to the backend that got their START."""
 
-    affinity: AffinityName = AffinityName.LEAST_WORK
-    """Where a new sequence runs. `least_work`: the backend with the least expected work of open
-    sequences: how often they have steps, times how long steps take there. `least_open`: the fewest
-    open sequences of the model for its weight. `rendezvous`: by a hash of model and id, so that
+    affinity: AffinityName = AffinityName.LEAST_LOADED
+    """Where a new sequence runs. `least_loaded`: the backend with the fewest open sequences of the
+    model and requests in flight, times how long a step takes there. `rendezvous`: by a hash of model and id, so that
     replicas with the same backends agree; a step whose START went through another replica is tried
     on up to three backends, within `retry.attempts`.
 

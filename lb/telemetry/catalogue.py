@@ -419,13 +419,6 @@ MODELS: Final = (
         "`metrics.model_labels` says; others as `other`.",
         ("backend", "model"),
     ),
-    MetricSpec(
-        "triton_lb_sequence_time_ratio",
-        _GAUGE,
-        "Part of the backend's time that open sequences are expected to take: their steps per "
-        "second, as of late, times how long a step was learnt to take; models as above.",
-        ("backend", "model"),
-    ),
     MetricSpec("triton_lb_sequences_started_total", _COUNTER, "STARTs of sequences."),
     MetricSpec(
         "triton_lb_sequences_forgotten_total",

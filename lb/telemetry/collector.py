@@ -150,8 +150,6 @@ class Sources:
     discovery: Callable[[], Iterable[SourceStatus]]
     open_sequences: Callable[[], Iterable[tuple[str, str, int]]]
     """Backend, model, and how many run there."""
-    sequence_time: Callable[[], Iterable[tuple[str, str, float]]] = tuple
-    """Backend, model, and the part of the backend's time that they are expected to take."""
     reruns: Callable[[], RerunCounts]
     sequence_counts: Callable[[], Mapping[str, int]]
     """Since the start: `started`, and by why they were forgotten."""
@@ -463,9 +461,6 @@ class LoadBalancerCollector:
         return {
             "triton_lb_open_sequences": lambda: (
                 ((backend, model), count) for backend, model, count in sources.open_sequences()
-            ),
-            "triton_lb_sequence_time_ratio": lambda: (
-                ((backend, model), part) for backend, model, part in sources.sequence_time()
             ),
             "triton_lb_sequences_started_total": lambda: [
                 ((), sources.sequence_counts()["started"])

@@ -30,6 +30,8 @@ MAY_IMPORT = {
     "benchmarks/micro/scenes.py": _BENCHMARK + ": the `pick` methods",
     "benchmarks/replicas.py": _BENCHMARK,
     "benchmarks/study/simulate_goals.py": _BENCHMARK,
+    "benchmarks/study/simulate_policies.py": _BENCHMARK,
+    "benchmarks/study/simulate_sequences.py": _BENCHMARK,
     "benchmarks/study/simulated_balancers.py": _BENCHMARK,
 }
 """Beside unit tests and the factory, with reasons."""

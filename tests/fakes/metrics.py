@@ -77,7 +77,6 @@ class Counters:
                 ready_backends=lambda: [("simple", 2)],
                 restored={("model", "restored"): 4},
                 open_sequences=lambda: [("a", "m", 3)],
-                sequence_time=lambda: [("a", "m", 0.25)],
                 sequence_counts=lambda: {"started": 9, "lost": 2, "expired": 1, "dropped": 0},
                 own_calls=self.own_calls,
                 reruns=lambda: RerunCounts(

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
 from lb.balancing.scheduler import QueueScheduler
-from lb.balancing.sequences import Affinity
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -730,10 +729,6 @@ class Relay:
         self.parts.dispatcher.identity = identity
         for side in (self.parts.http1, self.parts.http2):
             side.configure(side.options)
-
-    def share_work(self) -> None:
-        """Place new sequences by how much work backends have, not by how many are open."""
-        self.parts.dispatcher.steps.table.affinity = Affinity.LEAST_WORK
 
     def announce_exit(self) -> None:
         """Answer questions about readiness as a process that shuts down."""

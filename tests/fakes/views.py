@@ -16,7 +16,6 @@ def backend(name: str, **changed: Any) -> dict[str, Any]:
         since_s=5.9,
         in_flight=0,
         open_sequences=0,
-        spoken_for=0.0,
         served=0,
         latency=Latency(p50_ms=None, p99_ms=None),
         weight=1.0,

@@ -44,7 +44,7 @@ class Admin:
             "backends": [{"name": name, **self.addresses_of_triton} for name in ("a", "b")],
             "discovery": {"files": [str(found)]},
             "models": {"sleeper": {"concurrency": 1}},
-            "scheduling": {"ask_pending": "1s"},
+            "scheduling": {"load_poll_interval": "1s"},
             "access": {
                 "tokens": [
                     {"name": role, "token": f"{role}-secret-0123456789", "roles": [role]}

@@ -64,7 +64,7 @@ class Scene:
     def config(self) -> dict[str, Any]:
         return {
             "listen": {"http": "127.0.0.1:0"},
-            "scheduling": {"max_requests_per_backend": "auto", "ask_pending": "100ms"},
+            "scheduling": {"max_requests_per_backend": "auto", "load_poll_interval": "100ms"},
             "backends": [
                 {
                     "name": f"t{number}",

@@ -20,7 +20,7 @@ from tests.fakes.serving import Serving, metric
 from tests.fakes.steady_load import SteadyLoad
 
 RELOADS = 30
-POLICIES = ("least_loaded", "round_robin", "power_of_two", "random")
+POLICIES = ("least_loaded", "least_requests", "least_latency", "round_robin")
 
 
 @pytest.fixture

@@ -56,7 +56,6 @@ async def running(*takes_s: float) -> AsyncIterator[Setup]:
         targets = [backend.target for backend in backends]
         relay = await stack.enter_async_context(running_relay(*targets))
         relay.pool.publish(replace(snapshot_of(relay.backends), routes=ROUTES))
-        relay.share_work()
         channel = await stack.enter_async_context(grpc_channel(relay.target))
         yield Setup(relay, backends, channel)
         await channel.close()

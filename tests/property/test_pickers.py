@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from lb.balancing.least_loaded import EXACT_LIMIT, STAY, WINDOW, LeastLoadedPicker, WindowPicker
 from lb.balancing.policies import POLICY_NAMES, make_policy
-from lb.balancing.power_of_two import PowerOfTwoPicker
-from lb.balancing.random_choice import RandomPicker
 from lb.balancing.round_robin import RoundRobinPicker
 from lb.balancing.score import Turn, score
 from lb.domain.backend import Backend
@@ -127,28 +125,6 @@ def test_least_loaded_does_not_depend_on_the_order_of_distinct_picks(
     first = LeastLoadedPicker(backends, Turn()).pick()
     second = LeastLoadedPicker(shuffled, Turn()).pick()
     assert name_of(first) == name_of(second)
-
-
-@given(backends=pools(2, 40), seed=st.integers(0, 2**32))
-def test_power_of_two_agrees_with_its_plain_version(
-    backends: tuple[Backend, ...], seed: int
-) -> None:
-    picker = PowerOfTwoPicker(backends, Random(seed))
-    rng = Random(seed)
-    for _ in range(20):
-        expected = picking.power_of_two(backends, rng)
-        assert picker.pick() is expected
-        take(expected)
-
-
-@given(backends=pools(), seed=st.integers(0, 2**32))
-def test_random_agrees_with_its_plain_version(backends: tuple[Backend, ...], seed: int) -> None:
-    picker = RandomPicker(backends, Random(seed))
-    rng = Random(seed)
-    for _ in range(20):
-        expected = picking.weighted_random(backends, rng)
-        assert picker.pick() is expected
-        take(expected)
 
 
 @given(backends=pools(EXACT_LIMIT + 1, EXACT_LIMIT + 20), seed=st.integers(0, 2**32))

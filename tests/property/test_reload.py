@@ -69,7 +69,9 @@ CONFIGURATIONS = st.fixed_dictionaries(
     {"listen": st.just({"http": "127.0.0.1:0"}), "backends": BACKENDS},
     optional={
         "balancing": section(
-            policy=st.sampled_from(["least_loaded", "round_robin", "power_of_two", "random"])
+            policy=st.sampled_from(
+                ["least_loaded", "least_requests", "least_latency", "round_robin"]
+            )
         ),
         "scheduling": section(
             max_requests_per_backend=st.sampled_from(["auto", "off", "adaptive", 4]),
@@ -152,7 +154,7 @@ CONFIGURATIONS = st.fixed_dictionaries(
         "shutdown": section(pre_stop_delay=SECONDS, drain=SECONDS),
         "model_table": section(refresh=SECONDS, restore=SWITCHES),
         "sequences": section(
-            affinity=st.sampled_from(["least_work", "least_open", "rendezvous"]),
+            affinity=st.sampled_from(["least_loaded", "rendezvous"]),
             max_open=st.integers(1, 9),
         ),
         "scaling": section(latency=SECONDS),

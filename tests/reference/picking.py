@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 from lb.balancing.score import score
 from lb.domain.backend import Backend
@@ -13,35 +12,6 @@ def least_loaded(backends: Sequence[Backend]) -> Backend | None:
     """The lowest score with room; ties go to the least recently picked, then to the first."""
     free = [backend for backend in backends if backend.has_room]
     return min(free, key=lambda backend: (score(backend), backend.last_pick), default=None)
-
-
-def power_of_two(backends: Sequence[Backend], rng: Random) -> Backend | None:
-    """Two distinct draws, the lower score wins; when both are full, the best of all."""
-    drawn = [backends[int(rng.random() * len(backends))]]
-    if len(backends) > 1:
-        other = backends[int(rng.random() * (len(backends) - 1))]
-        drawn.append(backends[-1] if other is drawn[0] else other)
-    for pool in (drawn, backends):
-        free = [backend for backend in pool if backend.has_room]
-        if free:
-            return min(free, key=score)
-    return None
-
-
-def weighted_random(backends: Sequence[Backend], rng: Random) -> Backend | None:
-    """One draw on a line of weights laid end to end; when it hits a full one, or the part of one
-    that does not count yet, one more without the full ones."""
-    at = rng.random() * sum(backend.spec.weight for backend in backends)
-    drawn = backends[-1]
-    for backend in reversed(backends):
-        if at < sum(each.spec.weight for each in backends[: backends.index(backend) + 1]):
-            drawn = backend
-    is_taken = drawn.share == 1.0 or rng.random() < drawn.share
-    if is_taken and drawn.has_room:
-        return drawn
-    free = [backend for backend in backends if backend.has_room]
-    weights = [backend.spec.weight * backend.share for backend in free]
-    return rng.choices(free, weights)[0] if free else None
 
 
 def window(order: Sequence[Backend], runner_up: Backend, start: int, size: int) -> Backend | None:

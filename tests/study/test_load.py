@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.study.simulate import Gpu, Request, World, poisson, quantile
 from benchmarks.study.simulate_goals import UNEQUAL
+from benchmarks.study.simulate_load import MODEL, SharedBackends
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
-from lb.domain.load import LoadReport, Measured, ModelLoad
+from lb.domain.load import Measured
 
-MODEL = b"gpu"
 FIRST = 30
 
 
@@ -55,40 +55,15 @@ def test_what_backends_say_is_forgotten_where_it_does_not_hold() -> None:
     assert quantile([each.latency_s for each in late], 0.99) < 0.045
 
 
-class Shared(Scheduled):
-    """Before backends that others use without it."""
-
-    def ended(self, request: Request, now: float) -> None:
-        """Those of others are none of its business."""
-        if request.state is not None:
-            super().ended(request, now)
-
-    def ask(self, number: int, world: World) -> None:
-        """Read what a Triton's metrics say."""
-        server = world.servers[number]
-        load = ModelLoad(
-            pending=float(len(server.queue)),
-            requests=float(server.executed),
-            executions=float(server.executions),
-            execution_s=server.busy_s,
-        )
-        under_way = self.scheduler.in_flight_by_model(server.backend)
-        report = LoadReport(at=world.now, models={MODEL: load}, in_flight=under_way)
-        self.scheduler.on_load_report(server.backend, report)
-
-
 def shared(*, asks: bool, rate: float) -> list[Request]:
     """Ours, before a fast backend that others use from 10 to 20 s, nearly all the time, and a
     slower one."""
     world = World((Gpu(0.01), Gpu(0.02)))
-    balancer = Shared(world, auto_plan(world))
+    balancer = SharedBackends(world, 1.0 if asks else 0.0)
     for each in poisson(95.0, 10.0, 2):
         world.at(10.0 + each.at, lambda each=each: world.send(each, 0))  # type: ignore[misc]
-    for second in range(30 if asks else 0):
-        for number in range(2):
-            world.at(second + 0.5 * number, lambda at=number: balancer.ask(at, world))  # type: ignore[misc]
     load = poisson(rate, 30.0, 1)
-    world.run(load, balancer)
+    world.run(load, balancer, until=40.0)
     return load
 
 
@@ -114,13 +89,8 @@ def test_a_backend_that_others_use_is_left_to_them_and_used_again_when_they_leav
 def test_what_backends_say_changes_nothing_where_nobody_else_uses_them(rate: float) -> None:
     def mean_s(*, asks: bool) -> float:
         world = World((Gpu(0.01), Gpu(0.02)))
-        balancer = Shared(world, auto_plan(world))
-        for second in range(20 if asks else 0):
-            for number in range(2):
-                at_s = second + 0.5 * number + 0.123
-                world.at(at_s, lambda at=number: balancer.ask(at, world))  # type: ignore[misc]
         load = poisson(rate, 20.0, 1)
-        world.run(load, balancer)
+        world.run(load, SharedBackends(world, 1.0 if asks else 0.0), until=30.0)
         return sum(each.latency_s for each in load) / len(load)
 
     assert mean_s(asks=True) <= 1.03 * mean_s(asks=False)

@@ -73,7 +73,7 @@ async def test_a_balancer_that_starts_goes_by_what_tritons_have_measured(
 async def test_a_triton_that_others_fill_gets_fewer_requests_until_they_leave(
     pair: tuple[RealTriton, ...], tmp_path: Path
 ) -> None:
-    with running(tmp_path, pair, scheduling={"ask_pending": "100ms"}) as balancer:
+    with running(tmp_path, pair, scheduling={"load_poll_interval": "100ms"}) as balancer:
         name = pair[0].name
         await ask(balancer, 40, 20)
         assert lanes(balancer)[name]["learnt"] >= 3

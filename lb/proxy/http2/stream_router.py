@@ -126,9 +126,9 @@ class StreamRouter:
 
     def _note_step(self, step: SequenceStep, backend: Backend) -> None:
         """A step goes to a backend, which answers it once: its time teaches."""
-        cost = self._call.relay.dispatcher.steps.table.cost(step.key.model, backend)
-        if cost is not None:
-            self._work = StepUnderway(cost, self._call.relay.now)
+        latency = self._call.relay.dispatcher.steps.table.latency(step.key.model, backend)
+        if latency is not None:
+            self._work = StepUnderway(latency, self._call.relay.now)
 
     def take_work(self) -> Work | None:
         """What keeps accounts of the request that `backend_for` was asked about last."""

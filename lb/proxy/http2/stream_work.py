@@ -2,7 +2,7 @@
 
 Their answers come in the order of the requests, so which one an answer belongs to is known without
 a look at it. A request of a scheduled model is under way at its backend like any other that has a
-ticket; what a step of a sequence took teaches what steps cost.
+ticket; the latency of a step of a sequence is learnt.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from lb.balancing.habits import StepCost
+from lb.balancing.step_latency import StepLatency
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ending, Ticket
 from lb.kserve.gate import ERROR_TAG
@@ -27,7 +27,7 @@ MAX_UNANSWERED: Final = 2**16
 class StepUnderway(NamedTuple):
     """A step of a sequence that was sent."""
 
-    cost: StepCost
+    latency: StepLatency
     began_at: float
 
 
@@ -72,7 +72,7 @@ class Underway:
             if isinstance(work, Ticket):
                 self._queue.over(work, now, Ending.GOOD if is_good else Ending.NEITHER)
             elif is_good:
-                work.cost.ended(work.began_at, now)
+                work.latency.ended(work.began_at, now)
 
     def arrived(self, payload: Payload, now: float) -> None:
         """Some bytes of answers came, where these are not counted otherwise."""

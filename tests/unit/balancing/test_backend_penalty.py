@@ -47,11 +47,3 @@ def test_without_a_version_the_newest_that_was_measured_counts(penalty: BackendP
     assert penalty.measured_of(b"m", b"9") == Measured(base_s=0.009)
     assert penalty.measured_of(b"m", b"8") is None
     assert penalty.measured_of(b"none", b"") is None
-
-
-def test_executions_take_longer_by_the_part_that_goes_to_others(penalty: BackendPenalty) -> None:
-    assert penalty.speak_for(0.5) == pytest.approx(2.0)
-    assert penalty.speak_for(0.55) == 1.0
-    assert penalty.speak_for(0.75) == pytest.approx(2.0)
-    assert penalty.speak_for(0.0) == pytest.approx(0.25)
-    assert penalty.speak_for(1.0) == pytest.approx(10.0)

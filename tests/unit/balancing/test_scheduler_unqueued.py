@@ -1,11 +1,9 @@
-"""What the scheduler knows of requests that it does not place: those that cannot wait, and what
-sequences take of a backend's time."""
+"""What the scheduler knows of requests that it does not place, since they cannot wait."""
 
 from __future__ import annotations
 
 import pytest
 
-from lb.balancing.model_backend_index import LARGE
 from lb.balancing.scheduler import QueueScheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import Capacity, Ending, Plan, Ticket
@@ -102,50 +100,3 @@ def test_a_backend_at_its_limit_for_everything_is_none_but_for_what_is_there() -
     only.max_in_flight = only.in_flight = 1
     assert desk.best() == "-"
     assert desk.best(only) == "b0"
-
-
-def test_what_sequences_take_makes_a_backend_slower_at_once() -> None:
-    desk = Desk(0.01, 0.01)
-    first, second = desk.backends
-    desk.scheduler.spoken_for(first, 0.5, desk.now)
-    assert desk.expected() == pytest.approx([0.02, 0.01])
-    assert {desk.best() for _ in range(5)} == {"b1"}
-    desk.scheduler.spoken_for(first, 0.0, desk.now)
-    assert desk.expected() == pytest.approx([0.01, 0.01])
-    desk.scheduler.spoken_for(second, 7.0, desk.now)
-    assert desk.expected() == pytest.approx([0.01, 0.1])  # bounded
-
-
-def test_what_is_measured_has_the_last_word() -> None:
-    desk = Desk(0.01, 0.01)
-    first = desk.backends[0]
-    desk.scheduler.spoken_for(first, 0.5, desk.now)
-    for _ in range(60):
-        desk.run(first, 0.012)
-    assert desk.expected()[0] == pytest.approx(0.012, rel=0.05)
-    desk.scheduler.spoken_for(first, 0.52, desk.now)  # little has changed
-    assert desk.expected()[0] == pytest.approx(0.012, rel=0.05)
-
-
-def test_what_is_learnt_meanwhile_is_of_that_time() -> None:
-    desk = Desk(0.0)
-    (only,) = desk.backends
-    only.spoken_for = 0.5
-    desk.run(only, 0.02)  # the first that the scheduler hears of it
-    for _ in range(ROUNDS):
-        desk.run(only, 0.02)
-    desk.scheduler.spoken_for(only, 0.0, desk.now)
-    assert desk.expected() == pytest.approx([0.01])
-
-
-def test_a_backend_that_nobody_knows_of_may_be_spoken_for() -> None:
-    desk = Desk(0.01)
-    desk.scheduler.spoken_for(make_backend("new"), 0.5, desk.now)
-    assert desk.expected() == pytest.approx([0.01])
-
-
-def test_among_very_many_the_slowed_one_is_not_the_best_any_more() -> None:
-    desk = Desk(*[0.005], *[0.01] * LARGE)
-    assert desk.best() == "b0"
-    desk.scheduler.spoken_for(desk.backends[0], 0.8, desk.now)
-    assert desk.best() != "b0"

@@ -37,7 +37,7 @@ class Play:
     """A table whose steps are named shortly."""
 
     def __init__(
-        self, *backends: Backend, limit: int = 1000, affinity: Affinity = Affinity.LEAST_OPEN
+        self, *backends: Backend, limit: int = 1000, affinity: Affinity = Affinity.LEAST_LOADED
     ) -> None:
         self.table = SequenceTable(limit=limit, affinity=affinity)
         self.eligible: tuple[Backend, ...] = backends
@@ -84,10 +84,11 @@ def test_a_number_and_a_text_and_another_model_are_other_sequences() -> None:
     assert play.run(step(77, model=b"other")) is places[2]
 
 
-def test_starts_go_to_the_fewest_open_sequences_whatever_is_in_flight() -> None:
-    busy, idle = make_backends(9, 0)
+def test_starts_go_to_the_fewest_open_sequences_and_requests_in_flight() -> None:
+    busy, idle = make_backends(2, 0)
     play = Play(busy, idle)
-    assert [play.start(number) for number in range(4)] == [idle, busy, idle, busy]
+    homes = [play.start(number) for number in range(6)]
+    assert homes == [idle, idle, busy, idle, busy, idle]
 
 
 def test_open_sequences_are_counted_per_model() -> None:

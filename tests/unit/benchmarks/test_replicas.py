@@ -12,7 +12,7 @@ def test_least_loaded_serves_replicas_no_worse_than_two_choices(
     replicas: int, backends: int
 ) -> None:
     ours = play("least_loaded", replicas=replicas, backends=backends, requests=6000)
-    theirs = play("power_of_two", replicas=replicas, backends=backends, requests=6000)
+    theirs = play("two_choices", replicas=replicas, backends=backends, requests=6000)
     assert ours.median <= 1.2 * theirs.median
     assert ours.late <= 1.3 * theirs.late
     assert ours.late < 8.0

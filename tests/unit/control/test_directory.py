@@ -90,7 +90,7 @@ def test_ports_are_judged_one_by_one() -> None:
 
 
 def test_a_backend_without_a_port_is_never_eligible_for_it() -> None:
-    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory = BackendDirectory(make_policy("round_robin", Random(1)))
     directory.replace([Member(make_spec("a", grpc=None)), Member(make_spec("b"))], 100.0)
     for port in directory.ports():
         found(directory, port, READY, 101.0)
@@ -229,7 +229,7 @@ def test_a_closed_http_port_does_not_keep_grpc_out_for_good() -> None:
 
 
 def test_other_servers_are_not_taken_to_exit_by_port() -> None:
-    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory = BackendDirectory(make_policy("round_robin", Random(1)))
     directory.replace([Member(make_spec("a", kind=BackendKind.GENERIC))], 100.0)
     for port in directory.ports():
         found(directory, port, READY, 101.0)
@@ -254,7 +254,7 @@ def test_a_backend_lives_on_while_its_name_and_addresses_do() -> None:
 
 
 def test_changed_weights_reach_the_pickers() -> None:
-    directory = BackendDirectory(make_policy("random", Random(1)))
+    directory = BackendDirectory(make_policy("round_robin", Random(1)))
     directory.replace([Member(make_spec("a")), Member(make_spec("b"))], 100.0)
     for port in directory.ports():
         found(directory, port, READY, 101.0)

@@ -14,6 +14,7 @@ from lb.domain.outcome import Outcome, Reason
 from lb.domain.pool import ModelRoute, PoolRef, PoolSnapshot
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.kserve.errors import Meaning
+from lb.net.timers import TimerWheel
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Attempt, Exchange, Particulars
 from lb.proxy.failure import grpc_status, http_status
@@ -222,45 +223,28 @@ def test_a_sequence_of_a_model_that_is_not_there_is_none(meaning: Meaning) -> No
     assert len(parts.dispatcher.steps.table) == 0
 
 
-def test_what_open_sequences_take_is_told_until_they_take_nothing() -> None:
-    backends = (make_backend("a"), make_backend("b"))
-    parts = Parts(*backends)
-    table = parts.dispatcher.steps.table
-    told: list[tuple[str, float]] = []
-
-    def tell(at: float) -> None:
-        parts.dispatcher.steps.tell(
-            lambda backend, part, now: told.append((backend.name, part)), backends, at
-        )
-
-    now = 100.0
-    tell(now)
-    assert told == []
-    start = SequenceStep(KEY, is_start=True)
-    placement = parts.ref.current.placement(AppProtocol.GRPC)
-    for number in range(40):
-        step = start if not number else SequenceStep(KEY)
-        home, pin = table.place(step, placement, 60.0, now)
-        assert pin is not None
-        now += 0.02
-        table.ended(step, pin, pin.starts, now, began_at=now - 0.02)
-    assert home is not None
-    tell(now)
-    ((name, part),) = told
-    assert (name, part) == (home.name, home.spoken_for)
-    assert 0.05 < part < 0.1  # 40 steps of 20 ms within the last ten seconds
-    table.forget(KEY, home)
-    tell(now)
-    tell(now)
-    assert told[1:] == [(home.name, 0.0)]
-
-
-def test_a_good_answer_to_a_step_teaches_and_a_bad_one_does_not() -> None:
-    parts = Parts(make_backend())
-    table = parts.dispatcher.steps.table
-    for code in (0, 0, 13):
-        attempt = parts.place(parts.step(start=True))
+def test_only_good_answers_tell_how_long_steps_take() -> None:
+    parts = two()
+    slow, fast = parts.backends
+    for backend, code, took_s in ((slow, 13, 0.001), (slow, 0, 0.05), (fast, 0, 0.01)):
+        parts.only(backend)
+        attempt = parts.place(parts.step(start=True, end=True))
+        parts.loop.advance(took_s)
         parts.dispatcher.accounts.attempt_ended(attempt, Outcome.ANSWERED, code)
-    cost = table.cost(KEY.model, parts.backends[0])
-    assert cost is not None
-    assert cost.count == 2
+    parts.only(slow, fast)
+    homes = [
+        parts.run(parts.step(start=True, key=SequenceKey(b"m", number))) for number in range(4)
+    ]
+    assert homes == [fast] * 4
+
+
+def test_what_was_learnt_of_a_backend_is_forgotten_with_it() -> None:
+    parts = two()
+    home = parts.run(parts.step(start=True))
+    steps = parts.dispatcher.steps
+    steps.keep_swept(TimerWheel(parts.loop), parts.loop.time, parts.ref)
+    before = steps.table.latency(KEY.model, home)
+    rest = tuple(each for each in parts.backends if each is not home)
+    parts.ref.publish(snapshot_of(rest, 2))
+    parts.loop.advance(1.5)
+    assert steps.table.latency(KEY.model, home) is not before

@@ -84,7 +84,7 @@ async def test_counts_of_tokens_go_on(running: Running) -> None:
 async def test_backends_that_stay_keep_their_counters(running: Running) -> None:
     [record] = running.product.directory.records
     backends = [{"name": "a", "http": "127.0.0.1:1", "weight": 2}, {"http": "127.0.0.1:2"}]
-    running.change(settings(backends=backends, balancing={"policy": "random"}))
+    running.change(settings(backends=backends, balancing={"policy": "round_robin"}))
     assert running.product.directory.records[0] is record
     assert record.backend.inverse_weight == 0.5
     assert len(running.product.directory.records) == 2

@@ -90,7 +90,7 @@ BROKEN = {
     "key like no other": (GOOD + "log: {zzz: 1}", ["3 log.zzz: unknown key"]),
     "key given twice": (GOOD + "log: {}\nlog: {}", ["4 log: given twice, first on line 3"]),
     "section that is a word": (GOOD + "timeouts: 5s", ["3 timeouts: expected a mapping, got '5s'"]),
-    "unknown policy": (GOOD + "balancing: {policy: least}", ["3 balancing.policy: expected 'least_loaded', 'least_latency', 'least_requests', 'round_robin', 'power_of_two' or 'random', got 'least'"]),
+    "unknown policy": (GOOD + "balancing: {policy: least}", ["3 balancing.policy: expected 'least_loaded', 'least_latency', 'least_requests' or 'round_robin', got 'least'"]),
     "unknown probe": (GOOD + "health: {probe: udp}", ["3 health.probe: expected 'auto', 'http', 'grpc' or 'tcp', got 'udp'"]),
     "probe interval of zero": (GOOD + "health: {interval: 0}", ["3 health.interval: expected more than 0, got 0"]),
     "no expected status": (GOOD + "health: {expected_status: []}", ["3 health.expected_status: at least one is needed"]),

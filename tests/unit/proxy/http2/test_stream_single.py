@@ -117,7 +117,7 @@ async def test_rows_are_read_and_guessed_by_the_size() -> None:
     assert lane.row_s == pytest.approx(0.002, rel=0.25)
 
 
-async def test_steps_teach_what_steps_cost() -> None:
+async def test_steps_teach_how_long_steps_take() -> None:
     paper = Paper(1)
     table = paper.bench.dispatcher.steps.table
     for number in range(20):
@@ -125,9 +125,9 @@ async def test_steps_teach_what_steps_cost() -> None:
         paper.owed[0] += paper.requests(0)
         paper.does(0, 0.03)
         paper.bench.loop.advance(0.1)
-    cost = table.cost(b"seq", paper.bench.backends[0])
-    assert cost is not None
-    assert cost.mean_s == pytest.approx(0.03, rel=0.01)
+    latency = table.latency(b"seq", paper.bench.backends[0])
+    assert latency is not None
+    assert latency.quick_s == pytest.approx(0.03, rel=0.01)
     assert paper.bench.dispatcher.queue.scheduler.wake_at == float("inf")
 
 
@@ -142,8 +142,8 @@ async def test_steps_of_several_backends_teach_by_backend() -> None:
         paper.does(0, 0.01)
         paper.does(1, 0.03)
         paper.bench.loop.advance(0.1)
-    costs = [table.cost(b"seq", backend) for backend in paper.bench.backends]
-    assert [round(cost.mean_s, 3) for cost in costs if cost is not None] == [0.01, 0.04]
+    latencies = [table.latency(b"seq", backend) for backend in paper.bench.backends]
+    assert [round(each.quick_s, 3) for each in latencies if each is not None] == [0.01, 0.04]
 
 
 async def test_what_held_for_another_pool_is_not_asked_for_again() -> None:

@@ -1,0 +1,67 @@
+"""How long a step of a model takes on each backend, learnt from answers to steps of sequences."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lb.domain.backend import Backend
+
+_DRIFT_PER_S: Final = 1.0 / 60.0
+"""By which part the time of a quick step may have grown in a second without one as quick. Steps
+that waited behind others take long as well, so a backend is known to be slower only after some
+minutes; a faster one is known at once."""
+_FORGET_S: Final = 30.0
+"""A backend is tried again as if it were unknown when it had no step for so many seconds while
+others had some: it may have been slow only for a while."""
+_FLOOR_S: Final = 1e-5
+
+
+class StepLatency:
+    """Seconds of a quick step of one model at one backend, which hardly waited for others."""
+
+    __slots__ = ("quick_s", "stepped_at")
+
+    def __init__(self) -> None:
+        self.quick_s = 0.0
+        """0 until the first step."""
+        self.stepped_at = 0.0
+        """When a step was answered last, in monotonic seconds."""
+
+    def ended(self, began_at: float, now: float) -> None:
+        """Learn from a step that was sent at a time and answered well now."""
+        took_s = max(_FLOOR_S, now - began_at)
+        if self.quick_s:
+            took_s = min(took_s, self.quick_s * (1.0 + (now - self.stepped_at) * _DRIFT_PER_S))
+        self.quick_s = took_s
+        self.stepped_at = now
+
+
+class StepLatencies:
+    """The step latencies of one model by backend."""
+
+    __slots__ = ("_by_backend",)
+
+    def __init__(self) -> None:
+        self._by_backend: dict[Backend, StepLatency] = {}
+
+    def of(self, backend: Backend) -> StepLatency:
+        """The latency at one backend, for the steps to come."""
+        latency = self._by_backend.get(backend)
+        if latency is None:
+            latency = self._by_backend[backend] = StepLatency()
+        return latency
+
+    def known(self) -> dict[Backend, float]:
+        """Seconds of a quick step by backend, without backends that are to be tried again."""
+        latencies = self._by_backend.items()
+        newest = max([each.stepped_at for _, each in latencies], default=0.0)
+        return {
+            backend: each.quick_s / backend.share
+            for backend, each in latencies
+            if each.quick_s and newest - each.stepped_at <= _FORGET_S
+        }
+
+    def keep_only(self, backends: frozenset[Backend]) -> None:
+        """Forget backends that have gone."""
+        for backend in self._by_backend.keys() - backends:
+            del self._by_backend[backend]
