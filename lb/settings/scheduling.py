@@ -200,9 +200,9 @@ class SequenceSettings(Section):
 
     affinity: AffinityName = AffinityName.LEAST_LOADED
     """Where a new sequence runs. `least_loaded`: the backend with the fewest open sequences of the
-    model and requests in flight, times how long a step takes there. `rendezvous`: by a hash of model and id, so that
-    replicas with the same backends agree; a step whose START went through another replica is tried
-    on up to three backends, within `retry.attempts`.
+    model and requests in flight, times how long a step takes there. `rendezvous`: by a hash of
+    model and id, so that replicas with the same backends agree; a step whose START went through
+    another replica is tried on up to three backends, within `retry.attempts`.
 
     Set this when several replicas serve the same sequences (`rendezvous`); otherwise steps must
     come through the replica that got the START."""
