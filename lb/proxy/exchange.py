@@ -240,6 +240,11 @@ class Exchange(RequestRecord):
         """Whether all of the request has come, and nothing of an answer has gone to the client."""
         return False
 
+    @property
+    def is_uploading(self) -> bool:
+        """Whether the client is still sending the request, and nothing but itself holds it up."""
+        return False
+
     def attempt_late(self) -> None:
         """The answer does not begin in time: go elsewhere, if that is allowed and there is
         somebody."""

@@ -360,6 +360,34 @@ class Queue:
         if self._waiting:
             self._soon()
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether a request waits for its turn."""
+        return bool(self._waiting)
+
+    def set_aside(self, queued: Queued, now: float) -> bool:
+        """Count an attempt no more whose client is slow to send its request. False: it did not
+        count."""
+        if not queued.is_under_way:
+            return False
+        ticket = queued.ticket
+        assert ticket is not None
+        queued.is_under_way = False
+        self.over(ticket, now, Ending.NEITHER)
+        return True
+
+    def count_again(self, exchange: Exchange, queued: Queued, backend: Backend, now: float) -> None:
+        """Count an attempt that was set aside: all of its request has come. It stays uncounted
+        where the backend is not eligible for the model any more."""
+        ticket, particulars = queued.ticket, exchange.particulars
+        if ticket is None or particulars is None:
+            return
+        terms = self.terms.find(exchange, particulars)
+        if terms is not None and backend in terms.eligible:
+            ticket.plan, ticket.eligible = terms.plan, terms.eligible
+            self.scheduler.start(ticket, backend, now)
+            queued.is_under_way = True
+
     def over(self, ticket: Ticket, now: float, ending: Ending) -> None:
         """A request is over that began without having been offered."""
         self.scheduler.complete(ticket, now, ending)

@@ -50,6 +50,7 @@ from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
+from lb.proxy.slow_uploads import SlowUploads
 from lb.runtime.access import Access, make_access
 from lb.runtime.discovery import Discovery, make_discovery
 from lb.runtime.judgement import apply_judgement
@@ -263,9 +264,13 @@ def _monitor(
     http2: Http2Relay,
     attempt_checks: tuple[AttemptTimeout, Hedger],
 ) -> Monitor:
-    attempts = AttemptScan(lambda: (*http1.under_way(), *http2.under_way()), attempt_checks)
+    def under_way() -> tuple[Exchange, ...]:
+        return (*http1.under_way(), *http2.under_way())
+
+    attempts = AttemptScan(under_way, attempt_checks)
+    uploads = SlowUploads(dispatcher.queue, under_way)
     dead_peers = DeadPeerDetector(lambda: (*http1.owing(), *http2.owing()))
-    checks = (attempts, dead_peers, http1.paused_clients)
+    checks = (attempts, uploads, dead_peers, http1.paused_clients)
     return Monitor(asyncio.get_running_loop(), http1.iteration, dispatcher, checks)
 
 

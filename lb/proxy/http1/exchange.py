@@ -378,6 +378,17 @@ class Http1Exchange(Exchange):
         """See `Exchange`."""
         return self.body.ended and not self.response_begun and self.server is not None
 
+    @property
+    def is_uploading(self) -> bool:
+        """See `Exchange`."""
+        server = self.server
+        return (
+            not self.body.ended
+            and not self.response_begun
+            and server is not None
+            and server.is_reading
+        )
+
     def begin_hedge(self) -> Http1Attempt | None:
         """Send it to a second backend as well, see `lb.proxy.hedging`; None where that cannot
         be."""

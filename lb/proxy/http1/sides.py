@@ -35,6 +35,7 @@ class ClientSide:
     is_full: bool
     is_leaving: bool
     is_plain: bool
+    is_reading: bool
 
     @abstractmethod
     def write(self, pieces: list[Payload]) -> None:

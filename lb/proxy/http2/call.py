@@ -443,6 +443,12 @@ class Call(Exchange):
         """See `Exchange`."""
         return self.request.ended and not (self.begun or self.finished)
 
+    @property
+    def is_uploading(self) -> bool:
+        """See `Exchange`."""
+        request = self.request
+        return request.window > 0 and not (request.ended or self.begun or self.finished)
+
     def attempt_late(self) -> None:
         """See `Exchange`."""
         attempt = self.backend_side
