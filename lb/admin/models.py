@@ -132,7 +132,7 @@ class Backend(View):
     share: Amount = Field(
         description="Fraction of the weight in effect, 0 to 1; below 1 during a slow start."
     )
-    max_in_flight: Count = Field(description="Limit of attempts under way; 0: no limit.")
+    max_requests: Count = Field(description="Limit of attempts under way; 0: no limit.")
     empty: bool = Field(
         description="Whether no attempt is under way and no sequence is open. A draining backend "
         "that is empty can be stopped."
@@ -178,7 +178,7 @@ class NewBackend(View):
         description="Share of the load, relative to other backends.",
         json_schema_extra={"exclusiveMinimum": 0, "maximum": 1_000_000},
     )
-    max_in_flight: Count = Field(default=0, description="Limit of attempts under way; 0: no limit.")
+    max_requests: Count = Field(default=0, description="Limit of attempts under way; 0: no limit.")
 
 
 class Model(View):

@@ -64,7 +64,7 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
         latency=_latency(port.port.latency for port in record.ports),
         weight=backend.spec.weight,
         share=round(backend.share, 3),
-        max_in_flight=backend.max_in_flight,
+        max_requests=backend.max_in_flight,
         empty=record.is_empty,
         origin=record.member.origin,
         cut_in_s=None if record.finish_by is None else _seconds_between(now, record.finish_by),

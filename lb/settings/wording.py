@@ -37,6 +37,7 @@ _FORMER: Final = {
     "base_ejection_time": "base",
     "consecutive_failures": "consecutive",
     "fan_out": "control",
+    "load_poll_interval": "ask_pending",
     "max_concurrent_requests": "concurrent",
     "max_concurrent_streams": "concurrent_streams",
     "max_connections": "connections",

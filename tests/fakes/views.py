@@ -20,7 +20,7 @@ def backend(name: str, **changed: Any) -> dict[str, Any]:
         latency=Latency(p50_ms=None, p99_ms=None),
         weight=1.0,
         share=1.0,
-        max_in_flight=0,
+        max_requests=0,
         empty=True,
         origin="configuration",
         cut_in_s=None,

@@ -43,7 +43,7 @@ class Admin:
             "listen": dict.fromkeys(("http", "grpc", "metrics", "admin"), "127.0.0.1:0"),
             "backends": [{"name": name, **self.addresses_of_triton} for name in ("a", "b")],
             "discovery": {"files": [str(found)]},
-            "models": {"sleeper": {"concurrency": 1}},
+            "models": {"sleeper": {"max_requests_per_backend": 1}},
             "scheduling": {"load_poll_interval": "1s"},
             "access": {
                 "tokens": [
@@ -226,14 +226,14 @@ def test_every_documented_answer_is_given_and_is_as_documented(admin: Admin) -> 
 def test_bodies_are_accepted_or_refused_as_documented(admin: Admin) -> None:
     addresses = admin.addresses_of_triton
     good: list[dict[str, Any]] = [
-        {**addresses, "name": "all", "kind": "triton", "weight": 0.5, "max_in_flight": 3},
+        {**addresses, "name": "all", "kind": "triton", "weight": 0.5, "max_requests": 3},
         {"name": "grpc", "grpc": addresses["grpc"], "http": None},
         {"http": addresses["http"], "kind": "kserve", "health": {"interval": "5s"}},
     ]
     bad: list[Any] = [
         *({**addresses, "name": "bad", "kind": kind} for kind in ("other", 1, None)),
         *({**addresses, "name": "bad", "weight": weight} for weight in (0, -1, 1e7, "heavy", None)),
-        *({**addresses, "name": "bad", "max_in_flight": most} for most in (-1, 1.5, "many", None)),
+        *({**addresses, "name": "bad", "max_requests": most} for most in (-1, 1.5, "many", None)),
         *({**addresses, "name": name} for name in (7, ["a"], {})),
         *({"name": "bad", "http": address} for address in (7, ["a"])),
         {"name": 7},

@@ -36,7 +36,7 @@ def test_a_view_says_state_reason_and_load() -> None:
     http.failures = {"upstream_lost": 3}
     a, b = (backend_view(record, 111.0) for record in directory.records)
     assert (a.name, a.state, a.why, a.since_s) == ("a", "up", "", 10.0)
-    assert (a.in_flight, a.served, a.weight, a.max_in_flight, a.empty) == (5, 10, 2.0, 8, False)
+    assert (a.in_flight, a.served, a.weight, a.max_requests, a.empty) == (5, 10, 2.0, 8, False)
     assert list(a.ports) == ["http", "grpc"]
     port = a.ports["http"]
     assert (port.address, port.in_flight, port.connections) == ("127.0.0.1:8000", 3, 4)
