@@ -42,12 +42,12 @@ def test_a_faster_backend_gets_as_many_more_as_it_is_faster() -> None:
     assert model.choose(slow, fast) is slow
 
 
-def test_requests_in_flight_count_like_open_sequences() -> None:
-    one, two = make_backends(3, 0)
+def test_four_requests_in_flight_count_like_an_open_sequence() -> None:
+    one, two = make_backends(9, 0)
     model = Model()
     model.runs(two, 2)
     assert model.choose(one, two) is two
-    model.runs(two, 4)
+    model.runs(two, 3)
     assert model.choose(one, two) is one
 
 

@@ -85,7 +85,7 @@ def test_a_number_and_a_text_and_another_model_are_other_sequences() -> None:
 
 
 def test_starts_go_to_the_fewest_open_sequences_and_requests_in_flight() -> None:
-    busy, idle = make_backends(2, 0)
+    busy, idle = make_backends(8, 0)
     play = Play(busy, idle)
     homes = [play.start(number) for number in range(6)]
     assert homes == [idle, idle, busy, idle, busy, idle]
