@@ -10,9 +10,10 @@ from lb.cli.loading import load_settings, print_problems, read_file
 from lb.net.files import read_text
 from lb.net.tls.contexts import TlsError
 from lb.settings.backends import BackendSettings
-from lb.settings.listed import own_addresses, read_backends
+from lb.settings.listed import read_backends
 from lb.settings.model import Settings
 from lb.settings.problems import SettingsError, shown
+from lb.settings.relations import own_addresses
 from lb.settings.substitution import Substitution
 from lb.settings.warnings import warnings_of
 

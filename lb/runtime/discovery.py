@@ -24,8 +24,9 @@ from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.http1.relay import Http1Relay
 from lb.proxy.http2.relay import Http2Relay
 from lb.runtime.security import Security
-from lb.settings.listed import own_addresses, read_backends
+from lb.settings.listed import read_backends
 from lb.settings.model import Settings
+from lb.settings.relations import own_addresses
 from lb.settings.substitution import Substitution
 from lb.telemetry.collector import SourceStatus
 from lb.telemetry.meter import Meter

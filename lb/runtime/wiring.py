@@ -68,8 +68,8 @@ from lb.runtime.options import (
 from lb.runtime.scaling import ScalingSignal, load_sample
 from lb.runtime.scheduling import plan_rules, queue_status
 from lb.runtime.security import Security, make_security
-from lb.settings.listed import own_addresses
 from lb.settings.model import Settings
+from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
 from lb.telemetry.loop_lag import LoopLag

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from lb.domain.access import Role
+from lb.settings.problems import Finding, show
 from lb.settings.section import Section
 from lb.settings.values import (
+    RELAY_HEADERS,
     Count,
     FileName,
     HeaderName,
@@ -24,6 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,62}", re.ASCII)
 _TOKEN: Final = re.compile(r"[!-~]{16,512}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 _BY: Final = re.compile(r"address|token|header:[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
+NO_CLIENT_TOKEN: Final = "there is no token with the role infer or control"
 _BY_HEADER: Final = "header:"
 
 
@@ -90,6 +94,11 @@ class TokenSettings(Section):
 
     Set this when a token is not for inference alone; otherwise it has the role `infer`."""
 
+    def broken_rules(self) -> Iterator[Finding]:
+        """The token is given in one way."""
+        if [self.token, self.token_sha256, self.file].count(None) != 2:
+            yield (), "exactly one of token, token_sha256 and file is needed"
+
 
 class ControlSettings(Section):
     """From where clients may change servers without a token that has the role `control`: load and
@@ -133,6 +142,14 @@ class ClientLimitSettings(Section):
 
     Set this when one client fills the queue with long requests; otherwise only
     `requests_per_second` holds."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """It limits something."""
+        if not self.requests_per_second:
+            if not self.max_concurrent_requests:
+                yield (), "requests_per_second or max_concurrent_requests is needed"
+            if self.burst:
+                yield ("burst",), "needs requests_per_second"
 
     @property
     def header(self) -> str:
@@ -181,6 +198,24 @@ class AccessSettings(Section):
     """Limits per client.
 
     Set this when one client can starve the others; otherwise clients are not limited."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Tokens have names of their own, and limits can tell clients apart."""
+        owners: dict[str, int] = {}
+        for index, token in enumerate(self.tokens):
+            if (first := owners.setdefault(token.name, index)) != index:
+                message = f"{show(token.name)} is already the name of tokens[{first}]"
+                yield ("tokens", index, "name"), message
+        for index, limit in enumerate(self.limits):
+            if limit.by == "token" and self.lacks_role(Role.INFER, Role.CONTROL):
+                yield ("limits", index, "by"), NO_CLIENT_TOKEN
+        if self.header.lower() in RELAY_HEADERS:
+            yield ("header",), "this header has another meaning"
+
+    def lacks_role(self, *roles: Role) -> bool:
+        """Whether no token has one of these roles; unknown while tokens cannot be read."""
+        is_known = "tokens" not in self.unreadable
+        return is_known and all(set(roles).isdisjoint(token.roles) for token in self.tokens)
 
 
 class AdminSettings(Section):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from lb.domain.backend import BackendKind, BackendPort, BackendSpec, BackendTls
+from lb.domain.backend import Address, BackendKind, BackendPort, BackendSpec, BackendTls
+from lb.settings.problems import Finding
 from lb.settings.scheduling import MAX_CONCURRENCY
 from lb.settings.section import Section
 from lb.settings.units import PositiveDuration
@@ -132,6 +134,13 @@ class BackendTlsSettings(Section):
 
     Set this when `certificate` is set; otherwise the configuration is refused."""
 
+    def broken_rules(self) -> Iterator[Finding]:
+        """A certificate has a key, and a key a certificate."""
+        if self.certificate is not None and self.key is None:
+            yield ("certificate",), "needs key, too"
+        if self.key is not None and self.certificate is None:
+            yield ("key",), "needs certificate, too"
+
 
 class BackendSettings(Section):
     """One server to balance over; at least one of `http` and `grpc` is needed. HTTP requests go
@@ -202,6 +211,15 @@ class BackendSettings(Section):
 
     Set this when one backend needs another probe than the rest; otherwise the section `health`
     holds."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """What has no host has a name that its certificate must hold."""
+        if self.tls is None or self.tls.server_name is not None:
+            return
+        for port in self.tls.ports:
+            address: Address | None = getattr(self, port.value)
+            if address is not None and address.path:
+                yield ("tls",), f"needs server_name, since {address} has no host"
 
     @property
     def known_as(self) -> str:

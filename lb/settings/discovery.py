@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
+from lb.domain.client import ip_of
 from lb.settings.backends import BackendSettings
-from lb.settings.kubernetes import KubernetesSettings
+from lb.settings.kubernetes import FOUND, KubernetesSettings
+from lb.settings.problems import Finding, show
 from lb.settings.section import Section
 from lb.settings.units import Duration, PositiveDuration
 from lb.settings.values import (
@@ -14,6 +19,8 @@ from lb.settings.values import (
     PositiveCount,
     TargetAddress,
 )
+
+_SERVICES: Final = ("http_service", "grpc_service", "metrics_service")
 
 
 class DnsSettings(Section):
@@ -85,10 +92,38 @@ class DnsSettings(Section):
     Set this when these backends need TLS, headers, limits or another `kind`; otherwise the defaults
     of `backends` hold."""
 
+    def broken_rules(self) -> Iterator[Finding]:
+        """Either `host` with ports or services; what DNS finds is not given."""
+        services = [key for key in _SERVICES if getattr(self, key) is not None]
+        if self.host is not None:
+            for key in services:
+                yield (key,), "there is a host already: give its port instead"
+            if self.http_port is None and self.grpc_port is None:
+                yield (), "at least one of http_port and grpc_port is needed"
+        elif self.http_service is None and self.grpc_service is None:
+            yield (), "host, http_service or grpc_service is needed"
+        else:
+            for key in ("http_port", "grpc_port", "metrics_port", "family"):
+                if key in self.model_fields_set:
+                    yield (key,), "only with host"
+        for key in FOUND & self.backend.model_fields_set:
+            yield ("backend", key), "is found by DNS and cannot be given"
+        for index, server in enumerate(self.servers):
+            if ip_of(server.host) is None:
+                message = "expected the IP address of a DNS server and its port, got "
+                yield ("servers", index), message + show(str(server))
+        if self.refresh_min > self.refresh_max:
+            yield ("refresh_max",), "is less than refresh_min"
+
+    @property
+    def asked_for(self) -> str | None:
+        """The name that is looked up first."""
+        return self.host or self.http_service or self.grpc_service
+
     @property
     def name(self) -> str:
         """What it is called in logs, metrics and the admin API."""
-        return f"dns:{self.host or self.http_service or self.grpc_service}"
+        return f"dns:{self.asked_for}"
 
 
 class DiscoverySettings(Section):
@@ -129,3 +164,19 @@ class DiscoverySettings(Section):
 
     Set this when the log says that backends were left out; otherwise a faulty source cannot fill
     the memory."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Nothing is followed twice."""
+        for index, file in enumerate(self.files):
+            if file in self.files[:index]:
+                yield ("files", index), f"{show(file)} is given twice"
+        names = [each.asked_for for each in self.dns]
+        for index, name in enumerate(names):
+            if (first := names.index(name)) != index:
+                message = f"{show(name)} is already looked up by discovery.dns[{first}]"
+                yield ("dns", index), message
+        services = [each.identity for each in self.kubernetes]
+        for index, identity in enumerate(services):
+            if (first := services.index(identity)) != index:
+                message = f"the same endpoints are already found by discovery.kubernetes[{first}]"
+                yield ("kubernetes", index), message

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from lb.domain.backend import Address
-from lb.settings.problems import Substituted, show
+from lb.settings.listening import overlap
+from lb.settings.problems import Finding, Substituted, show
 from lb.settings.section import Section
 from lb.settings.values import ListenAddress, UrlPath, text_schema
 
@@ -95,6 +96,18 @@ class SageMakerSettings(Section):
     Set this when the endpoint is a multi-model one; otherwise the variable decides, or there is no
     `/models`."""
 
+    def broken_rules(self) -> Iterator[Finding]:
+        """It listens at a port that SageMaker permits."""
+        if not self.enabled or self.safe_port_range is None:
+            return
+        low, _, high = self.safe_port_range.partition("-")
+        if not int(low) <= self.address.port <= int(high):
+            yield (
+                ("address",),
+                f"port {self.address.port} is outside of the safe_port_range "
+                f"{self.safe_port_range}",
+            )
+
 
 class VertexSettings(Section):
     """Vertex AI: a health and a predict route on a port of its own, as a Triton has it in its
@@ -125,12 +138,30 @@ class VertexSettings(Section):
 
     Set this when several models are ready; otherwise it is the only one that is ready."""
 
+    def broken_rules(self) -> Iterator[Finding]:
+        """Both routes are there."""
+        for key in ("health_route", "predict_route") if self.enabled else ():
+            if getattr(self, key) is None:
+                yield (key,), f"must be given, here or by {_VERTEX[key]}"
+
 
 class FrontSettings(Section):
     """Listeners for the hosting platforms of clouds, with the paths that they expect."""
 
     sagemaker: SageMakerSettings = SageMakerSettings()
     vertex: VertexSettings = VertexSettings()
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where those that are enabled listen, by name."""
+        return {name: front.address for name, front in self if front.enabled}
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Each has an address of its own."""
+        found = self.addresses
+        if len(found) > 1 and overlap(found["sagemaker"], found["vertex"]):
+            message = f"{found['vertex']} is already taken by fronts.sagemaker"
+            yield ("vertex", "address"), message
 
 
 _SAGEMAKER: Final = {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, PlainValidator, StringConstraints, WithJsonSchema
 
 from lb.settings.backends import BackendSettings
-from lb.settings.problems import show
+from lb.settings.problems import Finding, show
 from lb.settings.section import Section
 from lb.settings.values import AddressFamily, FileName
 
+FOUND: Final = frozenset({"name", "http", "grpc", "metrics"})
+"""What of a backend a source finds."""
 _PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
@@ -114,6 +117,25 @@ class KubernetesSettings(Section):
 
     Set this when these backends need TLS, headers, limits or another `kind`; otherwise the defaults
     of `backends` hold."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """One way to find endpoints, with ports; what the API finds is not given."""
+        if self.service is None and self.selector is None:
+            yield (), "service or selector is needed"
+        if self.service is not None and self.selector is not None:
+            yield ("selector",), "there is a service already"
+        if self.http_port is None and self.grpc_port is None:
+            yield (), "at least one of http_port and grpc_port is needed"
+        if self.context is not None and self.kubeconfig is None:
+            yield ("context",), "only with kubeconfig"
+        for key in FOUND & self.backend.model_fields_set:
+            yield ("backend", key), "is found through the API and cannot be given"
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Sources that have it in common find the same endpoints."""
+        where = (self.kubeconfig, self.context, self.namespace)
+        return (*where, self.service, self.selector, self.http_port or self.grpc_port)
 
     @property
     def name(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
+from lb.settings.problems import Finding
 from lb.settings.section import Section
-from lb.settings.units import Duration, PositiveDuration, Size
+from lb.settings.units import Duration, PositiveDuration, Size, format_size
 from lb.settings.values import Count, PositiveCount
 
 
@@ -132,3 +134,17 @@ class LimitSettings(Section):
 
     Set this when one long stream does not fill a fast and distant link; otherwise 4 MiB per round
     trip are the limit."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Smaller limits fit into larger ones; 0 is no bound."""
+        for lower, upper in (
+            ("request_line_bytes", "head_bytes"),
+            ("stream_window_bytes", "stream_window_max_bytes"),
+            ("stream_window_max_bytes", "memory_bytes"),
+        ):
+            low, high = getattr(self, lower), getattr(self, upper)
+            if low and high and low > high:
+                yield (
+                    (upper,),
+                    f"{format_size(high)} is less than limits.{lower} ({format_size(low)})",
+                )

@@ -8,11 +8,10 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lb.domain.backend import Address
-from lb.settings.backend_relations import check_backends, check_loops, entries
 from lb.settings.backends import BackendSettings
-from lb.settings.listening import ListenerSettings
-from lb.settings.model import Settings
 from lb.settings.problems import Path, Problem, SettingsError, format_path
+from lb.settings.relations import check_backends
+from lb.settings.section import LENIENT
 from lb.settings.tree import Tree, parse_tree
 from lb.settings.wording import describe
 
@@ -26,19 +25,6 @@ class BackendList(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backends: tuple[BackendSettings, ...]
-
-
-def own_addresses(settings: Settings) -> dict[str, Address]:
-    """Where we listen ourselves, by what a message calls it: no backend can be there."""
-    ours = {
-        f"listen.{name}": listener.address
-        for name, listener in settings.listen
-        if isinstance(listener, ListenerSettings)
-    }
-    for name, front in settings.fronts:
-        if front is not None and front.enabled:
-            ours[f"fronts.{name}"] = front.address
-    return ours
 
 
 def read_backends(
@@ -80,6 +66,13 @@ def read_backend(entry: Mapping[str, object], ours: Mapping[str, Address]) -> Ba
         ) from None
 
 
+def _readable(root: Mapping[str, object]) -> tuple[BackendSettings, ...]:
+    try:
+        return BackendList.model_validate(root, context=LENIENT).backends
+    except ValidationError:
+        return ()
+
+
 def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ...]:
     found: tuple[BackendSettings, ...] = ()
     findings: list[tuple[Path, str]] = []
@@ -87,9 +80,9 @@ def _build(tree: Tree, ours: Mapping[str, Address]) -> tuple[BackendSettings, ..
         found = BackendList.model_validate(tree.root).backends
     except ValidationError as error:
         findings = describe(error)
-    backends = entries(tree.root.get(_KEY))
+        found = _readable(tree.root)
     problems = {problem.path: problem for problem in reversed(tree.problems)}
-    for path, message in (*findings, *check_backends(backends), *check_loops(ours, backends)):
+    for path, message in (*findings, *check_backends(found, ours)):
         problems.setdefault(format_path(path), tree.problem(path, message))
     if problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated
+from ipaddress import ip_address
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from lb.domain.backend import Address
 from lb.domain.client import IpNetwork, TrustedProxies
+from lb.settings.problems import Finding
 from lb.settings.section import Section
 from lb.settings.units import Duration
 from lb.settings.values import (
+    RELAY_HEADERS,
     AddressAlone,
     FileName,
     HeaderName,
     ListenAddress,
     Proxy,
     address_as_mapping,
+    is_ip_address,
 )
+
+_LISTENERS: Final = ("http", "grpc", "https", "grpcs", "metrics", "admin")
+_RELAYS: Final = _LISTENERS[:4]
+_PAIRS: Final = (("http", "grpc"), ("https", "grpcs"))
+"""Listeners that may be at one address."""
+
+
+_ANY: Final = frozenset({"0.0.0.0", "::"})
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether only this machine can reach an address."""
+    if address.path or address.host == "localhost":
+        return True
+    return is_ip_address(address.host) and ip_address(address.host).is_loopback
+
+
+def overlap(listener: Address, other: Address) -> bool:
+    """Whether a listener would also take what is meant for the other address on this machine."""
+    if listener.path or other.path:
+        return listener.path == other.path
+    if listener.port == 0 or listener.port != other.port:
+        return False
+    hosts = {listener.host, other.host}
+    wildcard = bool(hosts & _ANY) and all(
+        each.host in _ANY or is_loopback(each) for each in (listener, other)
+    )
+    return wildcard or len(hosts) == 1 or hosts == {"localhost", "127.0.0.1"}
 
 
 class ClientCertificateMode(StrEnum):
@@ -82,6 +116,15 @@ class ListenerTlsSettings(Section):
 
     Set this when models or a proxy behind us need to know the client; otherwise backends are not
     told."""
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Clients that are told of have shown certificates."""
+        if self.subject_header is None:
+            return
+        if self.client_ca is None:
+            yield ("subject_header",), "needs client_ca"
+        if self.subject_header.lower() in RELAY_HEADERS:
+            yield ("subject_header",), "this header has another meaning"
 
 
 class RelayListenerSettings(ListenerSettings):
@@ -176,6 +219,42 @@ class ListenSettings(Section):
 
     Set this when an ingress or load balancer is in front of us; otherwise its address counts as the
     client's."""
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where we listen, by the name of the listener."""
+        given = ((name, getattr(self, name)) for name in _LISTENERS)
+        return {name: each.address for name, each in given if each is not None}
+
+    def broken_rules(self) -> Iterator[Finding]:
+        """Listeners share addresses in pairs only, and have what they need."""
+        found = self.addresses
+        if not found.keys() & set(_RELAYS):
+            yield (), "at least one of http and grpc is needed"
+        for index, name in enumerate(found):
+            for earlier in list(found)[:index]:
+                shared = (earlier, name) in _PAIRS and found[name] == found[earlier]
+                if not shared and overlap(found[name], found[earlier]):
+                    yield (name,), f"{found[name]} is already taken by listen.{earlier}"
+        yield from self._broken_tls_rules(found)
+
+    def _broken_tls_rules(self, found: Mapping[str, Address]) -> Iterator[Finding]:
+        listeners: dict[str, RelayListenerSettings | None] = {
+            name: getattr(self, name) for name in _RELAYS
+        }
+        tls = {name: each.tls if each else None for name, each in listeners.items()}
+        for http, grpc in _PAIRS:
+            if http in found and found[http] == found.get(grpc):
+                if tls[http] and tls[grpc] and tls[http] != tls[grpc]:
+                    yield (grpc, "tls"), f"differs from listen.{http}.tls at the same address"
+                tls[http] = tls[grpc] = tls[http] or tls[grpc]
+        for name, listener in listeners.items():
+            if listener is None:
+                continue
+            if name in _PAIRS[1] and tls[name] is None:
+                yield (name,), "needs tls"
+            if listener.proxy_protocol and not self.trusted_proxies:
+                yield (name, "proxy_protocol"), "needs listen.trusted_proxies"
 
     @property
     def proxies(self) -> TrustedProxies:

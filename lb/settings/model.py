@@ -1,8 +1,8 @@
 """The settings: frozen models, one per section of the file, with every default.
 
-The text below a field is its documentation: `docs/configuration.md` is made from it. Rules that
-span several sections stand in `lb.settings.relations`, so that they are reported together with
-everything else.
+The text below a field is its documentation: `docs/configuration.md` is made from it. Rules between
+values of a section are its `broken_rules`; rules between sections stand in `lb.settings.relations`.
+All are reported together with values that cannot be read.
 """
 
 from __future__ import annotations

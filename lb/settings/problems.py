@@ -9,6 +9,8 @@ from lb.domain.errors import LoadBalancerError
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys of mappings and indexes of lists, from the top."""
+Finding = tuple[Path, str]
+"""A rule that is broken: where, and the message."""
 
 
 class Substituted(str):

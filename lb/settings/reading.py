@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from lb.settings.discovery_relations import check_any_source
 from lb.settings.fronts import apply_environment
 from lb.settings.model import Settings
 from lb.settings.problems import Path, SettingsError, format_path
-from lb.settings.relations import check_relations
+from lb.settings.relations import check_relations, readable
 from lb.settings.substitution import Substitution
 from lb.settings.tree import Tree, parse_tree
 from lb.settings.wording import describe
@@ -70,8 +69,10 @@ def build_settings(tree: Tree) -> Settings:
         SettingsError: lists every problem, one per path, in the order of the file.
     """
     settings, findings = _validate(tree.root)
+    read = readable(tree.root) if settings is None else settings
     problems = {problem.path: problem for problem in reversed(tree.problems)}
-    for path, message in (*findings, *check_any_source(tree.root), *check_relations(tree.root)):
+    relations = check_relations(read)
+    for path, message in (*findings, *relations):
         problems.setdefault(format_path(path), tree.problem(path, message))
     if settings is None or problems:
         raise SettingsError(sorted(problems.values(), key=lambda problem: problem.line))

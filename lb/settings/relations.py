@@ -1,155 +1,108 @@
-"""Rules that span several settings.
+"""Rules between sections, and between backends wherever they are given.
 
-They work on the plain tree, not on the models: a model with one bad field is never built, and
-operators want to hear of everything at once. What cannot be read is passed over here; the models
-complain about it.
+Rules inside of a section are methods of its model. These here look at the sections that could be
+read; for the others the models have said what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pydantic import ValidationError
+
+from lb.domain.access import Role
 from lb.domain.backend import Address
-from lb.settings.access_relations import (
-    check_admin,
-    check_client_limits,
-    check_tenants,
-    check_tokens,
-)
-from lb.settings.backend_relations import (
-    address_at,
-    check_backends,
-    check_loops,
-    entries,
-    mapping,
-    overlap,
-)
-from lb.settings.discovery_relations import check_discovery
-from lb.settings.front_relations import check_fronts, enabled_fronts
-from lb.settings.fronts import DEFAULT_ADDRESS
-from lb.settings.limits import LimitSettings
-from lb.settings.problems import Path
-from lb.settings.units import format_size, parse_size
+from lb.settings.access import NO_CLIENT_TOKEN, AccessSettings, AdminSettings
+from lb.settings.backends import BackendSettings
+from lb.settings.listening import ListenSettings, is_loopback, overlap
+from lb.settings.model import Settings
+from lb.settings.problems import Finding, show
+from lb.settings.scheduling import TenantBy
+from lb.settings.section import LENIENT
 
-Finding = tuple[Path, str]
-
-_LISTENERS: Final = ("http", "grpc", "https", "grpcs", "metrics", "admin")
-_RELAYS: Final = _LISTENERS[:4]
-_PAIRS: Final = (("http", "grpc"), ("https", "grpcs"))
-"""Listeners that may be at one address."""
-_RESERVED: Final = frozenset({
-    "connection", "content-length", "content-type", "expect", "host", "keep-alive", "te",
-    "trailer", "transfer-encoding", "upgrade",
-})  # fmt: skip
-"""Headers with a meaning for the relay itself."""
+_PORTS: Final = ("http", "grpc", "metrics")
+_SOURCES: Final = frozenset({"files", "dns", "kubernetes"})
 
 
-def check_relations(root: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield the path and message of every rule that is broken."""
-    listeners = _listeners(mapping(root.get("listen")))
-    fronts = enabled_fronts(root)
-    front_addresses = _front_addresses(fronts)
-    backends = entries(root.get("backends"))
-    yield from _check_listeners(root, listeners)
-    yield from check_discovery(root)
-    yield from check_fronts(fronts, front_addresses)
-    yield from _check_front_addresses(front_addresses, listeners)
-    yield from _check_listener_tls(mapping(root.get("listen")), listeners)
-    yield from check_backends(backends)
-    ours = {f"listen.{name}": address for name, address in listeners.items()}
-    ours |= {f"fronts.{name}": address for name, address in front_addresses.items()}
-    yield from check_loops(ours, backends)
-    yield from _check_limits(mapping(root.get("limits")))
-    access = mapping(root.get("access"))
-    tokens = entries(access.get("tokens"))
-    yield from check_tokens(tokens)
-    yield from check_client_limits(entries(access.get("limits")), tokens)
-    yield from check_tenants(mapping(root.get("scheduling")), tokens)
-    yield from check_admin(mapping(root.get("admin")), listeners.get("admin"), tokens)
-    if str(access.get("header", "")).lower() in _RESERVED:
-        yield ("access", "header"), "this header has another meaning"
-
-
-def _listeners(listen: Mapping[str, object]) -> dict[str, Address]:
-    """Return the addresses that can be read, by listener."""
-    found = {}
-    for name in _LISTENERS:
-        value = listen.get(name)
-        address = address_at(value.get("address") if isinstance(value, dict) else value)
-        if address is not None:
-            found[name] = address
-    return found
-
-
-def _front_addresses(fronts: Mapping[str, Mapping[str, object]]) -> dict[str, Address]:
-    found = {
-        name: address_at(front.get("address", DEFAULT_ADDRESS)) for name, front in fronts.items()
-    }
-    return {name: address for name, address in found.items() if address is not None}
-
-
-def _check_listeners(root: Mapping[str, object], found: Mapping[str, Address]) -> Iterator[Finding]:
-    listen = root.get("listen")
-    if isinstance(listen, dict) and not listen.keys() & set(_RELAYS):
-        yield ("listen",), "at least one of http and grpc is needed"
-    for index, name in enumerate(found):
-        for earlier in list(found)[:index]:
-            shared = (earlier, name) in _PAIRS and found[name] == found[earlier]
-            if not shared and overlap(found[name], found[earlier]):
-                yield ("listen", name), f"{found[name]} is already taken by listen.{earlier}"
-
-
-def _check_front_addresses(
-    fronts: Mapping[str, Address], listeners: Mapping[str, Address]
-) -> Iterator[Finding]:
-    taken = {f"listen.{name}": address for name, address in listeners.items()}
-    for name, address in fronts.items():
-        for owner, other in taken.items():
-            if overlap(address, other):
-                yield ("fronts", name, "address"), f"{address} is already taken by {owner}"
-        taken[f"fronts.{name}"] = address
-
-
-def _check_listener_tls(
-    listen: Mapping[str, object], found: Mapping[str, Address]
-) -> Iterator[Finding]:
-    given = {name: mapping(listen.get(name)).get("tls") for name in _RELAYS}
-    for http, grpc in _PAIRS:
-        if http in found and found[http] == found.get(grpc):
-            if given[http] and given[grpc] and given[http] != given[grpc]:
-                yield ("listen", grpc, "tls"), f"differs from listen.{http}.tls at the same address"
-            given[http] = given[grpc] = given[http] or given[grpc]
-    for name in _RELAYS:
-        tls = mapping(given[name])
-        if name in _PAIRS[1] and name in listen and not tls:
-            yield ("listen", name), "needs tls"
-        if mapping(listen.get(name)).get("proxy_protocol") and not listen.get("trusted_proxies"):
-            yield ("listen", name, "proxy_protocol"), "needs listen.trusted_proxies"
-        header = tls.get("subject_header")
-        if header is not None and tls.get("client_ca") is None:
-            yield ("listen", name, "tls", "subject_header"), "needs client_ca"
-        if isinstance(header, str) and header.lower() in _RESERVED:
-            yield ("listen", name, "tls", "subject_header"), "this header has another meaning"
-
-
-def _check_limits(limits: Mapping[str, object]) -> Iterator[Finding]:
-    for lower, upper in (
-        ("request_line_bytes", "head_bytes"),
-        ("stream_window_bytes", "stream_window_max_bytes"),
-        ("stream_window_max_bytes", "memory_bytes"),
-    ):
-        low, high = _size(limits, lower), _size(limits, upper)
-        # 0 stands for "find out" and "off", not for a bound.
-        if low and high and low > high:
-            yield (
-                ("limits", upper),
-                f"{format_size(high)} is less than limits.{lower} ({format_size(low)})",
-            )
-
-
-def _size(limits: Mapping[str, object], name: str) -> int | None:
+def readable(root: Mapping[str, object]) -> Settings:
+    """Return settings without what cannot be read of a plain tree."""
     try:
-        return parse_size(limits.get(name, LimitSettings.model_fields[name].default))
-    except ValueError:
-        return None
+        return Settings.model_validate(root, context=LENIENT)
+    except ValidationError:
+        without = {**root, "listen": ListenSettings.model_construct()}
+        return Settings.model_validate(without, context=LENIENT)
+
+
+def check_relations(settings: Settings) -> Iterator[Finding]:
+    """Yield every rule that is broken by settings, or by what could be read of them."""
+    yield from _check_sources(settings)
+    listen, access = settings.listen.addresses, settings.access
+    yield from _check_fronts(settings.fronts.addresses, listen)
+    yield from check_backends(settings.backends, own_addresses(settings))
+    if "access" in settings.unreadable:
+        return
+    by_token = settings.scheduling.tenants is TenantBy.TOKEN
+    if by_token and access.lacks_role(Role.INFER, Role.CONTROL):
+        yield ("scheduling", "tenants"), NO_CLIENT_TOKEN
+    if "admin" in listen:
+        yield from _check_admin(settings.admin, listen["admin"], access)
+
+
+def _check_sources(settings: Settings) -> Iterator[Finding]:
+    """Backends come from somewhere."""
+    discovery = settings.discovery
+    if settings.unreadable & {"backends", "discovery"} or discovery.unreadable & _SOURCES:
+        return
+    if not (settings.backends or any(getattr(discovery, each) for each in _SOURCES)):
+        is_given = "backends" in settings.model_fields_set
+        yield ("backends",), "at least one is needed" if is_given else "is required"
+
+
+def own_addresses(settings: Settings) -> dict[str, Address]:
+    """Where we listen ourselves, by what a message calls it: no backend can be there."""
+    ours = {f"listen.{name}": address for name, address in settings.listen.addresses.items()}
+    return ours | {f"fronts.{name}": address for name, address in settings.fronts.addresses.items()}
+
+
+def check_backends(
+    backends: Sequence[BackendSettings], ours: Mapping[str, Address]
+) -> Iterator[Finding]:
+    """Yield backends without an address, names that two have, and listeners of our own."""
+    owners: dict[str, int] = {}
+    for index, backend in enumerate(backends):
+        if backend.http is None and backend.grpc is None:
+            if backend.unreadable.isdisjoint(("http", "grpc")):
+                yield ("backends", index), "at least one of http and grpc is needed"
+            continue
+        name = backend.name or str(backend.http or backend.grpc)
+        if (first := owners.setdefault(name, index)) != index:
+            message = f"{show(name)} is already the name of backends[{first}]"
+            yield ("backends", index, "name"), message
+        for port in _PORTS:
+            target: Address | None = getattr(backend, port)
+            for listener, address in ours.items():
+                if target is not None and overlap(address, target):
+                    yield ("backends", index, port), f"{target} is our own listener {listener}"
+
+
+def _check_fronts(
+    fronts: Mapping[str, Address], listen: Mapping[str, Address]
+) -> Iterator[Finding]:
+    for name, address in fronts.items():
+        for owner, other in listen.items():
+            if overlap(address, other):
+                yield ("fronts", name, "address"), f"{address} is already taken by listen.{owner}"
+
+
+def _check_admin(
+    admin: AdminSettings, address: Address, access: AccessSettings
+) -> Iterator[Finding]:
+    """The admin API is not open to the world by accident."""
+    is_open = not (is_loopback(address) or admin.insecure)
+    if is_open and access.lacks_role(Role.READ, Role.OPERATE):
+        yield (
+            ("listen", "admin"),
+            f"{address} can be reached from elsewhere: needs an access.tokens entry with the role "
+            "read or operate, or admin.insecure",
+        )

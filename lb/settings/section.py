@@ -1,12 +1,31 @@
-"""Base of every section of the settings."""
+"""Base of every section of the settings: what can be read, and rules between its values."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from lb.settings.problems import Finding
+
+RULE: Final = "rule"
+"""Type of the error for a broken rule; its context has the message."""
+LENIENT: Final = "lenient"
+"""Context of a validation that leaves out what cannot be read and applies no rules."""
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and nothing unknown is let through."""
+    """Base of all sections: frozen, and without unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -14,3 +33,81 @@ class Section(BaseModel):
         # Before 2.10 pydantic keeps names that begin with `model_` to itself.
         protected_namespaces=(),
     )
+
+    _unreadable: frozenset[int | str] = PrivateAttr(default=frozenset())
+
+    @property
+    def unreadable(self) -> frozenset[int | str]:
+        """Keys that were given and left out, since their values cannot be read."""
+        return self._unreadable
+
+    def broken_rules(self) -> Iterable[Finding]:
+        """Return what is wrong between values of this section, with paths that begin here."""
+        return ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        """Report broken rules together with unreadable values, as far as the rest can be read."""
+        try:
+            section, errors = handler(data), []
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+            rest = _readable(data, handler, errors)
+            if rest is None:
+                raise
+            section = rest
+        if info.context == LENIENT:
+            return section
+        findings = list(_of_readable(section))
+        if errors or findings:
+            raise _error(cls, errors, findings)
+        return section
+
+
+_Some = TypeVar("_Some", bound=Section)
+
+
+def _readable(
+    data: object, handler: ModelWrapValidatorHandler[_Some], errors: Iterable[ErrorDetails]
+) -> _Some | None:
+    """A section without what cannot be read; None if that is required, or all of it."""
+    unreadable = frozenset(each["loc"][0] for each in errors if each["loc"])
+    if not isinstance(data, Mapping) or not unreadable:
+        return None
+    try:
+        section = handler({key: value for key, value in data.items() if key not in unreadable})
+    except ValidationError:
+        return None
+    section._unreadable = unreadable
+    return section
+
+
+def _of_readable(section: Section) -> Iterable[Finding]:
+    """Broken rules, except for those that concern what could not be read."""
+    for path, message in section.broken_rules():
+        if not section.unreadable or (path and path[0] not in section.unreadable):
+            yield path, message
+
+
+def _error(
+    section: type[Section], errors: Iterable[ErrorDetails], findings: Iterable[Finding]
+) -> ValidationError:
+    lines = [
+        InitErrorDetails(
+            type=_type(each), loc=each["loc"], input=each["input"], ctx=each.get("ctx", {})
+        )
+        for each in errors
+    ]
+    for path, message in findings:
+        rule = PydanticCustomError(RULE, "{message}", {"message": message})
+        lines.append(InitErrorDetails(type=rule, loc=path, input=None))
+    return ValidationError.from_exception_data(section.__name__, lines)
+
+
+def _type(error: ErrorDetails) -> str | PydanticCustomError:
+    if error["type"] != RULE:
+        return error["type"]
+    return PydanticCustomError(RULE, "{message}", error["ctx"])

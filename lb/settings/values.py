@@ -32,6 +32,13 @@ _DNS_NAME: Final = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?
 _PATH: Final = re.compile(r"/[!-~]*", re.ASCII)
 
 
+RELAY_HEADERS: Final = frozenset({
+    "connection", "content-length", "content-type", "expect", "host", "keep-alive", "te",
+    "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+"""Headers with a meaning for the relay itself: no setting may name them."""
+
+
 class AddressFamily(StrEnum):
     """Which addresses of servers are used that have several."""
 

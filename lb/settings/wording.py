@@ -80,6 +80,8 @@ def _describe(error: ErrorDetails) -> tuple[Path, str]:
             return path, "must not be empty"
         case "string_too_long":
             return path, f"expected at most {context['max_length']} characters"
+        case "rule":
+            return path, str(context["message"])
         case "value_error":
             return path, str(context["error"])
     expected = _EXPECTED.get(error["type"])

@@ -23,6 +23,10 @@ from lb.settings.reading import read_settings
 SECRET = "0123456789abcdefSECRET"
 DIGEST = "ab" * 32
 
+LIMIT = {"max_concurrent_requests": 1}
+TOKEN = {"token": "0123456789abcdef"}
+"""What makes a limit, and a token, complete."""
+
 
 def read(access: str) -> Settings:
     text = f"listen: {{http: 127.0.0.1:0}}\nbackends: [{{http: a:1}}]\naccess: {access}\n"
@@ -119,16 +123,16 @@ def test_a_limit_says_what_a_client_is(values: dict[str, Any], header: str, dept
 @pytest.mark.parametrize(
     ("section", "values"),
     [
-        (ClientLimitSettings, {"by": "cookie"}),
-        (ClientLimitSettings, {"by": "header:"}),
-        (ClientLimitSettings, {"by": "header:a b"}),
-        (ClientLimitSettings, {"by": "address", "requests_per_second": -1}),
+        (ClientLimitSettings, {"by": "cookie", **LIMIT}),
+        (ClientLimitSettings, {"by": "header:", **LIMIT}),
+        (ClientLimitSettings, {"by": "header:a b", **LIMIT}),
+        (ClientLimitSettings, {"by": "address", "requests_per_second": -1, **LIMIT}),
         (ClientLimitSettings, {"by": "address", "max_concurrent_requests": True}),
         (ControlSettings, {"networks": ["10.0.0.1/8"]}),
-        (TokenSettings, {"name": "a b"}),
-        (TokenSettings, {"name": ""}),
-        (TokenSettings, {"name": "a", "roles": []}),
-        (TokenSettings, {"name": "a", "roles": ["root"]}),
+        (TokenSettings, {"name": "a b", **TOKEN}),
+        (TokenSettings, {"name": "", **TOKEN}),
+        (TokenSettings, {"name": "a", "roles": [], **TOKEN}),
+        (TokenSettings, {"name": "a", "roles": ["root"], **TOKEN}),
         (AdminSettings, {"hosts": ["a b"]}),
         (AccessSettings, {"header": ":path"}),
     ],

@@ -27,7 +27,7 @@ def test_equal_settings_do_not_differ() -> None:
 
 
 def test_values_are_named_by_their_paths() -> None:
-    assert changed(limits={"head_bytes": 4096}, forwarded="both") == (
+    assert changed(limits={"head_bytes": 16384}, forwarded="both") == (
         "limits.head_bytes",
         "forwarded",
     )

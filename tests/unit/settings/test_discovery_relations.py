@@ -4,37 +4,17 @@ from typing import Any
 
 import pytest
 
-from lb.settings.discovery_relations import check_any_source, check_discovery
-from lb.settings.problems import format_path
+from tests.unit.settings.test_relations import told
 
 HOST: dict[str, Any] = {"host": "a.example", "http_port": 8000}
 
 
 def findings(**discovery: object) -> list[str]:
-    found = check_discovery({"discovery": discovery})
-    return [f"{format_path(path)}: {message}" for path, message in found]
+    return told({"discovery": discovery})
 
 
 def of_dns(**entry: object) -> list[str]:
     return [each.removeprefix("discovery.dns[0]") for each in findings(dns=[entry])]
-
-
-@pytest.mark.parametrize(
-    "root",
-    [
-        {"backends": [{}]},
-        {"discovery": {"files": ["f"]}},
-        {"discovery": {"dns": [{}]}, "backends": []},
-    ],
-)
-def test_backends_may_come_from_anywhere(root: dict[str, object]) -> None:
-    assert list(check_any_source(root)) == []
-
-
-def test_they_have_to_come_from_somewhere() -> None:
-    assert list(check_any_source({})) == [(("backends",), "is required")]
-    root: dict[str, object] = {"backends": [], "discovery": {"files": []}}
-    assert list(check_any_source(root)) == [(("backends",), "at least one is needed")]
 
 
 @pytest.mark.parametrize(
@@ -88,13 +68,3 @@ def test_nothing_is_followed_twice() -> None:
     assert findings(files=["a", "b", "a"]) == ["discovery.files[2]: 'a' is given twice"]
     message = "'a.example' is already looked up by discovery.dns[0]"
     assert findings(dns=[HOST, HOST]) == [f"discovery.dns[1]: {message}"]
-
-
-@pytest.mark.parametrize("discovery", [7, {"dns": 7, "files": 7}, {"dns": [7]}])
-def test_what_cannot_be_read_is_left_to_the_models(discovery: object) -> None:
-    found = list(check_discovery({"discovery": discovery}))
-    assert all(path == ("discovery", "dns", 0) for path, _ in found)
-
-
-def test_values_that_cannot_be_read_are_passed_over() -> None:
-    assert of_dns(**HOST, servers=["?"], refresh_min="x", backend=7) == []

@@ -31,7 +31,7 @@ def test_sources_that_differ_have_names_that_differ(settings: dict[str, object],
     ("port", "read"), [(80, 80), ("80", 80), ("http", "http"), ("http-1", "http-1")]
 )
 def test_a_port_is_a_name_or_a_number(port: object, read: object) -> None:
-    assert KubernetesSettings.model_validate({"http_port": port}).http_port == read
+    assert KubernetesSettings.model_validate({"service": "t", "http_port": port}).http_port == read
 
 
 @pytest.mark.parametrize("port", [0, 65536, True, "HTTP", "-x", "", "x" * 64, 1.5, []])
@@ -44,10 +44,10 @@ def test_a_port_that_does_not_exist_is_refused(port: object) -> None:
 def test_a_name_that_kubernetes_cannot_have_is_refused(name: str) -> None:
     for key in ("service", "namespace"):
         with pytest.raises(ValidationError):
-            KubernetesSettings.model_validate({key: name})
+            KubernetesSettings.model_validate({"service": "t", "http_port": 1, key: name})
 
 
 @pytest.mark.parametrize("selector", ["", " ", "a=\n", "ä=b", "a" * 2001])
 def test_a_selector_is_one_line(selector: str) -> None:
     with pytest.raises(ValidationError):
-        KubernetesSettings(selector=selector)
+        KubernetesSettings(selector=selector, http_port=1)

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from lb.settings.kubernetes_relations import check_kubernetes
-from lb.settings.problems import format_path
+from tests.unit.settings.test_relations import told
 
 SERVICE: dict[str, Any] = {"service": "triton", "http_port": "http"}
 
 
 def findings(*entries: dict[str, Any]) -> list[str]:
-    found = [f"{format_path(path)}: {message}" for path, message in check_kubernetes(entries)]
+    found = told({"discovery": {"kubernetes": list(entries)}})
     return [each.removeprefix("discovery.kubernetes") for each in found]
 
 

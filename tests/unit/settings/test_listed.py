@@ -5,9 +5,10 @@ import json
 import pytest
 
 from lb.domain.backend import Address
-from lb.settings.listed import own_addresses, read_backend, read_backends
+from lb.settings.listed import read_backend, read_backends
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
+from lb.settings.relations import own_addresses
 
 OURS = {"listen.http": Address("127.0.0.1", 8000)}
 

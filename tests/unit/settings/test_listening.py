@@ -30,14 +30,16 @@ def test_a_listener_left_out_is_off_and_a_mapping_equals_its_address() -> None:
 
 
 def test_trusted_proxies_are_networks_addresses_and_unix_sockets() -> None:
-    listen = ListenSettings.model_validate({"trusted_proxies": ["10.0.0.0/8", "unix", "fd00::1"]})
+    listen = ListenSettings.model_validate(
+        {"http": "a:1", "trusted_proxies": ["10.0.0.0/8", "unix", "fd00::1"]}
+    )
     assert listen.proxies == TrustedProxies(
         (ip_network("10.0.0.0/8"), ip_network("fd00::1/128")), unix=True
     )
-    assert ListenSettings().proxies == TrustedProxies()
+    assert ListenSettings.model_validate({"http": "a:1"}).proxies == TrustedProxies()
 
 
 @pytest.mark.parametrize("value", ["10.0.0.1/8", "proxy.example", "Unix", 10, ""])
 def test_nothing_else_can_be_trusted(value: object) -> None:
     with pytest.raises(ValidationError):
-        ListenSettings.model_validate({"trusted_proxies": [value]})
+        ListenSettings.model_validate({"http": "a:1", "trusted_proxies": [value]})
