@@ -66,6 +66,11 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_port: "name or number of a port",
     address_as_mapping: "address, or mapping as below",
 }
+_MANY: Final = {
+    "address": "addresses",
+    "network": "networks",
+    "network or unix": "networks or unix",
+}
 _BY_TYPE: Final[dict[object, str]] = {
     bool: "true or false",
     int: "whole number",
@@ -112,7 +117,8 @@ def _section(section: type[Section]) -> Iterator[str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    # A bar would end the cell of a table.
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _value(field: FieldInfo) -> str:
@@ -132,8 +138,7 @@ def _kind(field: FieldInfo) -> str:
     for item in (*field.metadata, *_parts(annotation)):
         if (reader := getattr(item, "func", None)) in _BY_READER:
             word = _BY_READER[reader]
-            many = f"{word}es" if word.endswith("s") else f"{word}s"
-            return f"list of {many}" if get_origin(annotation) is tuple else word
+            return f"list of {_MANY[word]}" if get_origin(annotation) is tuple else word
     if section_of(annotation) is not None:
         is_list = any(get_origin(item) is tuple for item in (annotation, *_parts(annotation)))
         return "list of mappings" if is_list else "mapping"

@@ -30,6 +30,9 @@ READ_WHEN_NEEDED = {
 }
 """Settings that are no part's own, with those below them."""
 
+FITTING = {"limits.memory_bytes": 64 << 20}
+"""Other values of settings that depend on further ones."""
+
 
 def leaves(section: Section, path: str = "") -> Iterator[tuple[str, Any]]:
     """All simple settings with their values."""
@@ -80,7 +83,7 @@ async def forgotten(folder: Path) -> list[str]:
         if any(path == each or path.startswith(f"{each}.") for each in READ_WHEN_NEEDED):
             continue
         states = []
-        for settings in (first, changed(tree, path, other(value))):
+        for settings in (first, changed(tree, path, FITTING.get(path) or other(value))):
             change = prepare(product, logs, (), settings)
             change.apply(product, logs)
             change.listeners.close()

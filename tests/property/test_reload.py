@@ -63,7 +63,7 @@ TOKENS = st.lists(
         }
     ),
     max_size=2,
-    unique_by=lambda entry: entry["token"],
+    unique_by=(lambda entry: entry["name"], lambda entry: entry["token"]),
 )
 CONFIGURATIONS = st.fixed_dictionaries(
     {"listen": st.just({"http": "127.0.0.1:0"}), "backends": BACKENDS},

@@ -52,9 +52,11 @@ def test_the_age_of_connections_is_each_listeners_or_of_both_at_one_address() ->
 def test_sockets_are_bound_and_closed(tmp_path: Path) -> None:
     path = tmp_path / "lb.sock"
     listeners = Listeners(
-        settings(http="127.0.0.1:0", grpc="127.0.0.1:0", grpcs=f"unix:{path}", admin="127.0.0.1:0")
+        settings(
+            http="127.0.0.1:0", grpc="127.0.0.1:0", metrics=f"unix:{path}", admin="127.0.0.1:0"
+        )
     )
-    assert set(listeners.bound) == {"http", "grpcs", "admin"}
+    assert set(listeners.bound) == {"http", "metrics", "admin"}
     assert listeners.addresses["grpc"] == listeners.addresses["http"]
     assert listeners.addresses["http"].port != 0
     assert path.exists()
