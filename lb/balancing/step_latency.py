@@ -13,15 +13,20 @@ minutes; a faster one is known at once."""
 _FORGET_S: Final = 30.0
 """A backend is tried again as if it were unknown when it had no step for so many seconds while
 others had some: it may have been slow only for a while."""
+_MIN_STEPS: Final = 16
+"""Steps before a latency counts: the first few may have loaded the model, or waited. Equal backends
+whose first steps differ by chance would get very different numbers of sequences."""
 _FLOOR_S: Final = 1e-5
 
 
 class StepLatency:
     """Seconds of a quick step of one model at one backend, which hardly waited for others."""
 
-    __slots__ = ("quick_s", "stepped_at")
+    __slots__ = ("count", "quick_s", "stepped_at")
 
     def __init__(self) -> None:
+        self.count = 0
+        """Steps learnt from."""
         self.quick_s = 0.0
         """0 until the first step."""
         self.stepped_at = 0.0
@@ -34,6 +39,7 @@ class StepLatency:
             took_s = min(took_s, self.quick_s * (1.0 + (now - self.stepped_at) * _DRIFT_PER_S))
         self.quick_s = took_s
         self.stepped_at = now
+        self.count += 1
 
 
 class StepLatencies:
@@ -52,13 +58,14 @@ class StepLatencies:
         return latency
 
     def known(self) -> dict[Backend, float]:
-        """Seconds of a quick step by backend, without backends that are to be tried again."""
+        """Seconds of a quick step by backend, without backends that are unknown, or to be tried
+        again."""
         latencies = self._by_backend.items()
         newest = max([each.stepped_at for _, each in latencies], default=0.0)
         return {
             backend: each.quick_s / backend.share
             for backend, each in latencies
-            if each.quick_s and newest - each.stepped_at <= _FORGET_S
+            if each.count >= _MIN_STEPS and newest - each.stepped_at <= _FORGET_S
         }
 
     def keep_only(self, backends: frozenset[Backend]) -> None:
