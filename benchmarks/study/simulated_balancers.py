@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.study.simulate import Gpu, Request, World
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.pool import Policy
 from lb.domain.schedule import (
     NO_DEADLINE,
@@ -42,7 +42,7 @@ class Scheduled:
     """The scheduler places."""
 
     def __init__(self, world: World, plan: Plan) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self._world = world
         self._plan = plan
         self._backends = world.backends

@@ -1,4 +1,4 @@
-"""Finds how many requests a backend does at once: as long as more of them bring more per second.
+"""The adaptive limit: how many requests a backend executes at once, found by measuring throughput.
 
 The gradient of throughput over concurrency is measured between two limits, in windows in which the
 limit was what held requests back. Throughput, not latency: a batch that fills up takes longer too,
@@ -12,23 +12,26 @@ from math import ceil
 from typing import Final
 
 _WINDOW: Final = 100
-"""Ends in one measurement."""
+"""Ends of requests in one measurement, at least."""
 _WINDOW_S: Final = 0.25
+"""Seconds of one measurement, at least."""
 _PRESSING: Final = 0.8
-"""Part of the ends at which the limit must have been reached."""
+"""A measurement counts if the limit was reached at this part of the ends."""
 _STEP: Final = 1.5
+"""A trial multiplies or divides the limit by this factor."""
 _WORTH_IT: Final = 0.2
-"""Part of a step in concurrency that has to come back as throughput."""
+"""A higher limit is kept if this part of the step in concurrency comes back as throughput."""
 _HOLD: Final = 10
-"""Windows that pass before the next trial, once a limit is found."""
+"""Measurements that pass before the next trial, once a limit is found."""
 _MAX: Final = 4096
+"""The highest limit."""
 
 
 class Trial(Enum):
-    """What the limit of a window is."""
+    """Which limit a measurement is made with."""
 
     FOUND = "found"
-    """The one that is thought to be right."""
+    """The best limit so far."""
     HIGHER = "higher"
     LOWER = "lower"
 
@@ -42,7 +45,7 @@ class AdaptiveLimit:
 
     def __init__(self, limit: int) -> None:
         self.limit = max(1, limit)
-        """To be kept from now on."""
+        """The limit that holds now."""
         self._found = self.limit
         self._found_rate = 0.0
         self._now = Trial.FOUND
@@ -53,11 +56,11 @@ class AdaptiveLimit:
         self._full = 0
 
     def ended(self, now: float, *, is_full: bool) -> bool:
-        """A request ended; whether the limit is another one now.
+        """Note the end of a request. True if the limit has changed.
 
         Args:
             now: the time.
-            is_full: as many were under way as the limit allows.
+            is_full: as many requests were in flight as the limit allows.
         """
         if not self._ends:
             self._began = now
@@ -76,7 +79,7 @@ class AdaptiveLimit:
         return self.limit != before
 
     def _judge(self, rate: float) -> None:
-        """A window is over in which the limit mattered."""
+        """Judge a measurement in which the limit was reached."""
         if self._now is Trial.FOUND:
             self._found_rate = rate
             if self._hold:
@@ -103,7 +106,7 @@ class AdaptiveLimit:
             self._now = trial
 
     def _settle(self, following: Trial) -> bool:
-        """Go back to the limit that was found."""
+        """Go back to the best limit so far."""
         is_other = self.limit != self._found
         self.limit = self._found
         self._now = Trial.FOUND

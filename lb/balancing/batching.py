@@ -1,8 +1,9 @@
-"""A model backend at a backend that puts what waits into one execution (Triton's dynamic batching).
+"""A model backend that executes queued requests together (Triton's dynamic batching).
 
 An execution takes a base time and some for each row, so that one more request costs little where
-others wait already. Executions are recognised by their ends: the answers of one come at once. While
-one runs the next one fills, up to a whole batch per instance; more than that waits with us.
+others are queued already. Executions are recognised by their ends: the answers of one arrive
+together. While one runs the next one fills, up to a whole batch per instance. More requests than
+that are queued here.
 """
 
 from __future__ import annotations
@@ -11,41 +12,44 @@ from collections import deque
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MIN_SAMPLES, Cost
-from lb.balancing.model_backend import NO_LIMIT, OWN_EXECUTION_WEIGHT, ModelBackend
+from lb.balancing.estimate import Estimate
+from lb.balancing.model_backend import OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.domain.schedule import Capacity, Ending, Ticket
 
 _AT_ONCE_S: Final = 0.002
-"""Answers of one execution come so close together, or closer than that part of it."""
+"""Answers of one execution arrive within this many seconds of the first."""
 _AT_ONCE_SHARE: Final = 0.25
+"""Answers of one execution arrive within this part of its time."""
 _KEEP: Final = 0.9
+"""The weight of the past in the average number of rows of a request."""
 _JOINED: Final = 2.0
-"""An execution that others wait for counts as so many where model backends are compared, and the
-less of it is held against it: to join costs less work than to begin another one."""
+"""An execution that other requests have joined is charged this many times when model backends are
+compared, so that less of it counts: to join costs less work than to begin another one."""
 
 
 class BatchingModelBackend(ModelBackend):
-    """One model queue at one backend, which runs requests in batches."""
+    """One model on one backend that executes requests in batches."""
 
     __slots__ = (
-        "_batch_began", "_batch_count", "_batch_ended", "_batch_good", "_batch_rows", "_batch_size",
-        "_batch_took", "_ends_at_s", "_request_rows", "_running", "batch", "rows", "waiting_rows",
+        "_batch_count", "_batch_ended", "_batch_good", "_batch_rows", "_batch_size", "_batch_took",
+        "_request_rows", "_running", "batch", "rows", "waiting_rows",
     )  # fmt: skip
 
     def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
         self.batch = max(2, plan.max_batch)
         """Rows of one execution at most."""
         self.rows = 0
-        """Of all that is under way."""
+        """Rows of all requests in flight."""
         self.waiting_rows = 0
-        """Of those that wait at the backend, as far as can be told."""
+        """Rows of the requests that are queued at the backend, as far as can be known."""
         self._running: deque[tuple[float, int]] = deque()
-        """When executions began that probably run, and their rows."""
+        """The executions that probably run: when each began, and its rows."""
         self._request_rows = 1.0
-        """Of a request on average."""
-        self._ends_at_s = 0.0
-        # The execution whose answers came last.
+        """Average rows of a request."""
+        # The execution whose answers arrived last:
         self._batch_took = 0.0
         self._batch_ended = -1.0
         self._batch_rows = 0
@@ -55,36 +59,35 @@ class BatchingModelBackend(ModelBackend):
         super().__init__(penalty, plan, stats)
 
     def apply(self, plan: Capacity) -> None:
-        """Take over another limit."""
+        """Take over another capacity."""
         self.batch = max(2, plan.max_batch)
         super().apply(plan)
 
     def inherit(self, before: ModelBackend, now: float) -> None:
         """Take the place of a model backend of another kind."""
         super().inherit(before, now)
-        self.rows = self.in_flight
+        self.rows = self.load.in_flight
         self._batch_ended = now
 
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that began in the model backend before this one."""
+        """End a request that began in the model backend before this one."""
         super().end_inherited(ticket, now, ending)
         self.rows -= 1
         if not self._batch_count:
             self._batch_ended = now
-        if not self.in_flight:
+        if not self.load.in_flight:
             self._ran_out()
 
     def adjust(self) -> None:
-        """Admit one batch that executes and one that fills, per instance."""
-        if self.adaptive is not None:
-            self.limit = self.adaptive.limit
-        elif self.plan.is_auto:
-            self.limit = 2 * self.instances * self.batch
+        """Take over the limit that the capacity has for batches."""
+        rule = self._rule
+        if rule is not None and rule.follows_cost:
+            self.limit = rule.batch_limit(self.batch)
 
     @property
     def rate(self) -> float:
-        """Requests per second that it can do, 0 where it is not known."""
-        if not self.cost.count:
+        """Requests per second that it can execute; 0 where that is not known."""
+        if not self.load.cost.count:
             return 0.0
         per_batch = max(1.0, self.batch / self._request_rows)
         took = self._execution_s(int(per_batch * self._request_rows), 0)
@@ -92,49 +95,49 @@ class BatchingModelBackend(ModelBackend):
 
     @property
     def most_rows(self) -> int:
-        """Rows that may be under way."""
-        if self.is_exact or self.adaptive is not None:
+        """Rows that may be in flight."""
+        if self.is_exact or self.plan.is_adaptive:
             return NO_LIMIT
         return 2 * self.instances * self.batch
 
     def can_take(self) -> bool:
-        """Whether it is open, as far as that does not change with the time.
+        """Whether it has room, as far as that does not depend on the time.
 
-        What nothing is known of gets one request, and whatever has many rows goes if it is alone.
+        A model backend of unknown cost gets one request. A request of many rows goes if it is
+        alone.
         """
-        count = self.in_flight
+        load = self.load
+        count = load.in_flight
         if not count:
             return True
-        return count < self.limit and self.cost.count >= MIN_SAMPLES and self.rows < self.most_rows
+        return count < self.limit and load.cost.count >= MIN_SAMPLES and self.rows < self.most_rows
 
-    def estimate(self, rows: int, size: int, now: float) -> float:
-        """When a request would end here; sets `begins_at` and `is_open`."""
+    def estimate(self, rows: int, size: int, now: float) -> Estimate:
+        """Predict when a request would execute here; see `ModelBackend`."""
         can_take = self.can_take() or self.may_try(now)
-        self.is_open = can_take and not self.is_shut()
-        begins = now
+        begins_at = now
         filled = rows
         if len(self._running) >= self.instances or not can_take:
-            # What takes no more is free when something ends, though an instance seems idle.
+            # A full model backend is free when something ends, though an instance seems idle.
             full, ahead = divmod(self.waiting_rows, self.batch)
-            begins = self._next_at(now)
+            begins_at = self._next_at(now)
             if full:
-                begins += full * self._execution_s(self.batch, 0) / self.instances
+                begins_at += full * self._execution_s(self.batch, 0) / self.instances
             filled = min(self.batch, ahead + rows)
         took = self._execution_s(filled, size)
-        if now - self.cost.at > self.explore_s:
+        if now - self.load.cost.at > self.explore_s:
             took = self._doubted(took, now)
         if self.penalty.factor != 1.0:
             took *= self.penalty.factor_now(now)
         if self.external_load is not None:
-            begins += self.external_load.wait_s(now)
+            begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
-        self.begins_at = begins
-        self.takes_s = took * _JOINED if filled > rows else took
-        self._ends_at_s = begins + took
-        return self._ends_at_s
+        cost_s = took * _JOINED if filled > rows else took
+        may_begin = can_take and not self.is_shut()
+        return Estimate(begins_at, begins_at + took, cost_s, may_begin=may_begin)
 
     def least_begin(self, ratio: float, now: float) -> float:
-        """When an instance is free if executions take that part of what they usually take."""
+        """Predict when an instance is free; see `ModelBackend`."""
         if len(self._running) < self.instances and self.can_take():
             return now
         began, rows = self._running[0] if self._running else (self._batch_ended, 1)
@@ -142,37 +145,39 @@ class BatchingModelBackend(ModelBackend):
         full = self.waiting_rows // self.batch
         return begin + ratio * full * self._execution_s(self.batch, 0) / self.instances
 
-    def free_at(self, now: float) -> float:
-        """When the execution begins that one more request would be in."""
-        self.estimate(1, 0, now)
-        self.sure_until = now
-        return self.begins_at
+    def free_times(self, now: float) -> tuple[float, float]:
+        """Predict when the execution begins that one more request would be in. The prediction may
+        change at any time."""
+        return self.estimate(1, 0, now).begins_at, now
 
     def could_take(
         self, within_s: float, own_execution_weight: float = OWN_EXECUTION_WEIGHT
     ) -> int:
-        """How many more requests would compare well here; see `ModelBackend`."""
+        """Count further requests that would compare well here; see `ModelBackend`."""
         return int(within_s * self.rate)
 
-    def begin(self, ticket: Ticket, now: float) -> None:
-        """A ticket begins; `estimate` was asked about it."""
+    def begin(self, ticket: Ticket, estimate: Estimate, now: float) -> None:
+        """Count a request that begins here; see `ModelBackend`."""
         ticket.began_at = now
-        ticket.expected_s = max(0.0, self._ends_at_s - now)
+        ticket.expected_s = max(0.0, estimate.ends_at - now)
         self._request_rows = _KEEP * self._request_rows + (1.0 - _KEEP) * ticket.rows
         if len(self._running) < self.instances:
             self._running.append((now, ticket.rows))
         else:
             self.waiting_rows += ticket.rows
-        self.in_flight += 1
+        self.load.in_flight += 1
+        self.stats.in_flight += 1
+        ticket.model_backend = self
         self.unanswered.tickets[ticket] = None
         self.rows += ticket.rows
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over."""
+        """Count a request that ends, and learn from its execution once that is over."""
+        self.stats.in_flight -= 1
         self._ends = ends = self._ends + 1
         self._ends_at[ends % len(self._ends_at)] = now
         self.adapt(now)
-        self.in_flight -= 1
+        self.load.in_flight -= 1
         del self.unanswered.tickets[ticket]
         self.rows -= ticket.rows
         if ending is Ending.FAILED:
@@ -190,23 +195,24 @@ class BatchingModelBackend(ModelBackend):
         self._batch_size += ticket.size
         self._batch_count += 1
         self._batch_good = self._batch_good and ending is Ending.GOOD
-        if not self.in_flight:
+        if not self.load.in_flight:
             self._ran_out()
 
     def _ran_out(self) -> None:
-        """Nothing is under way."""
+        """Note that nothing is in flight any more."""
         self._learn_batch()
         self._running.clear()
         self.waiting_rows = 0
 
     def _is_of_last_batch(self, ticket: Ticket, now: float) -> bool:
+        """Whether an answer belongs to the execution whose answers arrived last."""
         if not self._batch_count or self._batch_rows + ticket.rows > self.batch:
             return False
         took = self._batch_took
         return now - self._batch_ended <= min(_AT_ONCE_S, _AT_ONCE_SHARE * took)
 
     def _begin_batch(self, ticket: Ticket, now: float) -> None:
-        """The first answer of an execution came: another one runs in its place."""
+        """Note the first answer of an execution: another one runs in its place."""
         began = ticket.began_at
         if self._running:
             # Never before its request was there.
@@ -221,26 +227,24 @@ class BatchingModelBackend(ModelBackend):
             self._running.append((now, rows))
 
     def _learn_batch(self) -> None:
-        """The last execution is known whole."""
+        """Learn from the last execution, all of whose answers have arrived."""
         count = self._batch_count
         if count and self._batch_good:
-            self._batches(count)
+            took, now = self._batch_took, self._batch_ended
+            self.learn(took, self._batch_rows, self._batch_size, now)
+            usual: Cost = self.stats.usual
+            usual.learn(took / count, self._batch_rows / count, self._batch_size / count, now)
         self._batch_count = 0
 
-    def _batches(self, count: int) -> None:
-        took, now = self._batch_took, self._batch_ended
-        self.learn(took, self._batch_rows, self._batch_size, now)
-        usual: Cost = self.stats.usual
-        usual.learn(took / count, self._batch_rows / count, self._batch_size / count, now)
-
     def _execution_s(self, rows: int, size: int) -> float:
-        cost = self.cost
+        """Predict the time of an execution of so many rows in seconds."""
+        cost = self.load.cost
         if cost.count < MIN_SAMPLES:
             return self.stats.best_s
         return cost.predict(rows, size)
 
     def _next_at(self, now: float) -> float:
-        """When the first of the executions that run ends."""
+        """Predict when the first of the executions that run ends."""
         began, rows = self._running[0] if self._running else (self._batch_ended, 1)
         ends = began + self._execution_s(rows, 0)
         return ends if ends > now else now + (now - ends)

@@ -1,10 +1,10 @@
-"""What one execution of a model costs on one backend: learnt from how long it took.
+"""The cost of an execution: how long it takes on one backend, learnt from its samples.
 
 The first execution of a model often takes very long: of the first few the median counts.
 
 Time = base + row_s x rows + byte_s x bytes, by exponentially weighted regression on whichever of
-the two explains more. An outlier counts as far as what is usual allows; several in a row are no
-outliers: then new samples count more. What is old weighs little once something new comes.
+the two explains more. An outlier is clipped to the usual spread. Several outliers in a row are a
+change: then new samples count more. Old samples weigh little once new ones arrive.
 """
 
 from __future__ import annotations
@@ -15,35 +15,40 @@ from typing import Final
 from lb.domain.load import Measured
 
 WINDOW: Final = 20
-"""Samples that count: a change of speed is known after about as many. Requests are refused because
-of an estimate only once there are as many."""
+"""Samples that count: a change of speed is known after about as many. No request is refused by an
+estimate of fewer samples."""
 MIN_SAMPLES: Final = 2
-"""Samples from which on an estimate is one: of two the smaller."""
+"""An estimate is used from this many samples on. Of two samples it is the smaller one."""
 _FIRST: Final = 4
-"""Samples of which the median counts."""
+"""Of this many first samples the median counts."""
 _STALE_S: Final = 10.0
+"""An estimate that is older than this many seconds refuses nothing."""
 _STALE_COUNT: Final = 2
-"""An estimate older than that many seconds counts as that many samples, and refuses nothing."""
+"""It counts as this many samples only."""
 _UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
 """By how many mean deviations two estimates of the same may differ, by the samples that count: two
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
 nearly twice as many plain ones."""
 _SURPRISES: Final = 3
-"""So many in a row are a change, more of them where executions run side by side: few that take long
-keep all instances, so that they end one after the other."""
+"""This many outliers in a row are a change. It takes more where executions run side by side: a few
+long ones keep all instances, so that they end one after the other."""
 MAX_EXTRAPOLATION: Final = 8.0
-"""Of what is thought to take more than so many usual executions nobody knows: it is further from
-what was seen than that says anything."""
+"""No estimate is more than this many typical executions: sizes of such requests are too far from
+the sizes that were seen."""
 _FLOOR_S: Final = 1e-5
+"""A sample counts as this many seconds at least."""
 _CLIP_DEVIATIONS: Final = 4.0
+"""The usual spread is this many mean deviations, and the next two."""
 _CLIP_SHARE: Final = 0.25
+"""This part of the estimate."""
 _CLIP_S: Final = 0.0002
+"""This many seconds."""
 _VARIES: Final = 0.01
-"""Squared coefficient of variation above which a feature can explain something."""
+"""Rows or bytes explain something if their squared coefficient of variation is above this."""
 
 
 class Cost:
-    """The estimate of one model backend. `predict` is base_s + row_s * rows + byte_s * size."""
+    """The learnt cost of an execution on one model backend."""
 
     __slots__ = (
         "_byte_cov", "_byte_mean", "_byte_var", "_first", "_least_ratio", "_outlasted", "_recent",
@@ -55,18 +60,18 @@ class Cost:
     def __init__(self, instances: int = 1) -> None:
         """Begin with nothing. `instances` is how many executions run side by side."""
         self.surprises = _SURPRISES
-        """After so many in a row that are far from what was expected something has changed."""
+        """Outliers in a row that are a change."""
         self.run_in_parallel(instances)
         self.count = 0
-        """Executions learnt from, and those that stand for what others had measured."""
+        """Samples, and those that stand for what the backend has measured itself."""
         self.assumed = 0
-        """The latter."""
+        """The latter alone."""
         self.at = 0.0
-        """When the last one ended, or was given up that took longer than was hoped."""
+        """When the last sample ended, or an execution was given up that took longer than hoped."""
         self.mean_s = 0.0
-        """Of an execution as they come."""
+        """Mean seconds of an execution."""
         self.deviation_s = 0.0
-        """Mean of how far the estimate was off."""
+        """Mean deviation of samples from the estimate."""
         self.unsure_s = 0.0
         """By how much the estimate may be off: about two standard errors of the weighted mean."""
         self.base_s = 0.0
@@ -74,13 +79,13 @@ class Cost:
         self.byte_s = 0.0
         self._first: list[float] = []
         self._recent = [inf] * WINDOW
-        """Seconds of the last executions, by number."""
+        """Seconds of the last samples, by number."""
         self._recent_rows = [1.0] * WINDOW
         self._recent_sizes = [0.0] * WINDOW
         self._least_ratio = 0.0
         """The result of `least_ratio`; 0 if something was learnt since."""
         self._outlasted = -1
-        """What `count` was when an execution was given up; nothing is sure until one ends."""
+        """The `count` when an execution was given up: nothing is sure until another ends."""
         self._weight = 0
         self._surprises = 0
         self._row_mean = 1.0
@@ -91,28 +96,27 @@ class Cost:
         self._byte_cov = 0.0
 
     def run_in_parallel(self, instances: int) -> None:
-        """So many executions run side by side from now on."""
+        """Take over how many executions run side by side."""
         self.surprises = _SURPRISES + instances - 1
 
     def predict(self, rows: float, size: float) -> float:
-        """Seconds that one execution of so many rows and bytes takes."""
+        """Predict the seconds of an execution of so many rows and bytes."""
         took_s = self.base_s + self.row_s * rows
         return self.with_bytes(took_s, size) if self.byte_s else took_s
 
     def with_bytes(self, took_s: float, size: float) -> float:
-        """The same where bytes explain it: no more than so many usual executions, as sizes that
-        hardly ever run are far from what was seen."""
+        """Add what bytes take to a prediction, up to `MAX_EXTRAPOLATION` times the mean."""
         most_s = MAX_EXTRAPOLATION * self.mean_s
         took_s += self.byte_s * size
         return took_s if took_s < most_s else most_s
 
     @property
     def weight(self) -> int:
-        """Samples that the estimate is made of, as far as they count."""
+        """The number of samples that count."""
         return self._weight
 
     def is_sure(self, now: float) -> bool:
-        """Whether enough recent executions are known to refuse requests because of them."""
+        """Whether enough recent samples are known to refuse requests by the estimate."""
         return (
             self.count - self.assumed >= WINDOW
             and now - self.at <= _STALE_S
@@ -120,15 +124,15 @@ class Cost:
         )
 
     def outlasted(self, now: float) -> None:
-        """An execution was given up before its end, which tells that it is no quicker than that:
-        what was learnt holds on, and refuses nothing."""
+        """Note an execution that was given up before its end. The estimate holds on, and refuses
+        nothing."""
         if now - self.at > _STALE_S:
             self._weight = min(self._weight, _STALE_COUNT)
         self.at = now
         self._outlasted = self.count
 
     def assume(self, measured: Measured, now: float) -> None:
-        """Begin with what somebody else has measured; a few samples outweigh it."""
+        """Begin with what the backend has measured itself. A few samples outweigh it."""
         self.count = self.assumed = MIN_SAMPLES
         self._weight = 1
         self.at = now
@@ -142,7 +146,7 @@ class Cost:
         self._row_cov = measured.row_s * measured.rows_variance
 
     def learn(self, took_s: float, rows: float, size: float, now: float) -> None:
-        """An execution of so many rows and bytes took so many seconds."""
+        """Learn from an execution of so many rows and bytes that took so many seconds."""
         # HOT PATH (benchmarks/bench_schedule.py). No call but where something varies: `abs`, `min`
         # and `max` are written out.
         took_s = _FLOOR_S if took_s < _FLOOR_S else took_s
@@ -157,7 +161,7 @@ class Cost:
                 self._begin(took_s, rows, size, now)
                 return
             if count == self.assumed + 1:
-                self._byte_mean = size  # nobody has told of bytes
+                self._byte_mean = size  # no report has bytes
         if now - self.at > _STALE_S:
             self._weight = min(self._weight, _STALE_COUNT)
         self.at = now
@@ -188,7 +192,7 @@ class Cost:
             self.base_s = self.mean_s
 
     def least_ratio(self) -> float:
-        """What the quickest of recent executions took, as a part of what is expected of it now."""
+        """Find the quickest recent sample, as a part of what is predicted for it now."""
         least = self._least_ratio
         if least:
             return least

@@ -1,8 +1,8 @@
-"""A pool: the model backends that some requests of a model queue may use, and those of them that
-wait.
+"""An eligible set: the model backends that some requests of a model may use, and their queue.
 
-Nearly always a model queue has one; more where requests may use only some backends: those that
-speak one protocol, have a region of shared memory, or have not failed the request before."""
+Nearly always a model has one. It has more where requests may use only some backends: those that
+speak one protocol, have a region of shared memory, or have not failed the request before.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +10,42 @@ from collections.abc import Sequence
 from typing import Final
 
 from lb.balancing.cost import MIN_SAMPLES
-from lb.balancing.model_backend import (
-    BUSY_EXECUTION_WEIGHT,
-    LATE_LEAD_S,
-    LATENESSES,
-    LEAD_S,
-    OWN_EXECUTION_WEIGHT,
-    ModelBackend,
-)
+from lb.balancing.model_backend import LATENESSES, OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_backend_index import LARGE, ModelBackendIndex
 from lb.balancing.model_stats import TAIL, ModelStats
+from lb.balancing.ranking import IdleRanking
+from lb.balancing.selection import (
+    ANY_LEAD_S,
+    EARLIEST_END,
+    LATE_LEAD_S,
+    NETWORK_S,
+    NORMAL,
+    TIE_TOLERANCE,
+    Decision,
+    Mode,
+    select,
+)
 from lb.balancing.unanswered import LOST_S
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
-_TIE_TOLERANCE: Final = 0.05
-"""Ends that differ by less than that part of the time until then, and by less than is known, are
-the same: then it is the model backend with less to do, or whichever was picked least recently."""
-_PASSED: Final = 0.65
-"""For what part of `ModelStats.tail_s` a request may be passed, an execution less."""
+_MAX_OVERTAKEN: Final = 0.65
+"""A request may be overtaken for this part of `ModelStats.tail_s`, less one execution."""
 SLOW: Final = 1.25
-"""A model backend that takes so many times as long as the fastest is a slow one."""
+"""A model backend is slow if it takes this many times as long as the fastest."""
 _FEW: Final = 8
-"""Executions that are no reason to leave an idle backend alone."""
+"""An idle model backend of which fewer executions are known is tried."""
 _RATE_FOR_S: Final = 0.05
-NETWORK_S: Final = 0.002
-"""What the network may take between us and a client, whose clock began before ours."""
+"""The rate of all model backends is computed anew after this many seconds."""
 
 
 class EligibleSet:
     """Model backends, and a queue for them."""
 
     __slots__ = (
-        "_among", "_best_score", "_instances", "_rate", "_rate_at", "ahead_s", "best", "best_end",
-        "freed", "index", "is_capped", "is_closed", "is_uneven", "model_backends", "open_end",
-        "open_score", "queue", "stats", "wake_at",
+        "_among", "_instances", "_rate", "_rate_at", "_version", "freed", "index", "is_capped",
+        "is_closed", "is_retired", "is_uneven", "lead_s", "model_backends", "queue", "ranking",
+        "stats", "wake_at",
     )  # fmt: skip
 
     def __init__(
@@ -53,258 +54,218 @@ class EligibleSet:
         self.model_backends = model_backends
         self.stats = stats
         self.queue = WaitingQueue(rules)
-        self.best: ModelBackend | None = None
-        """Set by `choose`: where a request belongs, be there room or not."""
-        self.best_end = NO_DEADLINE
-        """Set by `choose`: when it would end there."""
-        self.open_score = NO_DEADLINE
-        """Set by `choose`: how the model backend that was given compares; less is better."""
-        self.open_end = NO_DEADLINE
-        """Set by `choose`: when the request would end in the model backend that was given."""
-        self._best_score = NO_DEADLINE
         self.is_capped = any(
             model_backend.backend.max_in_flight for model_backend in model_backends
         )
-        """Some backend has a limit of its own, which other requests count against, too."""
+        """Some backend has a limit of its own, which requests of other models count against."""
         self.is_closed = False
-        """No model backend had room when it was looked at last for one that waits."""
+        """No model backend had room when it was checked last for a queued request."""
+        self.is_retired = False
+        """It is of an old snapshot: its queue is only to be moved to other sets."""
         self.freed = 0
-        """Requests of the model queue that have ended since."""
+        """Requests of the model that have ended since."""
         self.index: ModelBackendIndex | None = None
-        """Of all model backends of the model queue, where these are many."""
+        """An index of all model backends of the model, where these are many."""
         self._among: frozenset[ModelBackend] | None = None
         self.wake_at = NO_DEADLINE
-        """When it is to be looked at although nothing has changed."""
-        self.ahead_s = NO_DEADLINE
-        """How long before its execution a request that has just come goes to a model backend at
-        most."""
+        """When it is to be checked although nothing has changed."""
+        self.lead_s = ANY_LEAD_S
+        """How long before its execution a new request is sent ahead at most."""
         self.is_uneven = False
         """Some model backends are slower than others."""
+        self.ranking: IdleRanking | None = None
+        """Which idle model backends are the fastest; None while requests are queued."""
+        self._version = -1
+        """`ModelStats.version` when a ranking was wanted last."""
         self._instances = 0
         self._rate = 0.0
         self._rate_at = -NO_DEADLINE
 
-    def choose(
-        self,
-        rows: int,
-        size: int,
-        now: float,
-        ahead_s: float = NO_DEADLINE,
-        is_kept: bool = False,
-        own_execution_weight: float = OWN_EXECUTION_WEIGHT,
-        busy_execution_weight: float = BUSY_EXECUTION_WEIGHT,
-        among: Sequence[ModelBackend] | None = None,
-    ) -> ModelBackend | None:
-        """The best model backend of those that have room for a request; None: none has.
+    # Decisions
 
-        A backend that has just come (`Backend.share`) gets less while others are idle. Where a
-        request would have to wait for these, it goes there.
+    def pick(self, ticket: Ticket, now: float, *, in_order: bool) -> ModelBackend | None:
+        """Find the idle model backend where a request begins now, without a comparison of all.
+
+        A ranking is made if nothing has been learnt since the last request. Otherwise it might not
+        hold for the next one, and cost more than it saves.
 
         Args:
-            rows: of the request.
-            size: of the request, in bytes.
+            ticket: the request. Nothing may be queued or reserved.
             now: the time.
-            ahead_s: how long before its execution it may go to a model backend at most.
-            is_kept: slots that are free are kept from it; it may only go ahead to a model backend
-            that is
-                busy with such as it is.
-            own_share: what counts of its own execution, beside its wait; with all of it the best
-                model backend is where it ends first.
-            busy_share: the same where it would end no later than others do.
-            among: model backends that it may go to; None for all.
-        """
-        model_backends: Sequence[ModelBackend] = self.model_backends
-        if among is not None:
-            model_backends = among
-        elif self.index is not None:
-            found = self.index.candidates(now, self._among)
-            if found:
-                model_backends = found
-        if is_kept:
-            model_backends = [
-                model_backend
-                for model_backend in model_backends
-                if model_backend.low >= model_backend.slots
-            ]
-        rest, rest_in_time = 1.0 - own_execution_weight, 1.0 - busy_execution_weight
-        in_time = now + TAIL * self.stats.tail_s
-        latest = now + ahead_s - LEAD_S
-        idle_tie_tolerance, was_idle = self.stats.idle_tie_tolerance, False
-        best: ModelBackend | None = None
-        chosen: ModelBackend | None = None
-        best_score = best_end = chosen_score = NO_DEADLINE
-        for model_backend in model_backends:
-            end = model_backend.estimate(rows, size, now)
-            score = end - (rest if end > in_time else rest_in_time) * model_backend.takes_s
-            if score < best_score:
-                best, best_score, best_end = model_backend, score, end
-            if model_backend.is_open and (
-                model_backend.begins_at <= latest + model_backend.lead_s
-                or (model_backend.is_exact and ahead_s >= LATE_LEAD_S)
-            ):
-                is_idle = model_backend.in_flight < model_backend.instances
-                tie_tolerance = _TIE_TOLERANCE * (score - now) + model_backend.cost.unsure_s
-                if is_idle and was_idle:
-                    tie_tolerance = max(tie_tolerance, idle_tie_tolerance * (score - now))
-                if chosen is None or score < chosen_score - tie_tolerance:
-                    chosen, chosen_score, self.open_end = model_backend, score, end
-                    was_idle = is_idle
-                elif score <= chosen_score + tie_tolerance:
-                    chosen_score = min(chosen_score, score)
-                    if model_backend.is_before(chosen):
-                        chosen, was_idle, self.open_end = model_backend, is_idle, end
-        if chosen is not None and chosen.backend.share != 1.0:
-            other = _instead_of_newcomer(chosen, model_backends, rows, size, now)
-            if other is not None:
-                end = self.open_end = other.estimate(rows, size, now)
-                score = end - (rest if end > in_time else rest_in_time) * other.takes_s
-                chosen_score = score
-                if best is chosen:
-                    best, best_score, best_end = other, score, end
-                chosen = other
-        if best is not None:
-            self.best_end = best_end
-        self.best, self._best_score, self.open_score = best, best_score, chosen_score
-        return chosen
-
-    def hurry(
-        self, ticket: Ticket, now: float, ahead_s: float, is_kept: bool
-    ) -> ModelBackend | None:
-        """As `choose`, for a ticket whose deadline is near: where it ends first."""
-        model_backend = self.choose(ticket.rows, ticket.size, now, ahead_s, is_kept, 1.0, 1.0)
-        return self.avoid_doubted(ticket, model_backend, now, ahead_s, is_kept, 1.0, 1.0)
-
-    def avoid_doubted(
-        self,
-        ticket: Ticket,
-        model_backend: ModelBackend | None,
-        now: float,
-        ahead_s: float = NO_DEADLINE,
-        is_kept: bool = False,
-        own_execution_weight: float = OWN_EXECUTION_WEIGHT,
-        busy_execution_weight: float = BUSY_EXECUTION_WEIGHT,
-    ) -> ModelBackend | None:
-        """Have a ticket with a deadline not find out whether a slow model backend has become fast,
-        if it would be late where that is still slow, and in time elsewhere.
-
-        Args:
-            ticket: `choose` was asked about it.
-            model backend: what `choose` gave.
-            now: the time.
-            ahead_s: as for `choose`.
-            is_kept: as for `choose`.
-            own_share: as for `choose`.
-            busy_share: as for `choose`.
+            in_order: all model backends execute one request after the other.
 
         Returns:
-            What `choose` gives without such model backends, or the same model backend.
+            None: `select` has to decide.
         """
-        best = self.best
-        if not (
-            (best is not None and best.is_doubted(now) and self._risks(ticket, best, now))
-            or (
-                model_backend is not None
-                and model_backend is not best
-                and model_backend.is_doubted(now)
-                and self._risks(ticket, model_backend, now)
-            )
+        if self.index is not None:
+            return self._pick_indexed(ticket, now) if in_order else None
+        version = self.stats.version
+        if version != self._version:
+            self._version = version
+            return None
+        self.ranking = IdleRanking(self.model_backends, self.stats, ticket.rows, now)
+        return self.ranking.pick(ticket, now)
+
+    def _pick_indexed(self, ticket: Ticket, now: float) -> ModelBackend | None:
+        """Find the idle model backend of very many where a request begins now.
+
+        Returns:
+            None: `select` has to decide, since the best idle one is slower than others, or more
+            than its learnt cost counts.
+        """
+        # HOT PATH (benchmarks/bench_schedule.py). `decide` is the reference.
+        if self.index is None or ticket.deadline != NO_DEADLINE:
+            return None
+        found = self.index.idle(now, self._among)
+        if found is None:
+            return None
+        stats = self.stats
+        cost = found.load.cost
+        mean_s, best_s = cost.mean_s, stats.best_s
+        in_time_s = TAIL * stats.tail_s
+        if (
+            mean_s * (1.0 - TIE_TOLERANCE) > best_s
+            or (mean_s >= in_time_s and best_s <= in_time_s)
+            or found.load.in_flight
+            or cost.count < MIN_SAMPLES
+            or cost.row_s
+            or cost.byte_s
+            or (mean_s > best_s and now - cost.at > found.explore_s)
+            or found.penalty.factor != 1.0
+            or found.external_load is not None
+            or found.backend.share != 1.0
+            or found.backend.max_in_flight
         ):
-            return model_backend
-        rows, size = ticket.rows, ticket.size
-        sure = [each for each in self.model_backends if not self._risks(ticket, each, now)]
-        if not any(each.estimate(rows, size, now) <= ticket.deadline for each in sure):
-            return model_backend
-        return self.choose(
-            rows, size, now, ahead_s, is_kept, own_execution_weight, busy_execution_weight, sure
+            return None
+        return found
+
+    def candidates(self, now: float, *, is_reserved: bool = False) -> Sequence[ModelBackend]:
+        """The model backends that a request is compared for.
+
+        Args:
+            now: the time.
+            is_reserved: free slots are reserved for requests of the highest priority; this one may
+                only be sent ahead to a model backend that is busy with requests like it.
+        """
+        found: Sequence[ModelBackend] = self.model_backends
+        if self.index is not None:
+            found = self.index.candidates(now, self._among) or found
+        return _unreserved(found) if is_reserved else found
+
+    def decide(
+        self,
+        ticket: Ticket,
+        now: float,
+        mode: Mode = NORMAL,
+        lead_s: float = ANY_LEAD_S,
+        *,
+        is_reserved: bool = False,
+    ) -> Decision:
+        """Decide where a request belongs, by `select` among all model backends."""
+        found = self.candidates(now, is_reserved=is_reserved)
+        return select(found, ticket, now, mode, self.stats, lead_s)
+
+    def decide_by_end(
+        self, ticket: Ticket, now: float, lead_s: float, *, is_reserved: bool
+    ) -> Decision:
+        """Decide where a request ends first, for one whose deadline is near."""
+        decision = self.decide(ticket, now, EARLIEST_END, lead_s, is_reserved=is_reserved)
+        return self.without_doubt(
+            decision, ticket, now, EARLIEST_END, lead_s, is_reserved=is_reserved
         )
 
+    def without_doubt(
+        self,
+        decision: Decision,
+        ticket: Ticket,
+        now: float,
+        mode: Mode = NORMAL,
+        lead_s: float = ANY_LEAD_S,
+        *,
+        is_reserved: bool = False,
+    ) -> Decision:
+        """Decide again for a request with a deadline that would be a risky trial.
+
+        A model backend that was slow may be tried to find out whether it has become fast. The
+        request of a trial must not be late if it is still slow, where others are in time.
+
+        Returns:
+            The decision among the other model backends, or the same decision.
+        """
+        best, chosen = decision.best, decision.chosen
+        if not (
+            (best is not None and best.is_doubted(now) and _risks(ticket, best, now))
+            or (
+                chosen is not None
+                and chosen is not best
+                and chosen.is_doubted(now)
+                and _risks(ticket, chosen, now)
+            )
+        ):
+            return decision
+        rows, size = ticket.rows, ticket.size
+        sure = [each for each in self.model_backends if not _risks(ticket, each, now)]
+        if not any(each.estimate(rows, size, now).ends_at <= ticket.deadline for each in sure):
+            return decision
+        among = _unreserved(sure) if is_reserved else sure
+        return select(among, ticket, now, mode, self.stats, lead_s)
+
     @staticmethod
-    def _risks(ticket: Ticket, model_backend: ModelBackend, now: float) -> bool:
-        """Whether a request may be late in a model backend that is hoped to be faster than was
-        learnt."""
-        if not model_backend.is_doubted(now):
-            return False
-        end = model_backend.learnt_end(model_backend.estimate(ticket.rows, ticket.size, now), now)
-        return end + model_backend.margin_s + NETWORK_S > ticket.deadline
-
-    def patience_s(self) -> float:
-        """How long those that wait may be passed by those that came later: so long that they end
-        about when the last ones would if all went in order. Not at all where requests or model
-        backends are alike: then everybody's wait is shortest in order."""
-        usual = self.stats.usual
-        if usual.row_s or usual.byte_s or not self.is_uneven:
-            return 0.0
-        return _PASSED * self.stats.tail_s - usual.mean_s
-
-    def on_arrival(self, now: float) -> None:
-        """A request came: have it counted how long it would take if all went in order."""
-        rate = self.rate(now)
-        if not rate:
-            return
-        stats = self.stats
-        ahead = self.queue.count + stats.in_flight + 1 - self._instances
-        stats.on_arrival(max(0, ahead) / rate + stats.usual.mean_s, now)
-        self.ahead_s = LATE_LEAD_S if self.patience_s() > 0 else NO_DEADLINE
-
-    def is_best(self, now: float) -> bool:
-        """Whether the model backend that `choose` gave is the best one, or as good."""
-        best = self.best
-        unsure_s = 0.0 if best is None else best.cost.unsure_s
-        score = self.open_score
-        return score - self._best_score <= _TIE_TOLERANCE * (score - now) + unsure_s
-
-    def seems_late(self, ticket: Ticket) -> bool:
-        """Whether a request that `choose` was asked about is not expected to be surely in time."""
-        best = self.best
+    def seems_late(decision: Decision, ticket: Ticket) -> bool:
+        """Whether a request is not expected to be surely in time where it belongs."""
+        best = decision.best
         if best is None:
             return False
-        return self.best_end + LATENESSES * best.lateness_s + NETWORK_S > ticket.deadline
+        return (
+            decision.best_estimate.ends_at + LATENESSES * best.lateness_s + NETWORK_S
+            > ticket.deadline
+        )
 
     def underexplored(self, model_backend: ModelBackend) -> ModelBackend | None:
-        """An idle model backend of which next to nothing is known, if it has the turn before
+        """Find an idle model backend of which next to nothing is known, if it has the turn before
         another one."""
         if self.index is not None:
             return None
         found: ModelBackend | None = None
         for other in self.model_backends:
             if (
-                other.cost.count < _FEW
-                and not other.in_flight
+                other.load.cost.count < _FEW
+                and not other.load.in_flight
                 and other.last_pick < (found or model_backend).last_pick
                 and not other.is_shut()
             ):
                 found = other
         return found
 
-    def idle(self, ticket: Ticket, now: float, is_kept: bool) -> ModelBackend | None:
-        """Of the model backends with an idle instance that a request may use, the one where it ends
-        first by what was learnt.
+    def idle(self, ticket: Ticket, now: float, *, is_reserved: bool) -> ModelBackend | None:
+        """Find the idle model backend where a request ends first by what was learnt.
 
         Args:
-            ticket: of the request.
+            ticket: the request.
             now: the time.
-            is_kept: slots that are free are kept from it.
+            is_reserved: free slots are reserved for others.
         """
         found: ModelBackend | None = None
         found_end = NO_DEADLINE
         for model_backend in self.model_backends:
-            if not model_backend.is_idle or (is_kept and model_backend.low < model_backend.slots):
+            if not model_backend.is_idle or (
+                is_reserved and model_backend.low < model_backend.slots
+            ):
                 continue
-            end = model_backend.learnt_end(
-                model_backend.estimate(ticket.rows, ticket.size, now), now
-            )
-            if model_backend.is_open and (found is None or end < found_end):
+            estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+            end = model_backend.learnt_end(estimate, now)
+            if estimate.may_begin and (found is None or end < found_end):
                 found, found_end = model_backend, end
         return found
 
     def is_lost(self, ticket: Ticket, now: float, ahead: float = 0.0) -> bool:
-        """Whether a request would end too late even if every execution were as quick as the
+        """Whether a request would miss its deadline even if every execution were as quick as the
         quickest of recent ones.
 
         Args:
-            ticket: of the request.
+            ticket: the request.
             now: the time.
-            ahead: usual executions that wait here and go before it.
+            ahead: typical executions that are queued before it.
         """
         if ticket.deadline <= now:
             return True
@@ -312,33 +273,43 @@ class EligibleSet:
         speed = 0.0
         instances = 0
         for model_backend in self.model_backends:
-            lane_begin, lane_own_s, usual_s = model_backend.least_end(ticket.rows, ticket.size, now)
+            its_begin, its_own_s, usual_s = model_backend.least_end(ticket.rows, ticket.size, now)
             if not usual_s:
                 return False
             instances += model_backend.instances
             speed += model_backend.instances / usual_s
-            begin = min(begin, lane_begin)
-            own_s = min(own_s, lane_own_s)
-            end = min(end, lane_begin + lane_own_s)
+            begin = min(begin, its_begin)
+            own_s = min(own_s, its_own_s)
+            end = min(end, its_begin + its_own_s)
         if ahead >= instances:
             end = max(end, begin + (ahead - instances + 1) / speed + own_s)
         return end > ticket.deadline
 
-    def renew(self, model_backends: tuple[ModelBackend, ...]) -> None:
-        """Have others in the place of its model backends, at the same backends."""
-        self.model_backends = model_backends
-        self.index = None
-        self.best = None
-        self.is_closed = False
-        self._rate_at = -NO_DEADLINE
+    # Load
 
-    def use(self, index: ModelBackendIndex) -> None:
-        """Find model backends by an index of all model backends of the model queue."""
-        if len(self.model_backends) > LARGE:
-            self.index = index
-            self._among = (
-                None if index.count == len(self.model_backends) else frozenset(self.model_backends)
-            )
+    def max_overtaken_s(self) -> float:
+        """Seconds for which a queued request may be overtaken by later ones: so long that it ends
+        about when the last ones would if all went in order.
+
+        It is 0 where requests or model backends are alike: then everybody's wait is shortest in
+        order.
+        """
+        usual = self.stats.usual
+        if usual.row_s or usual.byte_s or not self.is_uneven:
+            return 0.0
+        return _MAX_OVERTAKEN * self.stats.tail_s - usual.mean_s
+
+    def on_arrival(self, now: float) -> None:
+        """Note how long a new request would take if all went in order."""
+        if len(self.model_backends) == 1:
+            return  # there is nothing to choose
+        rate = self.rate(now)
+        if not rate:
+            return
+        stats = self.stats
+        ahead = self.queue.count + stats.in_flight + 1 - self._instances
+        stats.on_arrival(max(0, ahead) / rate + stats.usual.mean_s, now)
+        self.lead_s = LATE_LEAD_S if self.max_overtaken_s() > 0 else ANY_LEAD_S
 
     def before(
         self,
@@ -347,35 +318,36 @@ class EligibleSet:
         now: float,
         own_execution_weight: float = OWN_EXECUTION_WEIGHT,
     ) -> int:
-        """How many more requests compare better at the other model backends, one after the other.
+        """Count further requests that compare better at the other model backends, one after the
+        other, than one at a chosen model backend.
 
         Args:
-            score: of the request at the chosen model backend: when it begins, and a share of its
-            execution. chosen: that model backend. now: the time. own_share: that share.
+            score: when the one begins, and a part of its execution.
+            chosen: its model backend.
+            now: the time.
+            own_execution_weight: that part.
         """
         if self.index is not None:
-            # Those that execute are half done on average.
+            # Executions that run are half done on average.
             rate = self.rate(now) - chosen.rate
             stats = self.stats
-            in_flight_by_model = stats.in_flight - 0.5 * min(
-                stats.in_flight, len(self.model_backends)
-            )
-            return max(0, int(rate * (score - now) - in_flight_by_model))
+            in_flight = stats.in_flight - 0.5 * min(stats.in_flight, len(self.model_backends))
+            return max(0, int(rate * (score - now) - in_flight))
         total = 0
         for model_backend in self.model_backends:
             if model_backend is chosen:
                 continue
             begins = (
                 now
-                if model_backend.in_flight < model_backend.instances
-                else model_backend.free_at(now)
+                if model_backend.load.in_flight < model_backend.instances
+                else model_backend.free_times(now)[0]
             )
             if begins < score:
                 total += model_backend.could_take(score - begins, own_execution_weight)
         return total
 
     def overdue_at(self, now: float) -> float:
-        """When a full model backend may have to take one more because what is in flight is
+        """Find when a full model backend may have to take one more because what is in flight is
         overdue."""
         if self.index is not None:
             return now + LOST_S  # the index finds such model backends about as often
@@ -385,7 +357,7 @@ class EligibleSet:
         return min([model_backend.unanswered.check_at for model_backend in self.model_backends])
 
     def rate(self, now: float) -> float:
-        """Requests per second that its model backends can do at most; 0 where nothing is known."""
+        """Requests per second that its model backends can execute; 0 where nothing is known."""
         if now - self._rate_at > _RATE_FOR_S:
             self._rate_at = now
             self._rate = sum([model_backend.rate for model_backend in self.model_backends])
@@ -393,39 +365,42 @@ class EligibleSet:
                 [model_backend.instances for model_backend in self.model_backends]
             )
             takes = [
-                model_backend.cost.mean_s
+                model_backend.load.cost.mean_s
                 for model_backend in self.model_backends
-                if model_backend.cost.count >= MIN_SAMPLES
+                if model_backend.load.cost.count >= MIN_SAMPLES
             ]
             self.is_uneven = bool(takes) and max(takes) > SLOW * min(takes)
         return self._rate
 
+    # Changes
 
-def _instead_of_newcomer(
-    newcomer: ModelBackend, model_backends: Sequence[ModelBackend], rows: int, size: int, now: float
-) -> ModelBackend | None:
-    """An idle model backend that has room, and where a request ends earlier once executions count
-    as longer by the inverse of the backend's share; None where there is none."""
-    newcomer.estimate(rows, size, now)
-    found: ModelBackend | None = None
-    first_end = newcomer.begins_at + newcomer.takes_s / newcomer.backend.share
-    for model_backend in model_backends:
-        if model_backend is newcomer or not model_backend.is_idle:
-            continue
-        model_backend.estimate(rows, size, now)
-        end = model_backend.begins_at + model_backend.takes_s / model_backend.backend.share
-        tie_tolerance = (
-            _TIE_TOLERANCE * (first_end - now) + model_backend.cost.unsure_s
-            if found is not None
-            else 0.0
-        )
-        if model_backend.is_open and (
-            end < first_end - tie_tolerance
-            or (
-                found is not None
-                and end <= first_end + tie_tolerance
-                and model_backend.is_before(found)
+    def renew(self, model_backends: tuple[ModelBackend, ...]) -> None:
+        """Have others in the place of its model backends, at the same backends."""
+        self.model_backends = model_backends
+        self.index = None
+        self.ranking = None
+        self.is_closed = False
+        self._rate_at = -NO_DEADLINE
+
+    def use(self, index: ModelBackendIndex) -> None:
+        """Find model backends by an index of all model backends of the model, if there are many."""
+        if len(self.model_backends) > LARGE:
+            self.index = index
+            self.ranking = None
+            self._among = (
+                None if index.count == len(self.model_backends) else frozenset(self.model_backends)
             )
-        ):
-            found, first_end = model_backend, min(end, first_end)
-    return found
+
+
+def _unreserved(model_backends: Sequence[ModelBackend]) -> list[ModelBackend]:
+    """Model backends all of whose slots are used by requests of lower priorities."""
+    return [each for each in model_backends if each.low >= each.slots]
+
+
+def _risks(ticket: Ticket, model_backend: ModelBackend, now: float) -> bool:
+    """Whether a request may be late at a model backend that counts as faster than was learnt."""
+    if not model_backend.is_doubted(now):
+        return False
+    estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+    end = model_backend.learnt_end(estimate, now)
+    return end + model_backend.margin_s + NETWORK_S > ticket.deadline

@@ -67,6 +67,7 @@ class ModelReports:
                 execution_s=self._took_s,
             )
             model_backend.external_load = others if others.matters else None
+            model_backend.stats.version += 1
 
     def _since(
         self, model_backends: Sequence[ModelBackend], load: ModelLoad, own: int, now: float

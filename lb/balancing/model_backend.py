@@ -1,7 +1,6 @@
-"""A model backend: one model queue at one backend. What is under way there, and when something more
-would end.
+"""One model on one backend: what is in flight there, and when one more request would end.
 
-Executions that wait inside of a backend are run in the order in which they came, on as many
+Executions that are queued inside of a backend run in the order in which they came, on as many
 instances as it has.
 """
 
@@ -11,220 +10,229 @@ from bisect import bisect_left, insort
 from math import ceil
 from typing import Final
 
-from lb.balancing.adaptive import AdaptiveLimit
 from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.capacity import NO_LIMIT, CapacityRule, capacity_rule
 from lb.balancing.cost import MAX_EXTRAPOLATION, MIN_SAMPLES, WINDOW, Cost
+from lb.balancing.estimate import Estimate
+from lb.balancing.load_view import LoadView
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.unanswered import Unanswered
 from lb.domain.load import Measured
 from lb.domain.schedule import Capacity, Ending, Ticket
 
 LEAD_S: Final = 0.05
-"""A request that has to wait for an execution goes there when that ends within so much: early
-enough to lose no time, and late enough to be bound to the right backend."""
+"""A request is sent ahead when the execution before it ends within this many seconds: early enough
+to lose no time, and late enough to be bound to the right backend."""
 OWN_EXECUTION_WEIGHT: Final = 0.75
-"""What counts of a request's own execution when model backends are compared, beside its wait there.
+"""The part of its own execution that a request is charged with when model backends are compared.
 
-With all of it each request would end first, and those behind it would wait for the fast model
-backend: a slow one would be used too late."""
-BUSY_EXECUTION_WEIGHT: Final = 0.2
-"""The same where it would end no later than many others do anyway (`ModelStats.tail_s`): then a
-slow model backend makes nobody late, and what it takes off the fast ones shortens everybody else's
-wait."""
-YIELDING_LEAD_S: Final = 0.002
-"""The same for requests that should not be in the way of more urgent ones."""
-NOT_AHEAD_S: Final = -1.0
-"""The same where more urgent ones use what is kept for them: then what ends next is for these."""
-LATE_LEAD_S: Final = 0.004
-"""The same where what comes next may be better placed, beside what the ways take."""
+With all of it each request would end first, and those behind it would wait for the fast backend: a
+slow one would be used too late."""
 MARGIN_S: Final = 0.025
-"""Execution time that is under way to a backend beyond what it executes: several times what passes
-between the end of an execution and the arrival of the next request, because both wait for event
-loops that are busy at times."""
-NO_LIMIT: Final = 1 << 30
-_MAX_MARGIN: Final = 128
+"""Seconds of execution that are sent ahead of what executes. It is several times what passes
+between the end of an execution and the arrival of the next request on busy event loops."""
+_MAX_AHEAD: Final = 128
+"""At most this many requests per model backend are sent ahead of what executes."""
 _ENDS: Final = 64
-"""Last ends that are remembered."""
+"""The times of this many last ends are remembered."""
 _EXPLORE_S: Final = 1.0
+"""An estimate of a slow model backend is doubted once it is this old, in seconds."""
 _MAX_EXPLORE_S: Final = 60.0
+"""Each confirmation doubles that age, up to this many seconds."""
 _EXECUTIONS: Final = 4.0
-"""No doubt before so many executions could have ended."""
+"""An estimate is not doubted before this many executions could have ended."""
 _AS_BEFORE: Final = 1.5
+"""An execution confirms a doubted estimate if the two differ by less than this factor."""
 _PART: Final = 0.05
-"""What one request counts in averages over requests: about twenty of them are remembered."""
+"""The weight of one request in averages over requests: about twenty of them are remembered."""
 _NETWORK_ROUNDS: Final = 2.0
-"""How many times what the ways take is under way ahead."""
+"""Requests are sent ahead by this many times the network delay."""
 LATENESSES: Final = 3.0
 """A request is expected to be in time if it would be even this many times its average lateness
 later than expected. Of exponentially distributed delays nineteen of twenty are less."""
 _ANY: Final = 0.6
-"""Mean deviation, as a part of the mean, of executions that may take any time."""
+"""Executions may take any time if their mean deviation is more than this part of their mean."""
 _SOME: Final = 4
-_SIDE_BY_SIDE: Final = 0.5
-"""How much longer an execution is taken to need beside those of all other instances: they often
+"""Executions from which on deviations are measured."""
+SIDE_BY_SIDE: Final = 0.5
+"""An execution beside those of all other instances is assumed to take this part longer: they often
 share a device."""
 _ADJUST_EVERY: Final = 7
+"""A known limit is computed anew after this many executions and one more."""
 _OFTEN: Final = int(1.0 / _PART)
 _GOOD: Final = Ending.GOOD
 _FAILED: Final = Ending.FAILED
 _CONFIDENT_SAMPLES: Final = 64
+"""Executions after which not each one is learnt from."""
 _QUICK_S: Final = 0.002
+"""Executions shorter than this many seconds end so often that few of them are learnt from."""
 _SCATTER: Final = 40503
 _SKIPPED: Final = 0xF000
-"""Of executions that end so often about one of sixteen teaches. Which one goes by its number, times
-the golden ratio of 2^16: answers come in bursts, and the first of each took longest."""
+"""One of sixteen executions is learnt from. It is chosen by its number times the golden ratio of
+2^16: answers come in bursts, and the first of each took longest."""
 _NEWS_S: Final = 0.1
-"""But always one that ends so long after the last that was learnt from."""
+"""An execution that ends this many seconds after the last sample is always learnt from."""
+_SETTLED: Final = 0.06
+"""A cost is settled if estimates are off by less than this part of it on average. Then one of
+sixteen executions is learnt from, too."""
+_AS_EXPECTED: Final = 0.25
+"""But always one that ends earlier or later than expected by more than this part of the cost."""
 _USUAL_EVERY: Final = 3
-"""One of so many executions and one more tells what is usual: it need not be known so well."""
+"""One of this many executions and one more counts for the typical cost of the model."""
 
 
 class ModelBackend:
-    """One model queue at one backend, which runs each request by itself."""
+    """One model on one backend that executes each request by itself."""
 
     __slots__ = (
-        "_ends", "_ends_at", "_ends_expected", "adaptive", "alone_s", "anchor", "backend",
-        "begins_at", "cost", "explore_s", "external_load", "high", "in_flight", "instances",
-        "is_exact", "is_open", "last_pick", "lateness_s", "lead_s", "limit", "penalty", "plan",
-        "slots", "stamp", "stats", "sure_until", "takes_s", "unanswered", "work_s",
+        "_ends", "_ends_at", "_rule", "alone_s", "backend", "explore_s", "external_load", "high",
+        "instances", "is_exact", "is_watched", "last_pick", "lateness_s", "lead_s", "limit", "load",
+        "penalty", "plan", "slots", "stamp", "stats", "unanswered",
     )  # fmt: skip
 
     def __init__(self, penalty: BackendPenalty, plan: Capacity, stats: ModelStats) -> None:
         self.penalty = penalty
         self.backend = penalty.backend
         self.stats = stats
-        self.cost = Cost(plan.instances or 1)
-        self.in_flight = 0
+        self.load = LoadView(Cost(plan.instances or 1))
+        """What is in flight here, and what it costs."""
         self.unanswered = Unanswered()
-        """The requests in flight; those that began in a model backend before this one included."""
-        self.work_s = 0.0
-        """Execution time of those in flight."""
-        self.anchor = 0.0
-        """When the instances began with what they execute, as far as is known."""
+        """The requests in flight. After a change of the plan they include those that began in the
+        model backend before this one."""
         self.high = 0
-        """Of those, tickets of the highest priority."""
+        """Requests in flight that are of the highest priority."""
         self.last_pick = 0
-        self.begins_at = 0.0
-        """Set by `estimate`: when the request would begin to execute."""
+        """The number of the ticket that began here last."""
         self.alone_s = 0.0
-        """How long requests are away that find an instance free."""
+        """Average time until the answer of a request that found an instance free."""
         self.lead_s = LEAD_S
-        """Requests go ahead to an execution that ends so soon."""
-        self.takes_s = 0.0
-        """Set by `estimate`: how long it would execute."""
+        """Requests are sent ahead to an execution that ends within so many seconds."""
         self.lateness_s = 0.0
         """How much later than expected requests end on average. Early ones count as punctual."""
-        self.is_open = False
-        """Set by `estimate`: whether it may go there now."""
         self.explore_s = _EXPLORE_S
-        """After so long without an answer what was learnt is doubted, more and more."""
+        """After so long without an answer the estimate is doubted, more and more."""
         self.external_load: BackendExternalLoad | None = None
-        """What others do there, where there is anything to say of it."""
+        """What other clients do there, where there is anything to say of it."""
+        self.is_watched = False
+        """Its model queue has to know what begins and ends here."""
         self.stamp = 0
-        """Of its entry in the `ModelBackendIndex`."""
-        self.sure_until = 0.0
-        """Set by `free_at`: until then it says the same, if nothing begins or ends."""
+        """The number of its valid entry in the `ModelBackendIndex`."""
         self._ends = 0
         self._ends_at = [0.0] * _ENDS
-        self._ends_expected: list[float] = []
-        """Of those in flight, in order, where several execute at once."""
-        self.adaptive: AdaptiveLimit | None = None
+        self._rule: CapacityRule | None = None
         self.plan = plan
         self.apply(plan)
 
+    @property
+    def cost(self) -> Cost:
+        """The learnt cost of an execution; `load.cost`."""
+        return self.load.cost
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight; `load.in_flight`."""
+        return self.load.in_flight
+
     def apply(self, plan: Capacity) -> None:
-        """Take over another limit."""
-        if not plan.is_adaptive:
-            self.adaptive = None
-        elif self.adaptive is None or plan.concurrency != self.plan.concurrency:
-            self.adaptive = AdaptiveLimit(plan.concurrency or max(1, plan.instances))
+        """Take over another capacity."""
+        self._rule = rule = capacity_rule(plan, self._rule, self.plan)
         self.plan = plan
-        self.instances = max(1, plan.instances)
-        self.slots = self.instances * max(1, plan.max_batch)
+        self.instances = rule.configured_instances
+        self.slots = max(1, plan.instances) * max(1, plan.max_batch)
         """Requests that it executes at once, as its plan says."""
-        self.limit = plan.concurrency or NO_LIMIT
-        self.is_exact = plan.concurrency > 0 and not (plan.is_auto or plan.is_adaptive)
+        self.limit = rule.number
+        self.is_exact = rule.is_exact
         """Its limit is a number that somebody gave: nothing else closes it once it is known."""
-        if self.is_exact:
-            self.instances = min(self.instances, self.limit)
+        if rule.is_exact:
             self.slots = min(self.slots, self.limit)
+        self.stats.version += 1
         self.adjust()
         self._run_in_parallel()
 
     def _run_in_parallel(self) -> None:
-        """Have what is learnt go by how many executions run side by side."""
-        self.cost.run_in_parallel(self.instances)
+        """Have what is learnt depend on how many executions run side by side."""
+        self.load.cost.run_in_parallel(self.instances)
         self.stats.run_in_parallel(self.instances)
 
     def adjust(self) -> None:
-        """Find the limit that goes with the cost, where it is ours to find."""
-        if self.adaptive is not None:
-            if self.instances != self.adaptive.limit:
-                self.instances = self.adaptive.limit
-                self._run_in_parallel()
-        elif not self.plan.is_auto:
+        """Compute the limit anew from the learnt cost, where it depends on that."""
+        rule = self._rule
+        if rule is None or not rule.follows_cost:
             return
-        cost = self.cost
-        extra = 1.0
+        if self.instances != rule.instances:
+            self.instances = rule.instances
+            self._run_in_parallel()
+        cost = self.load.cost
+        ahead = 1.0
         if cost.count >= MIN_SAMPLES:
-            # What the ways take, both of them and all event loops, beyond executing quickly.
-            # Where executions are very unlike each other, a quick one tells nothing of the ways.
+            # The network delay, both ways and all event loops, is what a request is away beyond a
+            # quick execution. Where executions are very unlike each other a quick one says nothing.
             is_any = cost.deviation_s > _ANY * cost.mean_s
             quick_s = cost.mean_s if is_any else cost.mean_s * cost.least_ratio()
-            away_s = max(0.0, self.alone_s - quick_s)
-            self.lead_s = LEAD_S + _NETWORK_ROUNDS * away_s
-            extra = (MARGIN_S + _NETWORK_ROUNDS * away_s) * self.instances / cost.mean_s
-        self.limit = self.instances + max(1, min(ceil(extra - 0.2), _MAX_MARGIN))
+            network_s = max(0.0, self.alone_s - quick_s)
+            self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
+            ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
+        self.limit = rule.limit(max(1, min(ceil(ahead - 0.2), _MAX_AHEAD)))
 
     def inherit(self, before: ModelBackend, now: float) -> None:
-        """Take the place of a model backend of another kind. What is under way there counts here
-        until it is over (`end_inherited`), and what an execution costs is known on, where both mean
-        that."""
+        """Take the place of a model backend of another kind.
+
+        Requests in flight there count here until they are over (`end_inherited`). The cost of an
+        execution is taken over where both mean the same by it.
+        """
+        load = self.load
         if not (self.plan.is_shared or before.plan.is_shared):
-            self.cost = before.cost
+            load.cost = before.load.cost
             self.explore_s = before.explore_s
+        before.is_watched = True
         stats = self.stats
+        stats.version += 1
         if stats.best is before:
-            stats.best = self if self.cost.count else None
-        self.in_flight = before.in_flight
+            stats.best = self if load.cost.count else None
+        load.in_flight = before.load.in_flight
         self.unanswered = before.unanswered
         self.high = before.high
         self.last_pick = before.last_pick
-        self.work_s = self.in_flight * self.predict(1, 0)
-        self.anchor = now
+        load.work_s = load.in_flight * self.predict(1, 0)
+        load.busy_since = now
         self.adjust()
         self._run_in_parallel()
 
     def end_inherited(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that began in the model backend before this one: it teaches nothing of
-        it."""
+        """End a request that began in the model backend before this one. It teaches nothing of the
+        cost of an execution."""
+        self.stats.in_flight -= 1
         del self.unanswered.tickets[ticket]
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
-        self.work_s -= self.work_s / self.in_flight
-        self.in_flight -= 1
-        self.anchor = now
+        load = self.load
+        load.work_s -= load.work_s / load.in_flight
+        load.in_flight -= 1
+        load.busy_since = now
         if ending is _FAILED:
             self.penalty.on_failure(now)
         elif ending is _GOOD and self.penalty.factor != 1.0:
             self.penalty.on_success(now)
 
     def forget(self) -> None:
-        """Nothing learnt holds."""
-        self.cost = Cost(self.instances)
+        """Forget what was learnt."""
+        self.load.cost = Cost(self.instances)
+        self.stats.version += 1
         self.external_load = None
         self.explore_s = _EXPLORE_S
 
     def assume(self, measured: Measured, now: float) -> None:
         """Begin with what the backend itself has measured, where nothing is known."""
-        if self.cost.count:
+        cost = self.load.cost
+        if cost.count:
             return
-        self.cost.assume(measured, now)
+        cost.assume(measured, now)
         stats = self.stats
-        if stats.best is None or self.cost.mean_s < stats.best_s:
+        stats.version += 1
+        if stats.best is None or cost.mean_s < stats.best_s:
             stats.best = self
-            stats.best_s = self.cost.mean_s
+            stats.best_s = cost.mean_s
         self.adjust()
 
     @property
@@ -234,8 +242,8 @@ class ModelBackend:
 
     @property
     def low(self) -> int:
-        """Tickets under way that are not of the highest priority."""
-        return self.in_flight - self.high
+        """Requests in flight that are not of the highest priority."""
+        return self.load.in_flight - self.high
 
     @property
     def shown_limit(self) -> int:
@@ -244,24 +252,25 @@ class ModelBackend:
 
     @property
     def rate(self) -> float:
-        """Requests per second that it can do, 0 where it is not known."""
-        return self.instances / self.cost.mean_s if self.cost.count else 0.0
+        """Requests per second that it can execute; 0 where that is not known."""
+        cost = self.load.cost
+        return self.instances / cost.mean_s if cost.count else 0.0
 
     def predict(self, rows: int, size: int) -> float:
-        """Seconds of execution that a request takes."""
-        cost = self.cost
+        """Predict the execution time of a request in seconds."""
+        cost = self.load.cost
         if cost.count < MIN_SAMPLES:
             return self.stats.best_s
         return cost.predict(rows, size)
 
     def least_end(self, rows: int, size: int, now: float) -> tuple[float, float, float]:
-        """When a request would end if each execution were as quick as the quickest recent one.
+        """Predict the end of a request if each execution were as quick as the quickest recent one.
 
         Returns:
             The time at which an instance is free for it, and the seconds that it then takes and
-            that a usual one takes. Zeros where too little is known of recent executions.
+            that a typical one takes. Zeros where too little is known of recent executions.
         """
-        cost = self.cost
+        cost = self.load.cost
         if not cost.is_sure(now):
             return 0.0, 0.0, 0.0
         ratio = cost.least_ratio()
@@ -269,43 +278,52 @@ class ModelBackend:
         return self.least_begin(ratio, now), ratio * own_s, ratio * cost.mean_s
 
     def least_begin(self, ratio: float, now: float) -> float:
-        """When an instance is free if executions take that part of what they usually take.
+        """Predict when an instance is free if executions take that part of their typical time.
 
-        One instance began at `anchor`; what the others execute may end at once.
+        One instance began at `busy_since`. What the others execute may end at once.
         """
+        load = self.load
         instances = self.instances
-        ahead = self.in_flight - 2 * (instances - 1)
-        begin = self.anchor + ratio * self.cost.mean_s * ahead / instances
-        return begin if self.in_flight >= instances and begin > now else now
+        ahead = load.in_flight - 2 * (instances - 1)
+        begin = load.busy_since + ratio * load.cost.mean_s * ahead / instances
+        return begin if load.in_flight >= instances and begin > now else now
 
     @property
     def margin_s(self) -> float:
-        """How much before its deadline a request has to be expected to end to be surely in time,
-        beside the network."""
+        """How much before its deadline a request must be expected to end to be surely in time. The
+        network is not included."""
         return LATENESSES * self.lateness_s
 
     def missed(self, ticket: Ticket, now: float) -> None:
-        """Note by how much a ticket that has ended well was later than expected."""
-        late_s = min(now - ticket.began_at - ticket.expected_s, self.cost.mean_s)
+        """Note by how much a request that has ended well was later than expected."""
+        late_s = min(now - ticket.began_at - ticket.expected_s, self.load.cost.mean_s)
         self.lateness_s += _PART * (max(late_s, 0.0) - self.lateness_s)
 
     @property
     def is_idle(self) -> bool:
         """Whether an instance has nothing to do."""
-        return self.in_flight < self.instances
+        return self.load.in_flight < self.instances
 
     def can_take(self) -> bool:
-        """Whether it is open, as far as that does not change with the time.
+        """Whether it has room, as far as that does not depend on the time.
 
-        What nothing is known of, or not any more, gets no more than it executes.
+        A model backend of unknown cost gets no more than it executes.
         """
-        count = self.in_flight
-        return count < self.limit and (count < self.instances or self.cost.count >= MIN_SAMPLES)
+        load = self.load
+        count = load.in_flight
+        return count < self.limit and (count < self.instances or load.cost.count >= MIN_SAMPLES)
 
-    def estimate(self, rows: int, size: int, now: float) -> float:
-        """When a request would end here; sets `begins_at`, `takes_s` and `is_open`."""
-        cost = self.cost
-        count = self.in_flight
+    def estimate(self, rows: int, size: int, now: float) -> Estimate:
+        """Predict when a request would execute here.
+
+        Args:
+            rows: batch dimension of the request.
+            size: bytes of the request.
+            now: the time.
+        """
+        load = self.load
+        cost = load.cost
+        count = load.in_flight
         backend = self.backend
         if cost.count >= MIN_SAMPLES:
             took = cost.base_s + cost.row_s * rows
@@ -317,50 +335,53 @@ class ModelBackend:
         if is_doubted:
             took = self._doubted(took, now)
         if count < self.instances:
-            begins = now
-            self.is_open = count < self.limit
+            begins_at = now
+            may_begin = count < self.limit
             if count:
-                took += took * _SIDE_BY_SIDE * count / self.instances
+                took += took * SIDE_BY_SIDE * count / self.instances
         else:
-            begins = self.free_at(now)
-            # What nothing is known of, or not any more, gets no more than it executes.
-            self.is_open = (
+            # `free_times` is written out.
+            if self.instances == 1:
+                begins_at = load.busy_since + load.work_s
+            else:
+                begins_at = load.free_at(self.instances)
+            if begins_at < now:
+                begins_at = now + (now - begins_at)
+            # A model backend of unknown or doubted cost gets no more than it executes.
+            may_begin = (
                 count < self.limit
-                and (begins - now <= self.lead_s or self.is_exact)
+                and (begins_at - now <= self.lead_s or self.is_exact)
                 and not is_doubted
                 and cost.count >= MIN_SAMPLES
             )
             # `may_try` is written out.
-            if not self.is_open and now >= self.unanswered.check_at:
+            if not may_begin and now >= self.unanswered.check_at:
                 self.check_overdue(now)
             if self.unanswered.open_at == count:
-                begins = now
-                self.is_open = True
+                begins_at = now
+                may_begin = True
         if backend.max_in_flight and self.is_shut():
-            self.is_open = False
+            may_begin = False
         if self.penalty.factor != 1.0:
             took *= self.penalty.factor_now(now)
         if self.external_load is not None:
-            begins += self.external_load.wait_s(now)
+            begins_at += self.external_load.wait_s(now)
             took *= self.external_load.slower(now)
-        self.begins_at = begins
-        self.takes_s = took
-        return begins + took
+        return Estimate(begins_at, begins_at + took, took, may_begin=may_begin)
 
     def check_overdue(self, now: float) -> None:
-        """Look for requests in flight that are overdue."""
-        self.unanswered.check(now, self.cost.mean_s, self._ends_at[self._ends % _ENDS])
+        """Find requests in flight that are overdue."""
+        self.unanswered.check(now, self.load.cost.mean_s, self._ends_at[self._ends % _ENDS])
 
     def may_try(self, now: float) -> bool:
         """Whether one more request may begin because all that are in flight are overdue."""
         if now >= self.unanswered.check_at:
             self.check_overdue(now)
-        return 0 < self.in_flight == self.unanswered.open_at
+        return 0 < self.load.in_flight == self.unanswered.open_at
 
     def _doubted(self, took_s: float, now: float) -> float:
-        """An estimate that is old: a model backend that was slow may have become as fast as the
-        best."""
-        cost = self.cost
+        """Lower an old estimate: a slow model backend may have become as fast as the best."""
+        cost = self.load.cost
         if cost.count < MIN_SAMPLES or cost.mean_s <= self.stats.best_s:
             return took_s
         doubt: float = 1.0 - 0.5 ** ((now - cost.at) / self.explore_s - 1.0)
@@ -368,46 +389,46 @@ class ModelBackend:
 
     def is_doubted(self, now: float) -> bool:
         """Whether it counts as faster than was learnt, to find out whether it is."""
-        cost = self.cost
+        cost = self.load.cost
         return (
             cost.mean_s > self.stats.best_s
             and now - cost.at > self.explore_s
             and cost.count >= MIN_SAMPLES
         )
 
-    def learnt_end(self, end: float, now: float) -> float:
-        """When a request that `estimate` was asked about would end by what was learnt.
-
-        Args:
-            end: what `estimate` said.
-            now: the time.
-        """
+    def learnt_end(self, estimate: Estimate, now: float) -> float:
+        """Predict the end of an estimated request without any doubt of what was learnt."""
         if not self.is_doubted(now):
-            return end
-        return self.begins_at + (end - self.begins_at) / self._doubted(1.0, now)
+            return estimate.ends_at
+        took_s = estimate.ends_at - estimate.begins_at
+        return estimate.begins_at + took_s / self._doubted(1.0, now)
 
     def gave_up(self, took_s: float, work_s: float, now: float) -> None:
-        """An execution ended without a good answer while what was learnt is doubted. If it took
-        longer than was hoped, the model backend is no faster than that: it is tried again much
-        later."""
+        """Note an execution that ended without a good answer while its estimate is doubted.
+
+        If it took longer than was hoped the model backend is no faster than that. It is tried again
+        much later.
+        """
         if took_s > self._doubted(work_s, now):
-            self.cost.outlasted(now)
+            self.load.cost.outlasted(now)
+            self.stats.version += 1
             self._explore_later()
 
     def _explore_later(self) -> None:
-        """What was learnt seems to hold."""
+        """Doubt the estimate later, since it seems to hold."""
         explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
-        self.explore_s = max(explore_s, _EXECUTIONS * self.cost.mean_s)
+        self.explore_s = max(explore_s, _EXECUTIONS * self.load.cost.mean_s)
 
     def is_before(self, other: ModelBackend) -> bool:
-        """Whether it has the turn among model backends that are as good."""
-        load = self.in_flight * other.instances
-        others = other.in_flight * self.instances
+        """Whether it has the turn before another model backend that is as good: the one with less
+        load, or the one that was picked less recently."""
+        load = self.load.in_flight * other.instances
+        others = other.load.in_flight * self.instances
         return load < others or (load == others and self.last_pick < other.last_pick)
 
     def usual_s(self, now: float) -> float:
-        """Seconds that an execution takes as they come."""
-        cost = self.cost
+        """Predict the execution time of a typical request in seconds."""
+        cost = self.load.cost
         took = cost.mean_s if cost.count >= MIN_SAMPLES else self.stats.best_s
         if now - cost.at > self.explore_s:
             took = self._doubted(took, now)
@@ -418,36 +439,52 @@ class ModelBackend:
         return took
 
     def is_shut(self) -> bool:
-        """Whether the backend takes no more of anything."""
+        """Whether the backend is at its own limit, which counts requests of all models."""
         limit = self.backend.max_in_flight
         return bool(limit) and self.backend.in_flight + self.penalty.due >= limit
 
-    def free_at(self, now: float) -> float:
-        """When an instance is free for one more request; all of them have something to do."""
-        count = self.in_flight
-        instances = self.instances
-        if instances > 1 and len(self._ends_expected) == count:
-            begins = self._ends_expected[count - instances]
+    def free_times(self, now: float) -> tuple[float, float]:
+        """Predict when an instance is free for one more request. All instances must be busy.
+
+        Returns:
+            The time, and until when that prediction holds if nothing begins or ends.
+        """
+        # HOT PATH (benchmarks/bench_schedule.py). `LoadView.free_at` is the reference.
+        load = self.load
+        if self.instances == 1:
+            free_at = load.busy_since + load.work_s
         else:
-            begins = self.anchor + self.work_s * (count - instances + 1) / (count * instances)
-        self.sure_until = begins
+            free_at = load.free_at(self.instances)
         # What is overdue takes about as much longer as it has done already.
-        return begins if begins > now else now + (now - begins)
+        return (free_at if free_at > now else now + (now - free_at)), free_at
 
     def could_take(
         self, within_s: float, own_execution_weight: float = OWN_EXECUTION_WEIGHT
     ) -> int:
-        """How many more requests would compare well here with one whose wait and share of its own
-        execution are so long, when there is nothing else to do."""
-        took = self.cost.mean_s if self.cost.count >= MIN_SAMPLES else self.stats.best_s
+        """Count further requests that would compare well here, when nothing else is to be done.
+
+        Args:
+            within_s: the wait of the request that they are compared with, and the part of its own
+                execution that counts.
+            own_execution_weight: that part.
+        """
+        cost = self.load.cost
+        took = cost.mean_s if cost.count >= MIN_SAMPLES else self.stats.best_s
         return int(within_s * self.instances / took + (1.0 - own_execution_weight))
 
-    def begin(self, ticket: Ticket, now: float) -> None:
-        """A ticket begins; `estimate` was asked about it."""
+    def begin(self, ticket: Ticket, estimate: Estimate, now: float) -> None:
+        """Count a request that begins here.
+
+        Args:
+            ticket: the request.
+            estimate: what `estimate` said of it.
+            now: the time.
+        """
         # HOT PATH (benchmarks/bench_schedule.py). `predict` is written out.
-        count = self.in_flight
+        load = self.load
+        count = load.in_flight
         instances = self.instances
-        cost = self.cost
+        cost = load.cost
         if cost.count >= MIN_SAMPLES:
             took = cost.base_s + cost.row_s * ticket.rows
             if cost.byte_s:
@@ -456,35 +493,57 @@ class ModelBackend:
             took = self.stats.best_s
         ticket.began_at = now
         ticket.work_s = took
-        ticket.expected_s = expected_s = self.begins_at - now + took
+        ticket.expected_s = expected_s = estimate.begins_at - now + took
         if instances > 1:
-            insort(self._ends_expected, now + expected_s)
+            insort(load.expected_ends, now + expected_s)
         if count < instances:
             ticket.after = self._ends
-            self.anchor = now
+            load.busy_since = now
         else:
             ticket.after = self._ends + count - instances + 1
-        self.in_flight = count + 1
+        load.in_flight = count + 1
         self.unanswered.tickets[ticket] = None
-        self.work_s += took
+        load.work_s += took
+        self.stats.in_flight += 1
+        ticket.model_backend = self
+
+    def begin_idle(self, ticket: Ticket, now: float) -> None:
+        """Count a request that begins here while an instance is idle, and the cost is known."""
+        # HOT PATH (benchmarks/bench_schedule.py). `begin` is the reference.
+        load = self.load
+        cost = load.cost
+        took = cost.base_s + cost.row_s * ticket.rows
+        if cost.byte_s:
+            took = cost.with_bytes(took, ticket.size)
+        ticket.began_at = load.busy_since = now
+        ticket.work_s = ticket.expected_s = took
+        ticket.after = self._ends
+        ticket.model_backend = self
+        if self.instances > 1:
+            insort(load.expected_ends, now + took)
+        load.in_flight += 1
+        load.work_s += took
+        self.stats.in_flight += 1
+        self.unanswered.tickets[ticket] = None
 
     def end(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over."""
+        """Count a request that ends, and learn from it."""
         # HOT PATH (benchmarks/bench_schedule.py). `missed` is written out.
+        self.stats.in_flight -= 1
         self._ends = ends = self._ends + 1
         self._ends_at[ends % _ENDS] = now
-        if self.adaptive is not None:
+        if self.plan.is_adaptive:
             self.adapt(now)
-        self.in_flight = count = self.in_flight - 1
+        load = self.load
+        load.in_flight = count = load.in_flight - 1
         del self.unanswered.tickets[ticket]
-        self.work_s = self.work_s - ticket.work_s if count else 0.0
-        self.anchor = now
-        began = ticket.began_at
-        expected_s = ticket.expected_s
-        expected = self._ends_expected
+        load.work_s = load.work_s - ticket.work_s if count else 0.0
+        load.busy_since = now
+        expected = load.expected_ends
         if expected:
             # Or that of another one which was expected to end at about the same time.
-            del expected[bisect_left(expected, began + expected_s, 0, len(expected) - 1)]
+            due = ticket.began_at + ticket.expected_s
+            del expected[bisect_left(expected, due, 0, len(expected) - 1)]
         if ending is not _GOOD:
             if ending is _FAILED:
                 self.penalty.on_failure(now)
@@ -493,16 +552,24 @@ class ModelBackend:
             return
         if self.penalty.factor != 1.0:
             self.penalty.on_success(now)
-        cost = self.cost
-        if (
-            ends * _SCATTER & _SKIPPED
-            and cost.mean_s < _QUICK_S * self.instances
-            and cost.count > _CONFIDENT_SAMPLES
+        cost = load.cost
+        limit_s = cost.mean_s
+        is_skipped = (
+            cost.count > _CONFIDENT_SAMPLES
+            and ends * _SCATTER & _SKIPPED
             and now - cost.at < _NEWS_S
+        )
+        if is_skipped and limit_s < _QUICK_S * self.instances:
+            return
+        began = ticket.began_at
+        expected_s = ticket.expected_s
+        late_s = now - began - expected_s
+        if (
+            is_skipped
+            and cost.deviation_s < _SETTLED * limit_s
+            and -_AS_EXPECTED * limit_s < late_s < _AS_EXPECTED * limit_s
         ):
             return
-        late_s = now - began - expected_s
-        limit_s = cost.mean_s
         late_s = limit_s if late_s > limit_s else late_s if late_s > 0.0 else 0.0
         self.lateness_s += _PART * (late_s - self.lateness_s)
         if expected_s == ticket.work_s:  # it did not have to wait there
@@ -517,14 +584,14 @@ class ModelBackend:
             usual.learn(took_s, ticket.rows, ticket.size, now)
 
     def end_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """An attempt is over that was given up as lost, and is not counted any more."""
+        """Learn from a request that was given up as lost, and that ends after all."""
         if ending is _FAILED:
             self.penalty.on_failure(now)
         elif ending is _GOOD:
             self.learn(now - ticket.began_at, ticket.rows, ticket.size, now)
 
     def executed_s(self, ticket: Ticket, now: float) -> float:
-        """How long a ticket was executed that ends now: from when an instance was free for it."""
+        """Find how long a request was executed that ends now: since an instance was free for it."""
         began = ticket.began_at
         waited_for = ticket.after
         ends = self._ends
@@ -535,18 +602,19 @@ class ModelBackend:
         return now - began
 
     def adapt(self, now: float) -> None:
-        """A request ends: see whether another limit is better, where that is to be found."""
-        adaptive = self.adaptive
-        if adaptive is not None and adaptive.ended(now, is_full=self.in_flight >= adaptive.limit):
+        """Have an adaptive capacity measure the end of a request."""
+        rule = self._rule
+        if rule is not None and rule.ended(now, self.load.in_flight):
             self.adjust()
 
     def learn(self, took_s: float, rows: int, size: int, now: float) -> None:
-        """An execution of so many rows and bytes took so long."""
-        cost = self.cost
+        """Learn from an execution of so many rows and bytes that took so many seconds."""
+        cost = self.load.cost
         before = cost.mean_s
         last_at = cost.at
         cost.learn(took_s, rows, size, now)
         stats = self.stats
+        stats.version += 1
         if cost.count < MIN_SAMPLES:
             if stats.best is None:
                 stats.best_s = cost.mean_s

@@ -1,9 +1,10 @@
-"""Finds the best model backends of very many without looking at all of them.
+"""An index that finds the best of very many model backends without a comparison of all.
 
-Three heaps: idle model backends by what an execution costs, model backends that are busy and have
-room, and those that take no more, both by when one more usual execution would end. Whenever
-something begins or ends in a model backend its old entry becomes void, and a new one is made. All
-is sorted anew at times, since penalties fade and slow starts proceed without an event."""
+It has three heaps: idle model backends by the cost of an execution, busy ones that have room, and
+full ones, both by the time at which one more typical execution would end. Whenever a request begins
+or ends at a model backend its old entry becomes void, and a new one is made. All heaps are made
+anew at times, since penalties fade and slow starts proceed without an event.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +16,26 @@ from typing import Final
 from lb.balancing.model_backend import OWN_EXECUTION_WEIGHT, ModelBackend
 
 LARGE: Final = 12
-"""Up to so many model backends all are looked at; here that costs about what the heaps cost."""
+"""Up to this many model backends are all compared: that costs about what the heaps cost."""
 _CLASSES: Final = 10.0
-"""Idle model backends whose cost differs by less than about a tenth take turns."""
+"""Classes of costs per factor e. Idle model backends whose costs differ by less than about a tenth
+take turns."""
 _TIE_TOLERANCE: Final = 0.05
-"""An entry may be wrong by that part of the time until then."""
+"""An entry may be wrong by this part of the time until then."""
 _TRIES: Final = 8
-"""Entries that may turn out not to suit, before all model backends are looked at."""
+"""After this many entries that do not suit all model backends are compared."""
 _RENEW_S: Final = 1.0
+"""The heaps are made anew after this many seconds."""
 _LEAST_S: Final = 1e-6
+"""Shorter executions count as this many seconds, so that they have a logarithm."""
 
 Entry = tuple[float, int, int, ModelBackend, float]
-"""When or how much, the last pick, the model backend's stamp, the model backend, and until when
-that holds for sure: as long as the model backend is not overdue."""
+"""The cost class or the end, the last pick, the stamp, the model backend, and until when the entry
+holds for sure: as long as the requests in flight are not overdue."""
 
 
 class ModelBackendIndex:
-    """All model backends of a model queue."""
+    """An index of all model backends of a model queue."""
 
     __slots__ = ("_busy", "_full", "_idle", "_model_backends", "_renewed_at", "_stamp", "count")
 
@@ -46,7 +50,7 @@ class ModelBackendIndex:
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Sort all model backends anew."""
+        """Make all heaps anew."""
         self._renewed_at = now
         self._idle.clear()
         self._busy.clear()
@@ -70,21 +74,24 @@ class ModelBackendIndex:
         heapify(self._full)
 
     def outdated(self) -> None:
-        """Something is not known any more: sort anew at the next look."""
+        """Note that something is not known any more: make the heaps anew before their next use."""
         self._renewed_at = -inf
 
     def changed(self, model_backend: ModelBackend, now: float) -> None:
-        """Something began or ended in a model backend."""
+        """Note that a request began or ended at a model backend."""
         heap, entry = self._entry(model_backend, now)
-        heappush(heap, entry)
+        if heap and heap[0][2] != heap[0][3].stamp:
+            heapreplace(heap, entry)  # the first one is void
+        else:
+            heappush(heap, entry)
         if len(heap) > 4 * self.count:
             heap[:] = [each for each in heap if each[3].stamp == each[2]]
             heapify(heap)
 
     def _entry(self, model_backend: ModelBackend, now: float) -> tuple[list[Entry], Entry]:
-        """A new entry of a model backend, which makes the old one void, and where it belongs."""
+        """Make a new entry of a model backend, which makes the old one void, and find its heap."""
         self._stamp = model_backend.stamp = self._stamp + 1
-        count = model_backend.in_flight
+        count = model_backend.load.in_flight
         can_take = not count or model_backend.can_take()
         if can_take and count < model_backend.instances:
             took = max(model_backend.usual_s(now) / model_backend.backend.share, _LEAST_S)
@@ -97,39 +104,54 @@ class ModelBackendIndex:
             )
         heap = self._busy if can_take else self._full
         # HOT PATH (benchmarks/bench_schedule.py). `_end` is written out.
-        end = model_backend.free_at(now) + OWN_EXECUTION_WEIGHT * model_backend.usual_s(now)
+        free_at, sure_until = model_backend.free_times(now)
+        end = free_at + OWN_EXECUTION_WEIGHT * model_backend.usual_s(now)
         return heap, (
             end,
             model_backend.last_pick,
             model_backend.stamp,
             model_backend,
-            model_backend.sure_until,
+            sure_until,
         )
 
     @staticmethod
     def _end(model_backend: ModelBackend, now: float) -> Entry:
-        """How one more usual execution compares in a model backend that is busy: about when it
-        ends."""
-        end = model_backend.free_at(now) + OWN_EXECUTION_WEIGHT * model_backend.usual_s(now)
+        """Make the entry of a busy model backend: about when one more typical execution ends."""
+        free_at, sure_until = model_backend.free_times(now)
+        end = free_at + OWN_EXECUTION_WEIGHT * model_backend.usual_s(now)
         return (
             end,
             model_backend.last_pick,
             model_backend.stamp,
             model_backend,
-            model_backend.sure_until,
+            sure_until,
         )
 
-    def candidates(
-        self, now: float, among: frozenset[ModelBackend] | None
-    ) -> list[ModelBackend] | None:
-        """The best idle, the best busy and the best full model backend, as far as there are any.
+    def idle(self, now: float, among: frozenset[ModelBackend] | None) -> ModelBackend | None:
+        """Find the best idle model backend.
 
         Args:
             now: the time.
             among: model backends that may be given; None for all.
 
         Returns:
-            None: look at all of them.
+            None: there is none, or too many do not suit.
+        """
+        if now - self._renewed_at > _RENEW_S:
+            self.renew(now)
+        return self._first(self._idle, now, among)
+
+    def candidates(
+        self, now: float, among: frozenset[ModelBackend] | None
+    ) -> list[ModelBackend] | None:
+        """Find the best idle, the best busy and the best full model backend, where there are any.
+
+        Args:
+            now: the time.
+            among: model backends that may be given; None for all.
+
+        Returns:
+            None: compare all of them.
         """
         if now - self._renewed_at > _RENEW_S:
             self.renew(now)
@@ -145,8 +167,8 @@ class ModelBackendIndex:
     def _first(
         self, heap: list[Entry], now: float, among: frozenset[ModelBackend] | None
     ) -> ModelBackend | None:
-        """The first model backend of a heap that suits; None where too many do not, or there is
-        none."""
+        """Find the first model backend of a heap that suits. None: there is none, or too many do
+        not."""
         put_back: list[Entry] = []
         found: ModelBackend | None = None
         tries = 0

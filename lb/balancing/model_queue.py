@@ -1,4 +1,5 @@
-"""A model queue: one version of one model as requests name it, its model backends and its pools."""
+"""A model queue: one version of one model as requests name it, with its model backends and the
+requests that are queued for them."""
 
 from __future__ import annotations
 
@@ -6,46 +7,61 @@ from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.batching import BatchingModelBackend
-from lb.balancing.eligible_set import NETWORK_S, SLOW, EligibleSet
-from lb.balancing.model_backend import (
-    LEAD_S,
-    NOT_AHEAD_S,
-    OWN_EXECUTION_WEIGHT,
-    YIELDING_LEAD_S,
-    ModelBackend,
-)
+from lb.balancing.eligible_set import SLOW, EligibleSet
+from lb.balancing.estimate import NEVER, Estimate
+from lb.balancing.model_backend import LEAD_S, OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_backend_index import LARGE, ModelBackendIndex
 from lb.balancing.model_stats import ModelStats
+from lb.balancing.selection import (
+    ANY_LEAD_S,
+    FAST_FIRST,
+    NETWORK_S,
+    NO_LEAD_S,
+    NORMAL,
+    YIELDING_LEAD_S,
+    Decision,
+    select,
+)
 from lb.balancing.shared_execution import SharedModelBackend
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
 
 _MAX_ALIASES: Final = 64
+"""Tuples of eligible backends that are recognised by identity."""
 _MAX_ELIGIBLE_SETS: Final = 256
-"""Beyond so many those are dropped that nobody waits in: requests that go again make one for every
-set of backends that have failed them."""
+"""With more eligible sets those with an empty queue are dropped. Requests that are retried make one
+for every set of backends that have failed them."""
 _MIN_RETRY_S: Final = 0.01
+"""A refused client is asked to come again after this many seconds at least."""
 _POLL_S: Final = 0.01
+"""A backend with a limit of its own is checked for room this often, in seconds."""
 _ROUNDING_S: Final = 1e-6
+"""Seconds that cover rounding errors of times."""
 _RECHECK_S: Final = 0.001
+"""A queue is checked again this many seconds after its best model backend should be free."""
 _RECHECK_SHARE: Final = 0.25
-_TIE_TOLERANCE: Final = 1.2
+"""The same as a part of an execution, which comes on top."""
+_SAME_WORK: Final = 1.2
+"""Requests are alike if one takes no more than this many times as long as the other."""
 _TRIES: Final = 8
-"""So many that wait are looked at one after the other for one that is in time; they differ in
-size."""
+"""Queued requests that are tried one after the other for one that is in time; they differ in size.
+"""
 _MAX_WAIT_RATIO: Final = 2.0
-"""Nobody waits for a faster backend for so many times what one takes that is idle, nor for a better
-one."""
+"""No request waits for a better backend for more than this many times the execution time on one
+that is idle."""
+Dispatch = tuple[Ticket, ModelBackend | None, Estimate]
+"""A queued request that begins now, where, and its estimate there. Without a model backend: one
+that cannot meet its deadline any more."""
 
 
 class ModelQueue:
-    """What the scheduler keeps of one model queue."""
+    """One version of one model: its model backends, eligible sets and queued requests."""
 
     __slots__ = (
         "_aliases", "_busy", "_high", "_low", "_slots", "_used", "eligible_sets", "index",
-        "is_pressed", "model", "model_backends", "penalties", "plan", "reserves", "stats",
-        "uses_fast_path", "version", "waiting",
+        "is_pressed", "last_eligible", "last_set", "model", "model_backends", "penalties", "plan",
+        "reserves", "retired", "runs_in_order", "stats", "version", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,32 +71,39 @@ class ModelQueue:
         self.version = version
         self.plan = plan
         self.reserves = plan.rules.reserved > 0.0
-        """Some of what may execute at once is for the highest priority alone."""
+        """Some slots are reserved for the highest priority."""
         self.penalties = penalties
         self.stats = ModelStats()
         self.model_backends: dict[Backend, ModelBackend] = {}
         self.is_pressed = False
-        """Set by `is_kept`: the highest priority uses what is kept for it."""
-        self.uses_fast_path = True
-        """All its model backends run one request after the other."""
+        """Requests of the highest priority use reserved slots; set by `is_reserved`."""
+        self.runs_in_order = True
+        """All its model backends execute one request after the other."""
         self.eligible_sets: dict[tuple[Backend, ...], EligibleSet] = {}
         self.index: ModelBackendIndex | None = None
-        """Of all model backends, where they are many."""
+        """An index of all model backends, where they are many."""
         self._used: set[ModelBackend] = set()
-        """Model backends of pools: others have only what began before the last snapshot."""
+        """The model backends of eligible sets. Others have only requests that began before the last
+        snapshot."""
         self._high = 0
-        """Tickets under way in these that are of the highest priority; the numbers of this kind are
+        """Requests in flight there that are of the highest priority. This and the next three are
         counted where slots are reserved."""
         self._low = 0
-        """The other ones."""
+        """The other requests in flight there."""
         self._busy = 0
-        """Slots of these that are in use."""
-        self.waiting: dict[EligibleSet, None] = {}
-        """Pools with tickets that wait."""
-        self._aliases: dict[int, tuple[tuple[Backend, ...], EligibleSet]] = {}
-        """Pools by the identity of tuples that were met, which are held for that."""
+        """Slots that are in use there."""
         self._slots = 0
-        """All slots; 0 where these, and those in use, are to be counted anew."""
+        """All slots there; 0 where all four are to be counted anew."""
+        self.waiting: dict[EligibleSet, None] = {}
+        """The eligible sets with queued requests."""
+        self.retired: dict[EligibleSet, None] = {}
+        """Those of old snapshots with queued requests, which are to be moved to other sets."""
+        self.last_set = EligibleSet((), plan.rules, self.stats)
+        """The eligible set that was found last."""
+        self.last_eligible: tuple[Backend, ...] | None = None
+        """The tuple of backends that it was found for; None: that does not hold any more."""
+        self._aliases: dict[int, tuple[tuple[Backend, ...], EligibleSet]] = {}
+        """Eligible sets by the identity of tuples of backends, which are held for that."""
 
     def apply(self, plan: Plan, now: float) -> None:
         """Take over another plan."""
@@ -95,11 +118,18 @@ class ModelQueue:
                 self.model_backends[backend] = self._make(model_backend.penalty, now, model_backend)
                 is_other_kind = True
         self._slots = 0
+        for eligible_set in self.eligible_sets.values():
+            eligible_set.ranking = None
+        if self.reserves:
+            for model_backend in self.model_backends.values():
+                tickets = model_backend.unanswered.tickets
+                model_backend.high = sum([ticket.priority <= 0 for ticket in tickets])
         if is_other_kind:
             self._renew_eligible_sets(now)
+        self._watch()
 
     def _renew_eligible_sets(self, now: float) -> None:
-        """Have the pools know of model backends that took the place of others."""
+        """Have the eligible sets know of model backends that took the place of others."""
         self.index = None
         self._used.clear()
         for eligible_set in self.eligible_sets.values():
@@ -115,29 +145,38 @@ class ModelQueue:
             self._index(eligible_set, now)
         self._check_kinds()
 
-    def restart(self) -> None:
-        """Forget the pools, and the model backends that are not in use and nothing is known of."""
+    def retire(self) -> None:
+        """Begin with a new snapshot: all requests that are queued have to be moved.
+
+        Model backends that are not in use, and of which nothing is known, are forgotten.
+        """
+        for eligible_set in self.waiting:
+            eligible_set.is_retired = True
+            eligible_set.wake_at = NO_DEADLINE
+            self.retired[eligible_set] = None
         self.eligible_sets.clear()
         self.index = None
         self.waiting.clear()
         self._aliases.clear()
+        self.last_eligible = None
         self._used.clear()
         for backend, model_backend in tuple(self.model_backends.items()):
-            if not model_backend.in_flight and not model_backend.cost.count:
+            if not model_backend.load.in_flight and not model_backend.load.cost.count:
                 del self.model_backends[backend]
         self.stats.lost(self.model_backends.values())
         self._slots = 0
         self._check_kinds()
+        self._watch()
 
     def _check_kinds(self) -> None:
-        self.uses_fast_path = all(
+        self.runs_in_order = all(
             type(model_backend) is ModelBackend for model_backend in self.model_backends.values()
         )
-        if not self.uses_fast_path:
+        if not self.runs_in_order:
             self.stats.tail_s = 0.0
 
     def forget(self, backend: Backend) -> None:
-        """Nothing learnt of a backend holds."""
+        """Forget what was learnt of a backend."""
         model_backend = self.model_backends.get(backend)
         if model_backend is not None:
             model_backend.forget()
@@ -147,17 +186,19 @@ class ModelQueue:
 
     @property
     def waits(self) -> int:
-        """Tickets that wait."""
-        return sum([eligible_set.queue.count for eligible_set in self.waiting])
+        """The number of queued requests."""
+        return sum([each.queue.count for sets in (self.waiting, self.retired) for each in sets])
 
     def eligible_set(self, ticket: Ticket, now: float) -> EligibleSet:
-        """The pool of a ticket."""
+        """The eligible set of a request."""
         eligible = ticket.eligible
         if ticket.tried:
             tried = ticket.tried
             eligible = tuple([each for each in eligible if each not in tried]) or eligible
         known = self._aliases.get(id(eligible))
         if known is not None and known[0] is eligible:
+            if not ticket.tried:
+                self.last_eligible, self.last_set = known
             return known[1]
         eligible_set = self.eligible_sets.get(eligible)
         if eligible_set is None:
@@ -176,6 +217,7 @@ class ModelQueue:
                 if eligible_set.queue.count
             }
             self._aliases.clear()
+            self.last_eligible = None
         model_backends = tuple([self._model_backend(backend, now) for backend in eligible])
         eligible_set = self.eligible_sets[eligible] = EligibleSet(
             model_backends, self.plan.rules, self.stats
@@ -188,14 +230,15 @@ class ModelQueue:
         return eligible_set
 
     def _index(self, eligible_set: EligibleSet, now: float) -> None:
-        """Have a new pool find model backends by an index, if there are many; and all pools by
-        another one, if there are more model backends than it knows of."""
+        """Have a new eligible set find model backends by an index, if there are many. If there are
+        more than the index knows of, all sets get another one."""
         if len(self.model_backends) <= LARGE:
             return
         if self.index is not None and self.index.count == len(self.model_backends):
             eligible_set.use(self.index)
             return
         self.index = ModelBackendIndex(self.model_backends.values(), now)
+        self._watch()
         for each in self.eligible_sets.values():
             each.use(self.index)
 
@@ -207,12 +250,13 @@ class ModelQueue:
                 penalty = self.penalties[backend] = BackendPenalty(backend)
             model_backend = self.model_backends[backend] = self._make(penalty, now)
             self._check_kinds()
+            self._watch()
         return model_backend
 
     def _make(
         self, penalty: BackendPenalty, now: float, before: ModelBackend | None = None
     ) -> ModelBackend:
-        """A new model backend, which may take the place of one of another kind."""
+        """Make a model backend, which may take the place of one of another kind."""
         limit = self.plan.limit(penalty.backend)
         model_backend = _kind(limit)(penalty, limit, self.stats)
         if before is not None:
@@ -222,16 +266,12 @@ class ModelQueue:
             model_backend.assume(measured, now)
         return model_backend
 
-    def yields(self, priority: int) -> bool:
-        """Whether requests of a priority have to leave room for more urgent ones."""
-        return self.reserves and priority > 0
+    def is_reserved(self, priority: int) -> bool:
+        """Whether free slots are reserved for a higher priority than this one.
 
-    def is_kept(self, priority: int) -> bool:
-        """Whether slots that are free are kept for a higher priority than this one.
-
-        So many stay free beyond those that the highest one uses already.
+        The reserved number of slots stays free beyond those that the highest priority uses already.
         """
-        if not self.yields(priority):
+        if not (self.reserves and priority > 0):
             return False
         if not self._slots:
             self._count()
@@ -241,51 +281,66 @@ class ModelQueue:
         self.is_pressed = self._high > 0 and self._busy > self._slots - kept
         return self._busy >= self._slots - kept
 
+    def lead_s(self, priority: int, *, is_reserved: bool) -> float:
+        """Find how long before its execution a request may be sent ahead, where slots are reserved.
+
+        Args:
+            priority: of the request.
+            is_reserved: what `is_reserved` has just said.
+        """
+        if not (self.reserves and priority > 0):
+            return ANY_LEAD_S
+        return NO_LEAD_S if is_reserved and self.is_pressed else YIELDING_LEAD_S
+
     def _count(self) -> None:
-        """Count slots, and what is under way in them. Where only what began before still runs, on a
-        backend that is drained or ejected, nothing can be kept."""
+        """Count slots, and the requests in them. Nothing can be reserved on a backend that is
+        drained or ejected, where only requests from before are in flight."""
         model_backends = self._used
         self._slots = sum([model_backend.slots for model_backend in model_backends])
-        self._busy = sum(
-            [min(model_backend.in_flight, model_backend.slots) for model_backend in model_backends]
-        )
+        self._busy = sum([min(each.load.in_flight, each.slots) for each in model_backends])
         self._high = sum([model_backend.high for model_backend in model_backends])
         self._low = sum([model_backend.low for model_backend in model_backends])
 
     def began(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
-        """A ticket has begun in a model backend."""
-        ticket.model_backend = model_backend
-        self.stats.in_flight += 1
+        """Note a request that has begun on a model backend that `is_watched`."""
         if self.index is not None:
             self.index.changed(model_backend, now)
-        if ticket.priority <= 0:
-            model_backend.high += 1
-        if self.reserves and model_backend in self._used:
-            self._note(ticket, 1)
-            if model_backend.in_flight <= model_backend.slots:
-                self._busy += 1
+        if self.reserves:
+            if ticket.priority <= 0:
+                model_backend.high += 1
+            if model_backend in self._used:
+                self._note(ticket, 1)
+                if model_backend.load.in_flight <= model_backend.slots:
+                    self._busy += 1
 
     def ended(self, ticket: Ticket, model_backend: ModelBackend, now: float) -> None:
-        """A ticket has ended in a model backend."""
-        self.stats.in_flight -= 1
+        """Note a request that has ended on a model backend that `is_watched`."""
         if self.index is not None:
             self.index.changed(model_backend, now)
-        if ticket.priority <= 0:
-            model_backend.high -= 1
-        if self.reserves and model_backend in self._used:
-            self._note(ticket, -1)
-            if model_backend.in_flight < model_backend.slots:
-                self._busy -= 1
+        if self.reserves:
+            if ticket.priority <= 0:
+                model_backend.high -= 1
+            if model_backend in self._used:
+                self._note(ticket, -1)
+                if model_backend.load.in_flight < model_backend.slots:
+                    self._busy -= 1
+
+    def _watch(self) -> None:
+        """Have the model backends know whether they are watched."""
+        is_watched = self.reserves or self.index is not None
+        for model_backend in self.model_backends.values():
+            model_backend.is_watched = is_watched
 
     def find_lost(
         self, ended: Ticket, model_backend: ModelBackend, now: float, ending: Ending
     ) -> list[Ticket]:
-        """A request ended in a model backend that has overdue ones. If its answer proves that these
-        are lost they are not counted any more; see `lb.balancing.unanswered`."""
+        """Find requests that are lost, after the end of a request at a model backend with overdue
+        ones. If its answer proves that these are lost they are not counted any more; see
+        `lb.balancing.unanswered`."""
         unanswered = model_backend.unanswered
         lost: list[Ticket] = []
         if ending is Ending.GOOD and ended.began_at >= unanswered.since:
-            lost = unanswered.overdue(ended.began_at, model_backend.cost.mean_s)
+            lost = unanswered.overdue(ended.began_at, model_backend.load.cost.mean_s)
         for ticket in lost:
             if ticket.model_backend is model_backend:
                 model_backend.end(ticket, now, Ending.NEITHER)
@@ -303,10 +358,15 @@ class ModelQueue:
             self._low += change
 
     def victim(self, ticket: Ticket, own: EligibleSet) -> Ticket | None:
-        """Who makes room for a ticket that is to wait in a pool of its own: somebody of the lowest
-        priority, from another pool only if that is lower than its own. None: it is too many."""
+        """Choose who makes room for a request that is to be queued: one of the lowest priority.
+
+        One from another eligible set is chosen only if its priority is lower than the request's.
+
+        Returns:
+            None: it is the request that is one too many.
+        """
         found: Ticket | None = None
-        for eligible_set in self.waiting:
+        for eligible_set in (*self.waiting, *self.retired):
             victim = eligible_set.queue.victim(ticket)
             if victim is None or (
                 eligible_set is not own and level_of(victim.priority) <= level_of(ticket.priority)
@@ -317,12 +377,12 @@ class ModelQueue:
         return found
 
     def room_in(self, eligible_set: EligibleSet, now: float) -> float:
-        """Seconds until those that wait now will have begun."""
+        """Predict in how many seconds all that are queued now will have begun."""
         rate = eligible_set.rate(now)
         return max((self.waits + 1) / rate if rate else 0.0, _MIN_RETRY_S)
 
     def is_late(self, ticket: Ticket, eligible_set: EligibleSet, now: float) -> bool:
-        """Whether a ticket that joins others that wait would miss its deadline even if every
+        """Whether a request that is queued behind others would miss its deadline even if every
         execution were quick."""
         usual = self.stats.usual
         rate = eligible_set.rate(now)
@@ -334,215 +394,245 @@ class ModelQueue:
         takes_s = (ahead + self.stats.in_flight) / rate + ticket.work_s
         return now + takes_s > ticket.deadline and eligible_set.is_lost(ticket, now, ahead)
 
-    def due(
-        self, eligible_set: EligibleSet, now: float
-    ) -> tuple[Ticket, ModelBackend | None] | None:
-        """The next step of a pool in which some ticket waits.
+    def due(self, eligible_set: EligibleSet, now: float) -> Dispatch | None:
+        """Decide which queued request of an eligible set begins now, and where.
 
-        Sets `eligible_set.wake_at`.
+        Sets `eligible_set.wake_at`. The queue must not be empty.
 
         Returns:
-            The ticket that is to begin now, and where; or one that cannot make it any more, and
-            None; or None, where all are to wait.
+            None: all have to wait.
         """
         queue = eligible_set.queue
         turn = queue.level(now).turn()
         head = turn.at(0)
-        ahead_s = NO_DEADLINE
-        if eligible_set.ahead_s != NO_DEADLINE and turn.is_patient(now - eligible_set.patience_s()):
+        lead_s = ANY_LEAD_S
+        if eligible_set.lead_s != ANY_LEAD_S and turn.may_overtake(
+            now - eligible_set.max_overtaken_s()
+        ):
             head = turn.last()
-            ahead_s = eligible_set.ahead_s
+            lead_s = eligible_set.lead_s
         eligible_set.wake_at = NO_DEADLINE
-        is_kept = self.is_kept(head.priority)
-        yields = self.yields(head.priority)
-        if yields:
-            ahead_s = NOT_AHEAD_S if is_kept and self.is_pressed else YIELDING_LEAD_S
-        model_backend = eligible_set.choose(head.rows, head.size, now, ahead_s, is_kept)
-        if is_kept and model_backend is None and (urgent := queue.most_urgent()) is not None:
-            # It is another one's turn, but only these may use what is free.
+        is_reserved = False
+        if self.reserves and head.priority > 0:
+            is_reserved = self.is_reserved(head.priority)
+            lead_s = self.lead_s(head.priority, is_reserved=is_reserved)
+        # `EligibleSet.decide` is written out.
+        candidates = eligible_set.candidates(now, is_reserved=is_reserved)
+        decision = select(candidates, head, now, NORMAL, self.stats, lead_s)
+        if is_reserved and decision.chosen is None and (urgent := queue.most_urgent()) is not None:
+            # It is another one's turn, but only these may use the slots that are free.
             head = urgent
-            is_kept = False
-            ahead_s = NO_DEADLINE
-            model_backend = eligible_set.choose(head.rows, head.size, now)
-        eligible_set.is_closed = model_backend is None and ahead_s == NO_DEADLINE
+            is_reserved = False
+            lead_s = ANY_LEAD_S
+            decision = eligible_set.decide(head, now)
+        eligible_set.is_closed = decision.chosen is None and lead_s == ANY_LEAD_S
         if head.deadline != NO_DEADLINE:
-            model_backend = eligible_set.avoid_doubted(head, model_backend, now, ahead_s, is_kept)
-            if eligible_set.seems_late(head):
-                return self._hurried(head, eligible_set, now, ahead_s, is_kept)
+            decision = eligible_set.without_doubt(
+                decision, head, now, lead_s=lead_s, is_reserved=is_reserved
+            )
+            if eligible_set.seems_late(decision, head):
+                return self._due_late(head, eligible_set, now, lead_s, is_reserved=is_reserved)
+        model_backend = decision.chosen
         if model_backend is None:
-            self._wake(eligible_set, now, ahead_s)
+            self._wake(eligible_set, decision, now, lead_s)
             return None
-        if eligible_set.is_best(now):
-            if model_backend.cost.mean_s < SLOW * self.stats.best_s or head.deadline != NO_DEADLINE:
-                return head, model_backend
-            ticket = self._for_slow(head, eligible_set, model_backend, now)
-            if ticket is not None:
-                return ticket, model_backend
-            model_backend = eligible_set.choose(
-                head.rows,
-                head.size,
-                now,
-                ahead_s,
-                is_kept,
-                busy_execution_weight=OWN_EXECUTION_WEIGHT,
+        if decision.is_best(now):
+            is_fast = model_backend.load.cost.mean_s < SLOW * self.stats.best_s
+            if is_fast or head.deadline != NO_DEADLINE:
+                return head, model_backend, decision.estimate
+            found = self._for_slow(head, eligible_set, model_backend, decision, now)
+            if found is not None:
+                return found
+            decision = eligible_set.decide(
+                head, now, FAST_FIRST, lead_s=lead_s, is_reserved=is_reserved
             )
+            model_backend = decision.chosen
             if model_backend is None:
-                self._wake(eligible_set, now, ahead_s)
+                self._wake(eligible_set, decision, now, lead_s)
                 return None
-            if eligible_set.is_best(now):
-                return head, model_backend
-        return self._for_second_best(head, eligible_set, model_backend, now)
+            if decision.is_best(now):
+                return head, model_backend, decision.estimate
+        return self._for_second_best(head, eligible_set, model_backend, decision, now)
 
-    def _hurried(
-        self, head: Ticket, eligible_set: EligibleSet, now: float, ahead_s: float, is_kept: bool
-    ) -> tuple[Ticket, ModelBackend | None] | None:
-        """The next step where a ticket seems to be late."""
-        model_backend = eligible_set.hurry(head, now, ahead_s, is_kept)
-        found: tuple[Ticket, ModelBackend | None] | None = None
-        if eligible_set.seems_late(head):
-            found = self._instead(head, eligible_set, model_backend, now)
-        elif model_backend is not None:
-            is_best = eligible_set.is_best(now)
-            found = (
-                (head, model_backend)
-                if is_best
-                else self._for_second_best(head, eligible_set, model_backend, now)
-            )
-        if found is None and model_backend is None:
-            self._wake(eligible_set, now, ahead_s)
-        return found
-
-    def _instead(
+    def _due_late(
         self,
         head: Ticket,
         eligible_set: EligibleSet,
-        model_backend: ModelBackend | None,
         now: float,
-    ) -> tuple[Ticket, ModelBackend | None] | None:
-        """What to do in place of beginning a ticket that seems to be late: begin one that is in
-        time in the model backend that has room, or try it where an instance is idle, or refuse
-        it."""
+        lead_s: float,
+        *,
+        is_reserved: bool,
+    ) -> Dispatch | None:
+        """Decide as `due` where the next request seems to be late."""
+        decision = eligible_set.decide_by_end(head, now, lead_s, is_reserved=is_reserved)
+        model_backend = decision.chosen
+        found: Dispatch | None = None
+        if eligible_set.seems_late(decision, head):
+            found = self._instead(head, eligible_set, decision, now)
+        elif model_backend is not None:
+            if decision.is_best(now):
+                found = head, model_backend, decision.estimate
+            else:
+                found = self._for_second_best(head, eligible_set, model_backend, decision, now)
+        if found is None and model_backend is None:
+            self._wake(eligible_set, decision, now, lead_s)
+        return found
+
+    def _instead(
+        self, head: Ticket, eligible_set: EligibleSet, decision: Decision, now: float
+    ) -> Dispatch | None:
+        """Decide what to do instead of beginning a request that seems to be late.
+
+        Another one that is in time begins in its place, or it is tried where an instance is idle,
+        or it is refused.
+        """
+        model_backend = decision.chosen
         idle: ModelBackend | None = None
         is_lost = eligible_set.is_lost(head, now)
         if is_lost or now >= head.deadline - self.stats.best_s:
-            idle = eligible_set.idle(head, now, self.is_kept(head.priority))
+            idle = eligible_set.idle(head, now, is_reserved=self.is_reserved(head.priority))
             if is_lost and idle is None:
-                return head, None
-        elif model_backend is not None and model_backend.is_idle and eligible_set.is_best(now):
+                return head, None, NEVER
+        elif model_backend is not None and model_backend.is_idle and decision.is_best(now):
             idle = model_backend
         if model_backend is not None:
-            other = self._in_time(
-                head, eligible_set, model_backend, now, is_any=is_lost and not self.reserves
+            other = _in_time(
+                head,
+                eligible_set,
+                model_backend,
+                decision.estimate,
+                now,
+                is_any=is_lost and not self.reserves,
             )
             if other is not None:
-                return other, model_backend
-        return None if idle is None else (head, idle)
+                return other, model_backend, model_backend.estimate(other.rows, other.size, now)
+        return None if idle is None else (head, idle, idle.estimate(head.rows, head.size, now))
 
-    @staticmethod
-    def _in_time(
+    def _for_second_best(
+        self,
         head: Ticket,
         eligible_set: EligibleSet,
         model_backend: ModelBackend,
+        decision: Decision,
         now: float,
-        *,
-        is_any: bool,
-    ) -> Ticket | None:
-        """The first of those that wait that would surely be in time in a model backend, of any
-        priority or of that of a ticket which would not."""
-        queue = eligible_set.queue
-        begin = (
-            eligible_set.open_end
-            - model_backend.predict(head.rows, head.size)
-            + model_backend.margin_s
-            + NETWORK_S
-        )
-        key = begin
-        for tries in range(_TRIES):
-            ticket = queue.after(key, now)
-            if ticket is None or not (is_any or ticket.priority == head.priority):
-                return None
-            end = begin + model_backend.predict(ticket.rows, ticket.size)
-            if end <= ticket.deadline:
-                return ticket
-            key = ticket.key if tries < _TRIES - 2 else end
-        return None
-
-    def _for_second_best(
-        self, head: Ticket, eligible_set: EligibleSet, model_backend: ModelBackend, now: float
-    ) -> tuple[Ticket, ModelBackend] | None:
-        """Who of those that wait begins in a model backend that has room and is not the best one
-        for whoever is next."""
+    ) -> Dispatch | None:
+        """Choose who begins on a model backend that has room and is not the best one for the next
+        request. None: all had better wait."""
+        best, own = decision.best_estimate, decision.estimate
         queue = eligible_set.queue
         first = queue.level(now).turn().at(0)
-        place = eligible_set.before(eligible_set.open_score, model_backend, now)
-        # Who has waited for longer than the idle one takes was promised too much.
+        place = eligible_set.before(decision.score, model_backend, now)
+        # Who has waited for longer than this bound was promised too much.
         max_wait_at = (
-            first.came_at
-            + _MAX_WAIT_RATIO * model_backend.takes_s / model_backend.penalty.factor_now(now)
+            first.arrived_at + _MAX_WAIT_RATIO * own.cost_s / model_backend.penalty.factor_now(now)
         )
-        waits_too_long = max_wait_at <= now and model_backend.in_flight < model_backend.instances
+        is_idle = model_backend.load.in_flight < model_backend.instances
+        waits_too_long = max_wait_at <= now and is_idle
         if place < queue.count or waits_too_long:
             ticket = head
             if head is first:
-                ticket = queue.nth(
-                    eligible_set.before(eligible_set.open_end, model_backend, now, 1.0), now
-                )
-            if not self.is_kept(ticket.priority) or model_backend.low >= model_backend.slots:
-                end = model_backend.estimate(ticket.rows, ticket.size, now)
-                score = end - (1.0 - OWN_EXECUTION_WEIGHT) * model_backend.takes_s
-                if end < ticket.deadline and (
+                ticket = queue.nth(eligible_set.before(own.ends_at, model_backend, now, 1.0), now)
+            if not self.is_reserved(ticket.priority) or model_backend.low >= model_backend.slots:
+                estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+                score = estimate.ends_at - (1.0 - OWN_EXECUTION_WEIGHT) * estimate.cost_s
+                if estimate.ends_at < ticket.deadline and (
                     waits_too_long or eligible_set.before(score, model_backend, now) <= place
                 ):
-                    return ticket, model_backend
-        if eligible_set.best is not None:
-            best = eligible_set.best
-            eligible_set.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * best.cost.mean_s
+                    return ticket, model_backend, estimate
+        if decision.best is not None:
+            mean_s = decision.best.load.cost.mean_s
+            eligible_set.wake_at = best.begins_at + _RECHECK_S + _RECHECK_SHARE * mean_s
             if now < max_wait_at:
                 eligible_set.wake_at = min(eligible_set.wake_at, max_wait_at)
         return None
 
     def _for_slow(
-        self, head: Ticket, eligible_set: EligibleSet, model_backend: ModelBackend, now: float
-    ) -> Ticket | None:
-        """Who goes to a slow model backend of those that wait: whoever would end elsewhere at the
-        same time.
+        self,
+        head: Ticket,
+        eligible_set: EligibleSet,
+        model_backend: ModelBackend,
+        decision: Decision,
+        now: float,
+    ) -> Dispatch | None:
+        """Choose who begins on a slow model backend: the queued request that would end at the same
+        time elsewhere.
 
-        Where nobody waits who would end so late it is the one that came last, if it is not made
-        later than others are.
+        Where none is queued that would end so late it is the last one, if it does not end later
+        there than most requests do. None: it would.
         """
+        own = decision.estimate
         queue = eligible_set.queue
-        place = eligible_set.before(eligible_set.open_end, model_backend, now, 1.0)
+        place = eligible_set.before(own.ends_at, model_backend, now, 1.0)
         ticket = queue.nth(place, now)
         if (
             ticket.priority != head.priority
             or ticket.deadline != NO_DEADLINE
-            or ticket.work_s > _TIE_TOLERANCE * head.work_s
+            or ticket.work_s > _SAME_WORK * head.work_s
         ):
-            return head
-        end = model_backend.estimate(ticket.rows, ticket.size, now)
-        if place < queue.count or end - ticket.came_at <= self.stats.tail_s:
-            return ticket
+            return head, model_backend, own
+        estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+        if place < queue.count or estimate.ends_at - ticket.arrived_at <= self.stats.tail_s:
+            return ticket, model_backend, estimate
         return None
 
     @staticmethod
-    def _wake(eligible_set: EligibleSet, now: float, ahead_s: float) -> None:
-        """Say when a full pool is to be looked at although nothing ended."""
-        best = eligible_set.best
+    def _wake(eligible_set: EligibleSet, decision: Decision, now: float, lead_s: float) -> None:
+        """Set when a full eligible set is to be checked although nothing ended."""
+        best = decision.best
+        estimate = decision.best_estimate
         if best is None:
             return
         eligible_set.wake_at = eligible_set.overdue_at(now)
         if eligible_set.is_capped:
-            # Requests that are not ours may end there, and nobody says so.
+            # Requests of other models may end there, and no event says so.
             eligible_set.wake_at = now + _POLL_S
-        elif best.in_flight < best.limit:
-            lead_s = min(best.lead_s, ahead_s + best.lead_s - LEAD_S)
-            at = max(now + _RECHECK_S, best.begins_at - lead_s + _ROUNDING_S)
+        elif best.load.in_flight < best.limit:
+            ahead_s = min(best.lead_s, lead_s + best.lead_s - LEAD_S)
+            at = max(now + _RECHECK_S, estimate.begins_at - ahead_s + _ROUNDING_S)
             eligible_set.wake_at = min(at, eligible_set.wake_at)
 
 
+def _in_time(
+    head: Ticket,
+    eligible_set: EligibleSet,
+    model_backend: ModelBackend,
+    estimate: Estimate,
+    now: float,
+    *,
+    is_any: bool,
+) -> Ticket | None:
+    """Find the first queued request that would surely be in time on a model backend.
+
+    Args:
+        head: the next request, which would not.
+        eligible_set: whose queue it is.
+        model_backend: that has room.
+        estimate: of the next request there.
+        now: the time.
+        is_any: it may have any priority, not only that of the next request.
+    """
+    queue = eligible_set.queue
+    begin = (
+        estimate.ends_at
+        - model_backend.predict(head.rows, head.size)
+        + model_backend.margin_s
+        + NETWORK_S
+    )
+    key = begin
+    for tries in range(_TRIES):
+        ticket = queue.after(key, now)
+        if ticket is None or not (is_any or ticket.priority == head.priority):
+            return None
+        end = begin + model_backend.predict(ticket.rows, ticket.size)
+        if end <= ticket.deadline:
+            return ticket
+        key = ticket.key if tries < _TRIES - 2 else end
+    return None
+
+
 def _kind(limit: Capacity) -> type[ModelBackend]:
-    """Model backends of backends that put several requests into one execution, that work on all of
-    them side by side, or on one after the other."""
+    """The class for backends that execute requests one after the other, in batches, or all side by
+    side."""
     if limit.is_shared:
         return SharedModelBackend
     return BatchingModelBackend if limit.max_batch > 1 else ModelBackend

@@ -1,4 +1,4 @@
-"""A ModelStats: what the model backends of one model queue know together."""
+"""What is learnt of a model, over all its model backends."""
 
 from __future__ import annotations
 
@@ -8,81 +8,90 @@ from typing import Final, Protocol
 from lb.balancing.cost import MIN_SAMPLES, Cost
 
 TAIL: Final = 1.3
-"""Up to so many times `ModelStats.tail_s` is no later than others."""
+"""A request that ends within this many times `ModelStats.tail_s` is no later than others."""
 _UNKNOWN_S: Final = 0.01
-"""What is assumed while nothing is known of any model backend."""
+"""Seconds that an execution is assumed to take while no model backend is known."""
 IDLE_TIE_TOLERANCE: Final = 0.25
-"""Idle model backends that differ by less than that part take turns: it costs at most that part of
-one execution, and what was learnt of them differs by as much for no reason."""
+"""Idle model backends that differ by less than this part take turns. That costs at most this part
+of an execution, and learnt costs differ by as much for no reason."""
 _VARIED_PART: Final = 0.03
+"""The weight of one execution in the average deviation from predictions."""
 _PER_VARIED: Final = 1.5
+"""The tolerance is at least this many times that deviation. Where costs vary by what cannot be seen
+of a request, equal model backends seem to differ since they have had other requests."""
 _MAX_TIE_TOLERANCE: Final = 0.8
-"""Where costs vary by what cannot be seen, model backends that seem to differ by more, too: these
-have had other requests."""
+"""The tolerance at most."""
 _TAIL_PART: Final = 0.005
-"""Of what is known of the tail, what one request counts: it is made by rare times in which much
-waits, so several of these have to be remembered."""
+"""The weight of one request in the tail. Rare crowds make the tail, so several of them have to be
+remembered."""
 _TAIL_OFFS: Final = 3.0
-"""Mean deviations. That of an exponential distribution is 0.74 of its mean."""
+"""The tail is this many mean deviations above the mean. The mean deviation of an exponential
+distribution is 0.74 of its mean."""
 _TAIL_KNOWN: Final = 16
+"""The tail is known from this many arrivals on."""
 _TAIL_FOR_S: Final = 1.0
-"""When nobody has come for so long, what waited then is gone, and says nothing of later."""
+"""The tail is forgotten when no request has arrived for this many seconds."""
 
 
 class Costed(Protocol):
-    """A model backend, as far as a ModelStats knows it."""
+    """A model backend, as far as `ModelStats` knows it."""
 
-    cost: Cost
-    """What an execution takes there."""
+    @property
+    def cost(self) -> Cost:
+        """What an execution takes there."""
+        ...
 
 
 class ModelStats:
-    """What the model backends of one model queue know together."""
+    """What is learnt of one version of a model, over all its model backends."""
 
     __slots__ = (
         "_arrivals", "_arrived_at", "_executed", "_mean_s", "_off_s", "_side_by_side", "_varied",
-        "best", "best_s", "idle_tie_tolerance", "in_flight", "tail_s", "usual",
+        "best", "best_s", "idle_tie_tolerance", "in_flight", "tail_s", "usual", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.in_flight = 0
-        """Tickets under way."""
+        """Requests in flight."""
+        self.version = 0
+        """A number that changes whenever something is learnt that estimates depend on."""
         self.usual = Cost()
-        """What a request costs wherever it runs, of an execution that it shares its part: the
-        measure of work that waits."""
+        """The typical cost of a request on any model backend; of a batch its part. The measure of
+        queued work."""
         self.best_s = _UNKNOWN_S
-        """What an execution takes on the fastest model backend: assumed of those that are not
-        known, so that they are tried."""
+        """Seconds that an execution takes on the fastest model backend. It is assumed of unknown
+        ones, so that they are tried."""
         self.best: Costed | None = None
         """The fastest model backend."""
         self.idle_tie_tolerance = IDLE_TIE_TOLERANCE
-        """Idle model backends that differ by no more than that part are alike."""
+        """Idle model backends that differ by no more than this part take turns."""
         self._side_by_side = 1
-        """Executions that run side by side in some model backend."""
+        """The most executions that run side by side on a model backend."""
         self._executed = 0
         self._varied = 0.0
-        """How far executions are from what was expected of them, in parts of the larger one."""
+        """The average deviation of executions from predictions, as a part of the larger of both."""
         self.tail_s = 0.0
-        """What few requests would exceed if all went in the order in which they come; 0 where
-        that is not known, or where requests do not run one after the other."""
+        """Seconds that few requests would exceed if all were dispatched in the order of arrival.
+        0: not known, or requests are not executed one after the other."""
         self._arrivals = 0
         self._arrived_at = 0.0
         self._mean_s = 0.0
         self._off_s = 0.0
 
     def run_in_parallel(self, instances: int) -> None:
-        """A model backend runs so many executions side by side."""
+        """Note how many executions a model backend runs side by side."""
         if instances > self._side_by_side:
             self._side_by_side = instances
             self.usual.run_in_parallel(instances)
 
     def lost(self, model_backends: Iterable[Costed]) -> None:
-        """Something is gone, or not known any more: these are left. Find the fastest of them."""
+        """Find the fastest of the model backends that are left after others are gone."""
         known = [
             model_backend
             for model_backend in model_backends
             if model_backend.cost.count >= MIN_SAMPLES
         ]
+        self.version += 1
         if self.best in known:
             return
         self.best = min(known, key=_mean_s, default=None)
@@ -90,7 +99,7 @@ class ModelStats:
             self.best_s = self.best.cost.mean_s
 
     def executed(self, took_s: float, expected_s: float) -> None:
-        """An execution took so long, of which so much was expected in its model backend."""
+        """Note how long an execution took, and how long it was expected to take."""
         off_s, larger_s = took_s - expected_s, took_s
         if off_s < 0.0:
             off_s, larger_s = -off_s, expected_s
@@ -102,7 +111,7 @@ class ModelStats:
         )
 
     def on_arrival(self, takes_s: float, now: float) -> None:
-        """A request came that would take so long if all went in order."""
+        """Note a new request that would take so long if all went in order."""
         if now - self._arrived_at > _TAIL_FOR_S:
             self._arrivals = 0
             self.tail_s = 0.0

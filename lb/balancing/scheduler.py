@@ -1,9 +1,9 @@
-"""The scheduler: when and where each request of a scheduled model begins.
+"""The scheduler: when and on which backend each request of a scheduled model begins.
 
-A request goes where it will end first, by what is under way there and by what its execution was
-learnt to cost. Where that backend is full it waits here, bound to nothing, although a slower one
-may be free: until so many wait that the slower one would be the first to end one of them. Who is
-next of those that wait is decided by `lb.balancing.waiting`.
+A request is dispatched to the backend where it is expected to end first, by what is in flight there
+and by the learnt cost of an execution. If that backend is full the request is queued here, bound to
+no backend, although a slower one may be free. The slower one is used once so many requests are
+queued that it would end one of them first. `lb.balancing.waiting` decides which request is next.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from operator import itemgetter
 from typing import Final
 
 from lb.balancing.backend_penalty import BackendPenalty
+from lb.balancing.capacity import NO_LIMIT
 from lb.balancing.cost import MAX_EXTRAPOLATION
 from lb.balancing.eligible_set import EligibleSet
+from lb.balancing.estimate import Estimate
 from lb.balancing.external_load import ExternalLoad
-from lb.balancing.model_backend import NO_LIMIT, NOT_AHEAD_S, YIELDING_LEAD_S, ModelBackend
+from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
-from lb.balancing.unanswered import nobody_listens
+from lb.balancing.selection import ANY_LEAD_S, YIELDING_LEAD_S
+from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
 from lb.domain.schedule import (
@@ -35,24 +38,48 @@ from lb.domain.schedule import (
     Wait,
 )
 
+Renew = Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None]
+"""Gives the plan and the eligible backends of a queued request by the current snapshot. None: its
+model is not scheduled any more."""
 _SEVERAL: Final = 2
+"""Stands for any number of ended requests above one."""
 _MAX_MODEL_QUEUES: Final = 4096
-"""Lines that are remembered; clients may name any version."""
-_SPARE: Final = 64
-"""Tickets in the heap of expiries that wait no more, and are not worth clearing away."""
+"""Model queues that are remembered; clients may name any version."""
+_CLEANUP_MIN: Final = 64
+"""The heap of expiries is not cleaned up for fewer void entries than this."""
 _LATE_AT_ONCE: Final = 32
-"""Tickets that `next_due` refuses, or looks at since their time has come, before it lets others go
-on: clients choose their deadlines, so those of all that wait may pass together."""
+"""`next_due` refuses or checks at most this many late requests in a call. Clients choose their
+deadlines, so those of all queued requests may pass together."""
+_RENEWED_AT_ONCE: Final = 400
+"""Queued requests that are moved to the sets of a new snapshot in one call: about a millisecond."""
 _SCATTER: Final = 40503
-_CAME_EVERY: Final = 0xC000
-"""One of four requests tells how long they take. Which one goes by its number, times the golden
-ratio of 2^16: a client that takes turns among models leaves none of them out."""
+_ARRIVALS_SKIPPED: Final = 0xC000
+"""One of four arrivals is used to learn how long requests take. It is chosen by its number times
+the golden ratio of 2^16: a client that takes turns among models leaves none of them out."""
 _AFFINITY_SLACK: Final = 1.5
-"""Times what another backend takes that a request may take at its home."""
+"""A request stays on its home backend unless another one would finish it in less than 1/1.5 of the
+time."""
 
 
-class QueueScheduler:
-    """The one scheduler of a process; see `lb.domain.schedule.Scheduler`."""
+class Scheduler:
+    """Decides when and where requests begin. One for the process; it never blocks or awaits.
+
+    A request of a scheduled model has a `Ticket`. It begins at once, is queued, or is refused. It
+    is bound to a backend only when it begins there. How to use it:
+
+    1. `offer` a ticket. The result is the backend where it begins now, or None: it is queued.
+    2. Call `complete` exactly once when the attempt of a ticket that began has ended. The same
+       ticket may then be offered again with `tried` extended. It keeps its place in time.
+    3. Call `drop` when a queued request is not wanted any more, because its client has left.
+    4. After `offer`, `complete`, `drop` and `follow`, and at `wake_at`: call `next_due` until it
+       gives None and begin each ticket at `ticket.backend`. Then call `next_refused` until it gives
+       None and answer each ticket with its refusal. Once per iteration of the event loop is enough.
+    5. After a new snapshot: call `follow`, and `follow_rest` in later iterations of the event loop
+       while `is_following`.
+
+    The caller counts a ticket that begins on `Backend.in_flight` before it calls the scheduler
+    again, and takes it off before `complete`. Times are monotonic seconds.
+    """
 
     def __init__(self) -> None:
         self._model_queues: dict[tuple[bytes, bytes], ModelQueue] = {}
@@ -60,19 +87,24 @@ class QueueScheduler:
         self._number = 0
         self._waiting = 0
         self._dirty: dict[EligibleSet, ModelQueue] = {}
-        """Pools that may have a ticket to begin."""
+        """Eligible sets that may have a queued request to begin."""
         self._wakes: list[tuple[float, int, EligibleSet, ModelQueue]] = []
-        """Heap of when pools are to be looked at again."""
+        """A heap of the times at which eligible sets are to be checked again."""
         self._expiries: list[tuple[float, int, Ticket]] = []
-        """Heap of when those that wait have waited too long."""
+        """A heap of the times at which queued requests have waited too long."""
         self._external_load = ExternalLoad()
         self._began: deque[Ticket] = deque()
         self._refused: deque[Ticket] = deque()
-        self.on_lost: Callable[[Ticket, float], None] = nobody_listens
+        self._renew: Renew | None = None
+        self._retired: dict[EligibleSet, ModelQueue] = {}
+        """Eligible sets of old snapshots whose queued requests are to be moved."""
+        self.on_lost: Callable[[Ticket, float], None] = ignore_lost
+        """Called with a ticket and the time when its backend is found never to answer it. It is not
+        counted from then on. Its attempt goes on until `complete`."""
 
     @property
     def wake_at(self) -> float:
-        """When `next_due` and `next_refused` want to be called though nothing ended."""
+        """When to call `next_due` and `next_refused` though nothing ended; inf for never."""
         if self._began or self._dirty:
             return 0.0
         at = NO_DEADLINE
@@ -89,70 +121,114 @@ class QueueScheduler:
     # Requests
 
     def offer(self, ticket: Ticket, now: float) -> Backend | None:
-        """Place a request: the backend where it begins now and is counted, or None: it waits.
+        """Place a request.
+
+        Args:
+            ticket: the request. It may have been offered before.
+            now: the time.
+
+        Returns:
+            The backend where it begins now and is counted. None: it is queued.
 
         Raises:
             ScheduleRefused: it is not run.
         """
-        # HOT PATH (benchmarks/bench_schedule.py). Nearly always nobody waits, nobody has to yield,
-        # and the best model backend has room: that takes no call beside `choose` and what counts.
-        self._number = ticket.number = self._number + 1
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly always the queue is empty, nothing is
+        # reserved, and a ranking knows which idle model backend is best. `_place` is the reference.
+        self._number = ticket.number = number = self._number + 1
         model_queue = self._model_queues.get((ticket.model, ticket.version))
         if model_queue is None:
             model_queue = self._new_model_queue(ticket)
         elif model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
-        eligible_set = model_queue.eligible_set(ticket, now)
-        if not self._number * _SCATTER & _CAME_EVERY and model_queue.uses_fast_path:
+        if ticket.eligible is model_queue.last_eligible and not ticket.tried:
+            eligible_set = model_queue.last_set
+        else:
+            eligible_set = model_queue.eligible_set(ticket, now)
+        if not number * _SCATTER & _ARRIVALS_SKIPPED and model_queue.runs_in_order:
             eligible_set.on_arrival(now)
+        ranking = eligible_set.ranking
+        if ranking is not None and ranking.version == model_queue.stats.version:
+            model_backend = ranking.pick(ticket, now)
+        else:
+            model_backend = None
+            if not eligible_set.queue.count and not model_queue.reserves:
+                model_backend = eligible_set.pick(ticket, now, in_order=model_queue.runs_in_order)
+        if model_backend is not None:
+            model_backend.last_pick = number
+            model_backend.begin_idle(ticket, now)
+            if model_backend.is_watched:
+                model_queue.began(ticket, model_backend, now)
+            ticket.backend = backend = model_backend.backend
+            return backend
+        return self._place(ticket, model_queue, eligible_set, now)
+
+    def _place(
+        self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
+    ) -> Backend | None:
+        """Place a request by `select`; see `offer`."""
         if eligible_set.queue.count:
-            return self._join(ticket, model_queue, eligible_set, now)
-        is_kept = False
-        ahead_s = eligible_set.ahead_s
+            return self._enqueue(ticket, model_queue, eligible_set, now)
+        is_reserved = False
+        lead_s = eligible_set.lead_s
         if model_queue.reserves and ticket.priority > 0:
-            is_kept = model_queue.is_kept(ticket.priority)
-            ahead_s = NOT_AHEAD_S if is_kept and model_queue.is_pressed else YIELDING_LEAD_S
-        model_backend = eligible_set.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
+            is_reserved = model_queue.is_reserved(ticket.priority)
+            lead_s = model_queue.lead_s(ticket.priority, is_reserved=is_reserved)
+        decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
+        model_backend = decision.chosen
         if ticket.deadline != NO_DEADLINE:
-            model_backend = eligible_set.avoid_doubted(ticket, model_backend, now, ahead_s, is_kept)
-            if eligible_set.seems_late(ticket):
-                model_backend = eligible_set.hurry(ticket, now, ahead_s, is_kept)
+            decision = eligible_set.without_doubt(
+                decision, ticket, now, lead_s=lead_s, is_reserved=is_reserved
+            )
+            model_backend = decision.chosen
+            if eligible_set.seems_late(decision, ticket):
+                decision = eligible_set.decide_by_end(ticket, now, lead_s, is_reserved=is_reserved)
+                model_backend = decision.chosen
                 if eligible_set.is_lost(ticket, now):
-                    return self._try(ticket, model_queue, eligible_set, now)
+                    return self._begin_if_idle(ticket, model_queue, eligible_set, now)
                 if (
                     model_backend is not None
                     and not model_backend.is_idle
-                    and eligible_set.seems_late(ticket)
+                    and eligible_set.seems_late(decision, ticket)
                 ):
-                    model_backend = None  # what may be late is not sent ahead of what is in time
+                    # A request that may be late is not sent ahead of others that are in time.
+                    model_backend = None
         if model_backend is None or (
-            model_backend is not eligible_set.best
+            model_backend is not decision.best
             and model_queue.plan.rules.max_waiting
-            and not eligible_set.is_best(now)
+            and not decision.is_best(now)
         ):
-            ticket.wait = _why(model_backend, is_kept=is_kept)
-            return self._join(ticket, model_queue, eligible_set, now)
-        ticket.backend = backend = model_backend.backend
-        model_backend.last_pick = ticket.number
-        model_backend.begin(ticket, now)
-        model_queue.began(ticket, model_backend, now)
-        return backend
+            ticket.wait = _why(model_backend, is_reserved=is_reserved)
+            return self._enqueue(ticket, model_queue, eligible_set, now)
+        self._begin(ticket, model_queue, model_backend, decision.estimate, now)
+        return model_backend.backend
 
     def best(self, ticket: Ticket, now: float, home: Backend | None = None) -> Backend | None:
-        """Where a request that cannot wait is to go; see `Scheduler.best`."""
+        """Choose where a request that cannot be queued goes: where it ends first, be there room or
+        not.
+
+        Args:
+            ticket: the request. It is not to be offered; it may be begun by `start`.
+            now: the time.
+            home: the eligible backend that it stays on unless another one is clearly better.
+
+        Returns:
+            None: every backend is at its limit for requests of all models.
+        """
         model_queue = self._model_queue(ticket, now)
         eligible_set = model_queue.eligible_set(ticket, now)
-        model_backend = eligible_set.choose(ticket.rows, ticket.size, now)
-        if model_backend is None or not eligible_set.is_best(now):
-            model_backend = eligible_set.best
+        decision = eligible_set.decide(ticket, now)
+        model_backend = decision.chosen
+        if model_backend is None or not decision.is_best(now):
+            model_backend = decision.best
         if model_backend is None:
             return None
         if home is None:
             model_backend = eligible_set.underexplored(model_backend) or model_backend
         own = model_queue.model_backends.get(home) if home is not None else None
         if own is not None and own is not model_backend:
-            takes_s = own.estimate(ticket.rows, ticket.size, now) - now
-            if takes_s <= _AFFINITY_SLACK * (eligible_set.best_end - now):
+            takes_s = own.estimate(ticket.rows, ticket.size, now).ends_at - now
+            if takes_s <= _AFFINITY_SLACK * (decision.best_estimate.ends_at - now):
                 return own.backend
         return (
             None
@@ -161,7 +237,8 @@ class QueueScheduler:
         )
 
     def stays(self, ticket: Ticket, home: Backend, now: float) -> bool:
-        """Whether another one would stay at its home; see `Scheduler.stays`."""
+        """Whether `best` would leave another request like a ticket that began at its home. Most
+        often no comparison is needed."""
         if len(ticket.eligible) == 1:
             return True
         model_queue = self._model_queues.get((ticket.model, ticket.version))
@@ -169,77 +246,116 @@ class QueueScheduler:
         if model_queue is None or model_backend is None:
             return False
         slots = model_backend.slots if model_backend.slots < NO_LIMIT else model_backend.instances
+        load = model_backend.load
         if (
-            model_backend.in_flight < slots
-            and model_backend.cost.mean_s <= _AFFINITY_SLACK * model_queue.stats.best_s
+            load.in_flight < slots
+            and load.cost.mean_s <= _AFFINITY_SLACK * model_queue.stats.best_s
         ):
             return True
         return self.best(ticket, now, home) is home
 
     def start(self, ticket: Ticket, backend: Backend, now: float) -> None:
-        """A request begins without having been offered; see `Scheduler.start`."""
+        """Begin a request at one of its eligible backends without offering it. It counts there
+        until it is `complete`."""
         self._number = ticket.number = self._number + 1
         model_queue = self._model_queue(ticket, now)
         model_queue.eligible_set(ticket, now)
         model_backend = model_queue.model_backends[backend]
-        model_backend.estimate(ticket.rows, ticket.size, now)
-        self._begin(ticket, model_queue, model_backend, now)
+        estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+        self._begin(ticket, model_queue, model_backend, estimate, now)
 
     def hedge(self, ticket: Ticket, now: float) -> Backend | None:
-        """Begin a second attempt, or do not; see `Scheduler.hedge`."""
+        """Begin a second attempt beside the first one.
+
+        Returns:
+            A backend that was not tried. None: there is no room at once, or requests are queued.
+        """
         model_queue = self._model_queue(ticket, now)
         eligible_set = model_queue.eligible_set(ticket, now)
-        if model_queue.waiting:
+        if model_queue.waiting or model_queue.retired:
             return None
         yields = model_queue.reserves and ticket.priority > 0
-        is_kept = yields and model_queue.is_kept(ticket.priority)
-        ahead_s = YIELDING_LEAD_S if yields else NO_DEADLINE
-        model_backend = eligible_set.choose(ticket.rows, ticket.size, now, ahead_s, is_kept)
+        is_reserved = yields and model_queue.is_reserved(ticket.priority)
+        lead_s = YIELDING_LEAD_S if yields else ANY_LEAD_S
+        decision = eligible_set.decide(ticket, now, lead_s=lead_s, is_reserved=is_reserved)
+        model_backend = decision.chosen
         if model_backend is None or model_backend.backend in ticket.tried:
             return None
         self._number = ticket.number = self._number + 1
-        self._begin(ticket, model_queue, model_backend, now)
+        self._begin(ticket, model_queue, model_backend, decision.estimate, now)
         return model_backend.backend
 
     def complete(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """The attempt of a ticket that began is over."""
-        if ticket.model_backend is None:
+        """Count the end of the attempt of a ticket that began.
+
+        Args:
+            ticket: the request.
+            now: the time.
+            ending: how the attempt ended.
+        """
+        # HOT PATH (benchmarks/bench_schedule.py). Nearly always nothing is queued, and the model
+        # backend is not watched. `_complete` is the reference.
+        model_backend: ModelBackend | None = ticket.model_backend
+        if model_backend is None:
             self._complete_lost(ticket, now, ending)
             return
+        if model_backend.is_watched or self._waiting:
+            self._complete(ticket, model_backend, now, ending)
+            return
+        model_backend.end(ticket, now, ending)
+        ticket.backend = None
+        if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
+            model_queue = self._model_queues[ticket.model, ticket.version]
+            self._review(ticket, model_queue, model_backend, now, ending)
+
+    def _complete(self, ticket: Ticket, began_at: ModelBackend, now: float, ending: Ending) -> None:
+        """Count the end of the attempt of a ticket that began, and whom it makes room for."""
         model_queue = self._model_queues[ticket.model, ticket.version]
         backend = ticket.backend
         assert backend is not None
         model_backend = model_queue.model_backends[backend]
-        if ticket.model_backend is model_backend:
+        if began_at is model_backend:
             model_backend.end(ticket, now, ending)
         else:
             model_backend.end_inherited(ticket, now, ending)
         model_queue.ended(ticket, model_backend, now)
         ticket.backend = None
-        if model_backend.in_flight and model_backend.unanswered.review_at <= now:
-            for lost in model_queue.find_lost(ticket, model_backend, now, ending):
-                self.on_lost(lost, now)
+        if model_backend.load.in_flight and model_backend.unanswered.review_at <= now:
+            self._review(ticket, model_queue, model_backend, now, ending)
+        if not self._waiting:
+            return
+        if backend.max_in_flight:
+            self._mark_ready(self._model_queues.values(), now)
+        elif len(model_queue.waiting) == 1:
+            for eligible_set in model_queue.waiting:
+                self._dirty[eligible_set] = model_queue
+                eligible_set.freed += 1
+        else:
             self._mark_ready((model_queue,), now)
-        if self._waiting:
-            if backend.max_in_flight:
-                self._mark_ready(self._model_queues.values(), now)
-            elif len(model_queue.waiting) == 1:
-                for eligible_set in model_queue.waiting:
-                    self._dirty[eligible_set] = model_queue
-                    eligible_set.freed += 1
-            else:
-                self._mark_ready((model_queue,), now)
+
+    def _review(
+        self,
+        ended: Ticket,
+        model_queue: ModelQueue,
+        model_backend: ModelBackend,
+        now: float,
+        ending: Ending,
+    ) -> None:
+        """Find requests that are lost after one has ended at a model backend with overdue ones."""
+        for lost in model_queue.find_lost(ended, model_backend, now, ending):
+            self.on_lost(lost, now)
+        self._mark_ready((model_queue,), now)
 
     def _complete_lost(self, ticket: Ticket, now: float, ending: Ending) -> None:
-        """The attempt of a ticket that was given up is over after all."""
+        """Note the end of an attempt that was given up as lost."""
         backend, ticket.backend = ticket.backend, None
         model_queue = self._model_queues.get((ticket.model, ticket.version))
         if model_queue is not None and backend in model_queue.model_backends:
             model_queue.model_backends[backend].end_lost(ticket, now, ending)
 
     def _mark_ready(self, model_queues: Iterable[ModelQueue], now: float) -> None:
-        """There may be room for pools that share backends. Whoever is looked at first takes it: let
-        that be the one whose next ticket is most urgent."""
+        """Note that there may be room for eligible sets that share backends. The first one that is
+        checked takes it, so they are sorted by the urgency of their next request."""
         waiting = [
             (eligible_set.queue.urgency(now), eligible_set, model_queue)
             for model_queue in model_queues
@@ -252,15 +368,14 @@ class QueueScheduler:
             eligible_set.freed = _SEVERAL
 
     def drop(self, ticket: Ticket) -> None:
-        """A ticket that waits is wanted no more; one that does not wait is left alone."""
-        if not ticket.is_waiting:
+        """Take a ticket out of its queue. One that is not queued is left alone."""
+        if ticket.is_waiting:
+            self._leave(ticket, self._model_queues[ticket.model, ticket.version])
+        else:
             self._take_back(ticket)
-            return
-        model_queue = self._model_queues[ticket.model, ticket.version]
-        self._leave(ticket, model_queue, model_queue.eligible_set(ticket, 0.0))
 
     def _take_back(self, ticket: Ticket) -> None:
-        """Have what was decided about a ticket not happen, if nobody was told yet."""
+        """Undo a decision about a ticket that the caller has not been given yet."""
         if ticket in self._began:
             self._began.remove(ticket)
             self._confirm_dispatch(ticket)
@@ -269,7 +384,11 @@ class QueueScheduler:
             ticket.refused = None
 
     def next_due(self, now: float) -> Ticket | None:
-        """The next ticket that begins now, at `ticket.backend`; see `Scheduler`."""
+        """Give the next ticket that begins now, at `ticket.backend`. It is counted already.
+
+        A call checks a bounded number of late requests. Where others are left `wake_at` is not
+        later than `now`: call it again in a later iteration of the event loop.
+        """
         wakes = self._wakes
         while wakes and wakes[0][0] <= now:
             at, _, eligible_set, model_queue = heappop(wakes)
@@ -289,14 +408,15 @@ class QueueScheduler:
         return ticket
 
     def _confirm_dispatch(self, ticket: Ticket) -> None:
-        """Whoever asked counts a ticket that was due."""
+        """From now on the caller counts a ticket that was due."""
         assert ticket.backend is not None
         penalty = self._penalties.get(ticket.backend)
         if penalty is not None and penalty.due:
             penalty.due -= 1
 
     def next_refused(self, now: float) -> Ticket | None:
-        """The next waiting ticket that is not run, with `ticket.refused`; see `Scheduler`."""
+        """Give the next queued request that is not run, with `ticket.refused`. It is not queued any
+        more. A call checks as many late requests as `next_due` at most."""
         if not self._refused and self._expiries and self._expiries[0][0] <= now:
             self._check_expiries(now)
         while self._refused:
@@ -306,8 +426,8 @@ class QueueScheduler:
         return None
 
     def _check_expiries(self, now: float) -> None:
-        """Have some of those that may have waited for too long begin or be refused. `wake_at` is
-        not later than `now` where others are left."""
+        """Begin or refuse some of the requests that may have waited too long. `wake_at` is not
+        later than `now` where others are left."""
         expiries = self._expiries
         for _ in range(_LATE_AT_ONCE):
             if not expiries or expiries[0][0] > now:
@@ -317,29 +437,38 @@ class QueueScheduler:
                 self._expire(entry[2], now)
 
     def _expire(self, ticket: Ticket, now: float) -> None:
-        """Refuse a ticket that has waited for too long, by the plan that holds now, or whose
-        deadline has passed. Soon before that it begins wherever an instance is idle."""
+        """Refuse a request that has waited too long, by the plan that holds now, or whose deadline
+        has passed. Soon before its deadline it begins wherever an instance is idle."""
         model_queue = self._model_queues[ticket.model, ticket.version]
-        if ticket.joined_at + model_queue.plan.rules.max_wait_s <= now:
+        if ticket.queued_at + model_queue.plan.rules.max_wait_s <= now:
             self._refuse(ticket, model_queue, Refusal.EXPIRED, now)
             return
-        eligible_set = model_queue.eligible_set(ticket, now)
+        eligible_set: EligibleSet = ticket.eligible_set
         if ticket.deadline > now:
-            model_backend = eligible_set.idle(ticket, now, model_queue.is_kept(ticket.priority))
+            if eligible_set.is_retired:
+                self._expire_at(ticket, model_queue, ticket.deadline)
+                return
+            is_reserved = model_queue.is_reserved(ticket.priority)
+            model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
             if model_backend is not None:
-                self._begin_waiting(ticket, model_queue, eligible_set, model_backend, now)
+                estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+                self._dispatch(ticket, model_queue, eligible_set, model_backend, estimate, now)
                 return
             if not eligible_set.is_lost(ticket, now):
                 self._expire_at(ticket, model_queue, ticket.deadline)
                 return
         self._refuse(ticket, model_queue, Refusal.LATE, now)
 
-    # Waiting
+    # The queue
 
-    def _join(
+    def _enqueue(
         self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
     ) -> Backend | None:
-        """Have a ticket wait, unless it is the one that begins now."""
+        """Queue a ticket, unless it is the one that begins now.
+
+        Raises:
+            ScheduleRefused: the queue is full, or the ticket cannot meet its deadline.
+        """
         rules = model_queue.plan.rules
         usual = model_queue.stats.usual
         ticket.work_s = model_queue.stats.best_s
@@ -349,10 +478,13 @@ class QueueScheduler:
             ticket.work_s = work_s if work_s < most_s else most_s
         is_due = ticket.deadline != NO_DEADLINE and eligible_set.queue.count > 0
         if is_due and model_queue.is_late(ticket, eligible_set, now):
-            # What is idle now may be wanted by those that wait.
-            is_kept = model_queue.is_kept(ticket.priority)
-            if eligible_set not in self._dirty or eligible_set.idle(ticket, now, is_kept) is None:
-                return self._try(ticket, model_queue, eligible_set, now)
+            # What is idle now may be wanted by queued requests.
+            is_reserved = model_queue.is_reserved(ticket.priority)
+            if (
+                eligible_set not in self._dirty
+                or eligible_set.idle(ticket, now, is_reserved=is_reserved) is None
+            ):
+                return self._begin_if_idle(ticket, model_queue, eligible_set, now)
         if model_queue.waits >= rules.max_waiting:
             victim = model_queue.victim(ticket, eligible_set)
             if victim is None:
@@ -361,7 +493,10 @@ class QueueScheduler:
         if ticket.wait is Wait.NONE:
             ticket.wait = Wait.LIMIT
         ticket.position = eligible_set.queue.count
-        ticket.joined_at = now
+        ticket.queued_at = now
+        # `_insert` is written out.
+        ticket.eligible_set = eligible_set
+        eligible_set.ranking = None
         eligible_set.queue.add(ticket)
         model_queue.waiting[eligible_set] = None
         self._waiting += 1
@@ -370,60 +505,71 @@ class QueueScheduler:
             if eligible_set.is_closed and eligible_set.queue.count > 1:
                 return None  # nothing has changed since there was no room
         elif len(self._dirty) > 1:
-            return None  # others wait for the same room, in the order of their turns
+            return None  # others want the same room, in the order of their turns
         self._step(model_queue, eligible_set, now)
         if not ticket.is_waiting and self._began and self._began[-1] is ticket:
             self._confirm_dispatch(self._began.pop())
             return ticket.backend
         return None
 
-    def _try(
+    def _insert(self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+        """Put a ticket into the queue of an eligible set."""
+        ticket.eligible_set = eligible_set
+        eligible_set.ranking = None
+        eligible_set.queue.add(ticket)
+        model_queue.waiting[eligible_set] = None
+        self._waiting += 1
+
+    def _begin_if_idle(
         self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet, now: float
     ) -> Backend:
-        """Begin a new ticket that seems to be late, if an instance is idle: nothing is lost by it,
+        """Begin a new ticket that seems to be late, if an instance is idle. Nothing is lost by it,
         and its end tells how long executions take now.
 
         Raises:
-            ScheduleRefused: none is.
+            ScheduleRefused: no instance is idle.
         """
         model_backend = None
         if ticket.deadline > now:
-            model_backend = eligible_set.idle(ticket, now, model_queue.is_kept(ticket.priority))
+            is_reserved = model_queue.is_reserved(ticket.priority)
+            model_backend = eligible_set.idle(ticket, now, is_reserved=is_reserved)
         if model_backend is None:
             raise ScheduleRefused(Refusal.LATE, model_queue.room_in(eligible_set, now))
-        self._begin(ticket, model_queue, model_backend, now)
+        estimate = model_backend.estimate(ticket.rows, ticket.size, now)
+        self._begin(ticket, model_queue, model_backend, estimate, now)
         return model_backend.backend
 
     def _expire_at(self, ticket: Ticket, model_queue: ModelQueue, deadline: float) -> None:
-        """Have a ticket that waits looked at by `_expire` when it has waited for too long, and at a
-        time that has to do with its deadline."""
-        at = min(ticket.joined_at + model_queue.plan.rules.max_wait_s, deadline)
+        """Have a queued ticket checked by `_expire` when it has waited too long, and at a time that
+        depends on its deadline."""
+        at = min(ticket.queued_at + model_queue.plan.rules.max_wait_s, deadline)
         if at == NO_DEADLINE:
             return
         expiries = self._expiries
-        if len(expiries) > 2 * self._waiting + _SPARE:
+        if len(expiries) > 2 * self._waiting + _CLEANUP_MIN:
             expiries[:] = [entry for entry in expiries if _waits(entry)]
             heapify(expiries)
         heappush(expiries, (at, ticket.number, ticket))
 
     def _step(self, model_queue: ModelQueue, eligible_set: EligibleSet, now: float) -> None:
-        """Begin the next ticket of a pool, refuse those before it that are late, or find that all
-        have to wait. Where very many are late the pool stays to be looked at."""
+        """Dispatch the next request of an eligible set, refuse those before it that are late, or
+        find that all have to wait. Where very many are late the set stays to be checked."""
         freed = eligible_set.freed if eligible_set.is_closed else 0
         wake_at = eligible_set.wake_at
         while eligible_set.queue.count:
             found = model_queue.due(eligible_set, now)
             if found is None:
                 break
-            ticket, model_backend = found
+            ticket, model_backend, estimate = found
             if model_backend is None:
                 self._refuse(ticket, model_queue, Refusal.LATE, now)
                 if len(self._refused) >= _LATE_AT_ONCE and eligible_set.queue.count:
                     self._dirty[eligible_set] = model_queue
                     return
                 continue
-            self._begin_waiting(ticket, model_queue, eligible_set, model_backend, now)
-            if freed == 1 and model_backend.in_flight >= model_backend.limit and wake_at > now:
+            self._dispatch(ticket, model_queue, eligible_set, model_backend, estimate, now)
+            is_full = model_backend.load.in_flight >= model_backend.limit
+            if freed == 1 and is_full and wake_at > now:
                 # One place was free, and it is taken: nothing else has changed.
                 eligible_set.is_closed = True
                 eligible_set.freed = 0
@@ -438,50 +584,79 @@ class QueueScheduler:
             self._number += 1
             heappush(self._wakes, (eligible_set.wake_at, self._number, eligible_set, model_queue))
 
-    def _begin_waiting(
+    def _dispatch(
         self,
         ticket: Ticket,
         model_queue: ModelQueue,
         eligible_set: EligibleSet,
         model_backend: ModelBackend,
+        estimate: Estimate,
         now: float,
     ) -> None:
+        """Begin a queued ticket. `next_due` gives it to the caller."""
+        # HOT PATH (benchmarks/bench_schedule.py). `_begin` and `_left` are written out.
         eligible_set.queue.serve(ticket)
-        self._left(model_queue, eligible_set)
-        self._begin(ticket, model_queue, model_backend, now)
+        self._waiting -= 1
+        if not eligible_set.queue.count:
+            self._emptied(model_queue, eligible_set)
+        ticket.backend = model_backend.backend
+        model_backend.last_pick = ticket.number
+        model_backend.begin(ticket, estimate, now)
+        if model_backend.is_watched:
+            model_queue.began(ticket, model_backend, now)
         self._began.append(ticket)
         model_backend.penalty.due += 1
 
     def _begin(
-        self, ticket: Ticket, model_queue: ModelQueue, model_backend: ModelBackend, now: float
+        self,
+        ticket: Ticket,
+        model_queue: ModelQueue,
+        model_backend: ModelBackend,
+        estimate: Estimate,
+        now: float,
     ) -> None:
+        """Count a ticket that begins."""
         ticket.backend = model_backend.backend
         model_backend.last_pick = ticket.number
-        model_backend.begin(ticket, now)
-        model_queue.began(ticket, model_backend, now)
+        model_backend.begin(ticket, estimate, now)
+        if model_backend.is_watched:
+            model_queue.began(ticket, model_backend, now)
 
     def _refuse(
         self, ticket: Ticket, model_queue: ModelQueue, refusal: Refusal, now: float
     ) -> None:
-        eligible_set = model_queue.eligible_set(ticket, now)
-        self._leave(ticket, model_queue, eligible_set)
+        """Take a ticket out of its queue. `next_refused` gives it to the caller."""
+        eligible_set: EligibleSet = ticket.eligible_set
+        self._leave(ticket, model_queue)
         ticket.refused = ScheduleRefused(refusal, model_queue.room_in(eligible_set, now))
         self._refused.append(ticket)
 
-    def _leave(self, ticket: Ticket, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+    def _leave(self, ticket: Ticket, model_queue: ModelQueue) -> None:
+        """Take a ticket out of its queue."""
+        eligible_set: EligibleSet = ticket.eligible_set
         eligible_set.queue.remove(ticket)
         self._left(model_queue, eligible_set)
 
     def _left(self, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+        """Note that a queue has become shorter by one."""
         self._waiting -= 1
         if not eligible_set.queue.count:
-            del model_queue.waiting[eligible_set]
-            self._dirty.pop(eligible_set, None)
-            eligible_set.wake_at = NO_DEADLINE
+            self._emptied(model_queue, eligible_set)
 
-    # What is configured, and what is told
+    def _emptied(self, model_queue: ModelQueue, eligible_set: EligibleSet) -> None:
+        """Note that a queue has become empty."""
+        if eligible_set.is_retired:
+            model_queue.retired.pop(eligible_set, None)
+            self._retired.pop(eligible_set, None)
+            return
+        model_queue.waiting.pop(eligible_set, None)
+        self._dirty.pop(eligible_set, None)
+        eligible_set.wake_at = NO_DEADLINE
+
+    # Changes
 
     def _model_queue(self, ticket: Ticket, now: float) -> ModelQueue:
+        """Find the model queue of a ticket, and have it know of the ticket's plan."""
         model_queue = self._model_queues.get((ticket.model, ticket.version))
         if model_queue is None:
             model_queue = self._new_model_queue(ticket)
@@ -491,38 +666,37 @@ class QueueScheduler:
 
     def _new_model_queue(self, ticket: Ticket) -> ModelQueue:
         if len(self._model_queues) >= _MAX_MODEL_QUEUES:
-            for key, model_queue in tuple(self._model_queues.items()):
-                if not model_queue.stats.in_flight and not model_queue.waiting:
+            for key, each in tuple(self._model_queues.items()):
+                if not (each.stats.in_flight or each.waiting or each.retired):
                     del self._model_queues[key]
         model_queue = ModelQueue(ticket.model, ticket.version, ticket.plan, self._penalties)
         self._model_queues[ticket.model, ticket.version] = model_queue
         return model_queue
 
-    def follow(
-        self, renew: Callable[[Ticket], tuple[Plan, tuple[Backend, ...]] | None], now: float
-    ) -> list[Ticket]:
-        """Another snapshot: plans, backends, limits; see `Scheduler.follow`."""
-        gone: list[Ticket] = []
+    def follow(self, renew: Renew, now: float) -> list[Ticket]:
+        """Take over a new snapshot: plans, backends, limits.
+
+        Queued requests are moved to the eligible sets of the new snapshot, the next ones first, a
+        bounded number in a call. A request that is not moved yet stays queued and begins nowhere.
+        See `follow_rest`.
+
+        Args:
+            renew: gives what the snapshot says of a queued request. The answer may depend on the
+                model and on the tuple of eligible backends alone.
+            now: the time.
+
+        Returns:
+            Tickets that are not queued any more since their model is not scheduled: place them
+            otherwise.
+        """
+        self._renew = renew
         for model_queue in self._model_queues.values():
-            tickets = [
-                ticket for eligible_set in model_queue.waiting for ticket in eligible_set.queue
-            ]
             for eligible_set in model_queue.waiting:
                 self._dirty.pop(eligible_set, None)
-                eligible_set.wake_at = NO_DEADLINE
-            self._waiting -= len(tickets)
-            model_queue.restart()
-            renewed: dict[int, tuple[Plan, tuple[Backend, ...]] | None] = {}
-            for ticket in tickets:
-                ticket.is_waiting = False
-                group = id(ticket.eligible)
-                if group not in renewed:
-                    renewed[group] = renew(ticket)
-                found = renewed[group]
-                if found is None:
-                    gone.append(ticket)
-                    continue
-                self._stay(ticket, model_queue, found, now)
+            model_queue.retire()
+            for eligible_set in model_queue.retired:
+                self._retired[eligible_set] = model_queue
+        gone = self.follow_rest(now)
         used = {
             backend
             for model_queue in self._model_queues.values()
@@ -533,35 +707,68 @@ class QueueScheduler:
                 del self._penalties[backend]
         return gone
 
-    def _stay(
+    @property
+    def is_following(self) -> bool:
+        """Whether queued requests of an old snapshot are left for `follow_rest`."""
+        return bool(self._retired)
+
+    def follow_rest(self, now: float) -> list[Ticket]:
+        """Go on with the last `follow`, for about a millisecond.
+
+        Returns:
+            Tickets that are not queued any more; see `follow`.
+        """
+        renew = self._renew
+        gone: list[Ticket] = []
+        renewed: dict[int, tuple[Plan, tuple[Backend, ...]] | None] = {}
+        left = _RENEWED_AT_ONCE
+        while left and self._retired and renew is not None:
+            eligible_set, model_queue = next(iter(self._retired.items()))
+            while left and eligible_set.queue.count:
+                left -= 1
+                ticket = eligible_set.queue.pop_next(now)
+                self._left(model_queue, eligible_set)
+                group = id(ticket.eligible)
+                if group not in renewed:
+                    renewed[group] = renew(ticket)
+                found = renewed[group]
+                if found is None:
+                    gone.append(ticket)
+                else:
+                    self._move(ticket, model_queue, found, now)
+        return gone
+
+    def _move(
         self,
         ticket: Ticket,
         model_queue: ModelQueue,
         found: tuple[Plan, tuple[Backend, ...]],
         now: float,
     ) -> None:
-        """Have a ticket wait with what another snapshot says."""
+        """Queue a ticket by what a new snapshot says."""
         before_s = ticket.plan.rules.max_wait_s
         ticket.plan, ticket.eligible = found
         if model_queue.plan is not ticket.plan:
             model_queue.apply(ticket.plan, now)
         eligible_set = model_queue.eligible_set(ticket, now)
-        eligible_set.queue.add(ticket)
+        self._insert(ticket, model_queue, eligible_set)
         if ticket.plan.rules.max_wait_s < before_s:
             self._expire_at(ticket, model_queue, ticket.deadline)
-        model_queue.waiting[eligible_set] = None
         self._dirty[eligible_set] = model_queue
-        self._waiting += 1
 
     def on_load_report(self, backend: Backend, report: LoadReport) -> None:
-        """A backend says how much it has to do; see `Scheduler`."""
+        """Take over what a backend says of its load, for all clients together.
+
+        The load of other clients counts as far as learnt costs do not contain it, and less and less
+        as the report ages.
+        """
         self._external_load.on_report(backend, self._model_backends_at(backend), report)
 
     def in_flight_by_model(self, backend: Backend) -> dict[bytes, int]:
-        """Requests that are under way at a backend, by model."""
+        """Count the requests in flight at a backend, by model."""
         model_backends = self._model_backends_at(backend)
         return {
-            model: sum([model_backend.in_flight for model_backend in those])
+            model: sum([model_backend.load.in_flight for model_backend in those])
             for model, those in model_backends.items()
         }
 
@@ -576,7 +783,8 @@ class QueueScheduler:
     def assume(
         self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured], now: float
     ) -> None:
-        """A backend says how long executions take; see `Scheduler`."""
+        """Take over how long executions take as a backend has measured it, by model and version.
+        Its model backends begin with that, as long as nothing was learnt of them."""
         penalty = self._penalties.get(backend)
         if penalty is None:
             penalty = self._penalties[backend] = BackendPenalty(backend)
@@ -588,7 +796,7 @@ class QueueScheduler:
                 model_backend.assume(found, now)
 
     def forget(self, backend: Backend) -> None:
-        """A backend is gone, or was restarted: nothing learnt of it holds."""
+        """Forget what was learnt of a backend that is gone, or was restarted."""
         for model_queue in self._model_queues.values():
             model_queue.forget(backend)
         self._external_load.forget(backend)
@@ -600,15 +808,15 @@ class QueueScheduler:
     # Views
 
     def model_backends(self) -> Iterator[ModelBackendView]:
-        """Every model backend that is known of."""
+        """All known model backends."""
         for model_queue in self._model_queues.values():
             for model_backend in model_queue.model_backends.values():
-                cost = model_backend.cost
+                cost = model_backend.load.cost
                 yield ModelBackendView(
                     model=model_queue.model,
                     version=model_queue.version,
                     backend=model_backend.backend,
-                    in_flight=model_backend.in_flight,
+                    in_flight=model_backend.load.in_flight,
                     limit=model_backend.shown_limit,
                     expected_s=cost.predict(1, 0),
                     row_s=cost.row_s,
@@ -619,11 +827,11 @@ class QueueScheduler:
                 )
 
     def model_queues(self, now: float) -> Iterator[ModelQueueView]:
-        """Every model queue that is known of."""
+        """All known model queues."""
         for model_queue in self._model_queues.values():
             waiting: dict[int, int] = {}
             oldest = now
-            for eligible_set in model_queue.waiting:
+            for eligible_set in (*model_queue.waiting, *model_queue.retired):
                 for priority, count in eligible_set.queue.by_priority().items():
                     waiting[priority] = waiting.get(priority, 0) + count
                 oldest = min(oldest, eligible_set.queue.oldest_at())
@@ -636,13 +844,13 @@ class QueueScheduler:
 
 
 def _waits(entry: tuple[float, int, Ticket]) -> bool:
-    """Whether a ticket in the heap of expiries still waits, and for the same."""
+    """Whether a ticket in the heap of expiries is still queued, and for the same offer."""
     ticket = entry[2]
     return ticket.is_waiting and ticket.number == entry[1]
 
 
-def _why(model_backend: ModelBackend | None, *, is_kept: bool) -> Wait:
-    """Why a ticket waits that was offered while nobody waited."""
+def _why(model_backend: ModelBackend | None, *, is_reserved: bool) -> Wait:
+    """Why a ticket is queued that was offered while the queue was empty."""
     if model_backend is not None:
         return Wait.FASTER
-    return Wait.RESERVED if is_kept else Wait.LIMIT
+    return Wait.RESERVED if is_reserved else Wait.LIMIT

@@ -23,7 +23,7 @@ many times. A backend that hangs gets few requests, and a client that sends one 
 after the other cannot block its model for long."""
 
 
-def patience_s(expected_s: float) -> float:
+def overdue_after_s(expected_s: float) -> float:
     """Seconds after which a request is overdue.
 
     Args:
@@ -32,7 +32,7 @@ def patience_s(expected_s: float) -> float:
     return max(LOST_S, LOST_TIMES * expected_s)
 
 
-def nobody_listens(_ticket: Ticket, _now: float) -> None:
+def ignore_lost(_ticket: Ticket, _now: float) -> None:
     """Do nothing with a lost request."""
 
 
@@ -65,15 +65,15 @@ class Unanswered:
         since = self.since
         self.check_at = now + LOST_S
         self.open_at = overdue = further = 0
-        patience = 0.0
+        after_s = 0.0
         last: Ticket | None = None
         for ticket in self.tickets:
-            patience = self._patience_s(ticket, usual_s)
-            if ticket.began_at + patience <= now:
+            after_s = self._overdue_after_s(ticket, usual_s)
+            if ticket.began_at + after_s <= now:
                 overdue += 1
                 further += ticket.began_at >= since
             else:
-                self.check_at = min(self.check_at, ticket.began_at + patience)
+                self.check_at = min(self.check_at, ticket.began_at + after_s)
             last = ticket
         if not overdue or last is None:
             self.since = NO_DEADLINE
@@ -85,23 +85,23 @@ class Unanswered:
         if overdue == len(self.tickets):
             # Where requests still end the others are late, not lost.
             quiet_from = max(last.began_at, ended_at)
-            open_from = quiet_from + patience * min(1 << further, _MAX_BACKOFF)
+            open_from = quiet_from + after_s * min(1 << further, _MAX_BACKOFF)
             if open_from <= now:
                 self.open_at = overdue
             else:
                 self.check_at = min(self.check_at, open_from)
 
-    def _patience_s(self, ticket: Ticket, usual_s: float) -> float:
+    def _overdue_after_s(self, ticket: Ticket, usual_s: float) -> float:
         expected_s = ticket.expected_s
         if ticket.began_at >= self.since:
             # The estimate contains how long the overdue requests might still take.
             expected_s = min(expected_s, LOST_S + usual_s)
-        return patience_s(expected_s)
+        return overdue_after_s(expected_s)
 
     def overdue(self, began_at: float, usual_s: float) -> list[Ticket]:
         """The requests that were overdue at a time when another request began."""
         return [
             ticket
             for ticket in self.tickets
-            if ticket.began_at + self._patience_s(ticket, usual_s) <= began_at
+            if ticket.began_at + self._overdue_after_s(ticket, usual_s) <= began_at
         ]

@@ -1,11 +1,12 @@
-"""The queue of one model queue: who of those that wait is next.
+"""The queue of an eligible set: which request is next.
 
-Priorities first (strictly, or by weight), then tenants by deficit round robin, then whoever is due
-first. A ticket without a deadline is due as if it had a late one, so that it is passed for a while
-only. Every operation takes O(log n), and moves memory of the size of a tenant's queue at worst.
+Priorities come first (strictly, or by weight), then tenants by deficit round robin, then the
+request that is due first. A request without a deadline counts as due at a late time, so that others
+pass it for a while only. Every operation takes O(log n), and moves memory of the size of a tenant's
+queue at worst.
 
 Deficit round robin: Shreedhar and Varghese, "Efficient fair queuing using deficit round-robin",
-1995; what a tenant pays is the execution time of its requests, not their number.
+1995. A tenant pays with the execution time of its requests, not with their number.
 """
 
 from __future__ import annotations
@@ -19,40 +20,43 @@ from typing import Final
 from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
 LOWEST: Final = 15
-"""Priorities below count as this one."""
-_LOOKED_AT: Final = 8
-"""Tenants that are looked at for the one with the longest queue; the longest of the last time is
+"""Lower priorities count as this one."""
+_SAMPLED: Final = 8
+"""Tenants that are compared for the one with the longest queue. The longest of the last time is
 remembered, so that it is found after a while."""
-_SPARE: Final = 16
-"""Empty queues among the turns that are not worth clearing away."""
+_CLEANUP_MIN: Final = 16
+"""Fewer empty queues among the turns are not cleared away."""
 _COMPACT: Final = 64
-_UNNAMED_S: Final = 5.0
-"""A request without a deadline counts as due so long after it came: its client has one too, and did
-not say which. With much more, what came over HTTP waited behind all of gRPC, whose clients do."""
-_PATIENCE: Final = 10.0
-"""Beside that it may be passed by shorter ones that come no later than so many times its execution
-time after it: what one waits should be in proportion to what one asks for."""
-_MOST_PATIENCE_S: Final = 2.0
-"""But by none that come later than that: an execution may be long, or be thought to be."""
+"""Fewer void entries at the beginning of a queue are not cleared away."""
+_DEFAULT_DUE_S: Final = 5.0
+"""A request without a deadline counts as due this many seconds after its arrival. Its client has a
+deadline too, and did not name it. With much more, HTTP requests waited behind all gRPC requests,
+whose clients name theirs."""
+_OVERTAKEN_RATIO: Final = 10.0
+"""It counts as due later by this many times its execution time, so that shorter requests pass it:
+a wait should be in proportion to the work that is asked for."""
+_MAX_OVERTAKEN_S: Final = 2.0
+"""But by no more than this many seconds: an execution may be long, or be predicted so."""
 _LAST_NUMBER: Final = 1 << 62
+"""A number above those of all tickets."""
 
 
 def level_of(priority: int) -> int:
-    """The priority that a ticket is treated with."""
+    """The priority that counts for a ticket."""
     return 0 if priority < 0 else min(priority, LOWEST)
 
 
 class TenantQueue:
-    """The tickets of one tenant within a priority, sorted by when they are due."""
+    """The queued tickets of one tenant within a priority, sorted by when they are due."""
 
     __slots__ = ("_begin", "_keys", "_tickets", "deficit_s", "place", "weight")
 
     def __init__(self, weight: float, place: int) -> None:
         self.weight = weight
         self.place = place
-        """Where its priority has it among its tenants."""
+        """Its place among the tenants of its priority."""
         self.deficit_s = 0.0
-        """Execution time that it may still take in this round."""
+        """Seconds of execution that it may still use in this round."""
         self._keys: list[tuple[float, int]] = []
         self._tickets: list[Ticket | None] = []
         self._begin = 0
@@ -66,34 +70,34 @@ class TenantQueue:
                 yield ticket
 
     def at(self, place: int) -> Ticket:
-        """The ticket with so many before it."""
+        """Find the ticket with so many before it."""
         ticket = self._tickets[self._begin + place]
         assert ticket is not None
         return ticket
 
     def before(self, key: float) -> int:
-        """How many are due no later than that."""
+        """Count the tickets that are due no later than that."""
         keys = self._keys
         if keys[-1][0] <= key:
             return len(keys) - self._begin
         return bisect_left(keys, (key, _LAST_NUMBER), self._begin) - self._begin
 
-    def is_patient(self, since: float) -> bool:
-        """Whether the last one may go before the first one: if that came after some time, and no
-        deadlines say otherwise."""
+    def may_overtake(self, since: float) -> bool:
+        """Whether the last ticket may go before the first one: if the first one arrived after some
+        time, and neither has a deadline."""
         first = self.at(0)
-        if first.came_at < since or first.deadline != NO_DEADLINE:
+        if first.arrived_at < since or first.deadline != NO_DEADLINE:
             return False
         return self.last().deadline == NO_DEADLINE
 
     def last(self) -> Ticket:
-        """The one that is due last."""
+        """Find the ticket that is due last."""
         ticket = self._tickets[-1]
         assert ticket is not None
         return ticket
 
     def add(self, ticket: Ticket) -> None:
-        """Sort a ticket in; most come in order and are put at the end."""
+        """Sort a ticket in. Most arrive in order and are put at the end."""
         key = (ticket.key, ticket.number)
         keys = self._keys
         if not keys or keys[-1] < key:
@@ -105,7 +109,7 @@ class TenantQueue:
         self._tickets.insert(place, ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        """Take a ticket out that is in."""
+        """Take a ticket out."""
         begin = self._begin
         place = bisect_left(self._keys, (ticket.key, ticket.number), begin)
         if place != begin:
@@ -121,7 +125,7 @@ class TenantQueue:
 
 
 class Level:
-    """The tenants of one priority that have tickets waiting, in the order of their turns."""
+    """The tenants of one priority that have queued tickets, in the order of their turns."""
 
     __slots__ = (
         "_cursor", "_longest", "_quantum_s", "_ring", "_tenants", "_turns", "count", "passed_s",
@@ -131,24 +135,24 @@ class Level:
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.passed_s = 0.0
-        """Execution time that it has had, divided by its weight (stride scheduling)."""
+        """Seconds of execution that it has had, divided by its weight (stride scheduling)."""
         self.count = 0
-        """Tickets that wait."""
+        """The number of queued tickets."""
         self.work_s = 0.0
-        """What they are estimated to take, one after the other, on a usual backend."""
+        """Seconds that they are expected to take, one after the other, on a typical backend."""
         self._tenants: dict[str, TenantQueue] = {}
         self._turns: deque[TenantQueue] = deque()
-        """Those in `_tenants`, and some that are empty by now."""
+        """The queues in `_tenants`, and some that are empty by now."""
         self._ring: list[TenantQueue] = []
-        """Those in `_tenants` in any order, for samples."""
+        """The queues in `_tenants` in any order, for samples."""
         self._cursor = 0
         self._quantum_s = 0.0
-        """At least what the largest ticket takes: then each turn serves one at least."""
+        """At least what the largest ticket takes, so that each turn serves one at least."""
         self._longest: TenantQueue | None = None
 
     @property
     def tenants(self) -> int:
-        """How many tenants wait."""
+        """The number of tenants with queued tickets."""
         return len(self._ring)
 
     def __iter__(self) -> Iterator[Ticket]:
@@ -156,7 +160,7 @@ class Level:
             yield from queue
 
     def add(self, ticket: Ticket, weight: float) -> None:
-        """A ticket waits from now on, of a tenant of some weight."""
+        """Queue a ticket of a tenant with some weight."""
         queue = self._tenants.get(ticket.tenant)
         if queue is None:
             queue = TenantQueue(weight, len(self._ring))
@@ -169,7 +173,7 @@ class Level:
         queue.add(ticket)
 
     def turn(self) -> TenantQueue:
-        """The tenant whose turn it is; some ticket waits. Asking again changes nothing."""
+        """Find the tenant whose turn it is. Some ticket must be queued. Asking changes nothing."""
         turns = self._turns
         queue = turns[0]
         if len(turns) == 1:
@@ -186,21 +190,21 @@ class Level:
         return queue
 
     def after(self, key: float) -> Ticket | None:
-        """The first ticket of a tenant that is due later: of the tenant whose turn it is, or of a
-        few others; None where they have none."""
-        for queue in (self.turn(), *self._ring[:_LOOKED_AT]):
+        """Find the first ticket that is due later, of the tenant whose turn it is or of a few
+        others. None: they have none."""
+        for queue in (self.turn(), *self._ring[:_SAMPLED]):
             place = queue.before(key)
             if place < len(queue):
                 return queue.at(place)
         return None
 
     def nth(self, place: int) -> Ticket:
-        """About the ticket with so many before it, of the tenant whose turn it is."""
+        """Find about the ticket with so many before it, of the tenant whose turn it is."""
         queue = self.turn()
         return queue.at(min(place // len(self._ring), len(queue) - 1))
 
     def serve(self, ticket: Ticket) -> None:
-        """A ticket begins: its tenant and its priority pay for it."""
+        """Take a ticket out that begins. Its tenant and its priority pay for it."""
         self.passed_s += ticket.work_s / self.weight
         if len(self._ring) > 1:
             queue = self._tenants[ticket.tenant]
@@ -209,7 +213,7 @@ class Level:
         self.remove(ticket)
 
     def remove(self, ticket: Ticket) -> None:
-        """A ticket waits no more."""
+        """Take a ticket out."""
         queue = self._tenants[ticket.tenant]
         queue.remove(ticket)
         self.count -= 1
@@ -226,30 +230,30 @@ class Level:
         if not self.count:
             self._turns.clear()
             self.work_s = self._quantum_s = 0.0
-        elif len(self._turns) > 2 * len(self._ring) + _SPARE:
+        elif len(self._turns) > 2 * len(self._ring) + _CLEANUP_MIN:
             self._turns = deque(each for each in self._turns if each)
 
     def ahead(self, tenant: str, key: float) -> int:
-        """How many would be served before a tenant's ticket with a key."""
+        """Count the tickets that would be served before a tenant's ticket with a key."""
         queue = self._tenants.get(tenant)
         before = 0 if queue is None else queue.before(key)
         others = len(self._ring) - (queue is not None)
         return min(before + (before + 1) * others, self.count)
 
     def work_of(self, count: int) -> float:
-        """Execution time of so many of those that wait."""
+        """Predict the execution time of so many of the queued tickets in seconds."""
         return self.work_s * count / self.count if count else 0.0
 
     def waiting_of(self, tenant: str) -> int:
-        """How many tickets of a tenant wait."""
+        """Count the queued tickets of a tenant."""
         queue = self._tenants.get(tenant)
         return 0 if queue is None else len(queue)
 
     def longest(self) -> TenantQueue:
-        """A tenant of which about the most tickets wait; some ticket waits."""
+        """Find about the tenant with the most queued tickets. Some ticket must be queued."""
         ring = self._ring
         best = self._longest or ring[0]
-        for _ in range(min(_LOOKED_AT, len(ring))):
+        for _ in range(min(_SAMPLED, len(ring))):
             self._cursor = (self._cursor + 1) % len(ring)
             if len(ring[self._cursor]) > len(best):
                 best = ring[self._cursor]
@@ -258,21 +262,21 @@ class Level:
 
 
 class WaitingQueue:
-    """All tickets of one model queue that wait."""
+    """All queued tickets of one eligible set."""
 
     __slots__ = ("_levels", "_numbers", "_passed_s", "_rules", "_was_starved", "count")
 
     def __init__(self, rules: QueueRules) -> None:
         self.count = 0
-        """Tickets that wait."""
+        """The number of queued tickets."""
         self._levels: dict[int, Level] = {}
-        """By priority; those that have had a ticket."""
+        """The priorities that have had a ticket."""
         self._numbers: list[int] = []
-        """The priorities in `_levels`, in order."""
+        """The numbers of these priorities, sorted."""
         self._passed_s = 0.0
         """`Level.passed_s` of the level that was served last."""
         self._was_starved = False
-        """The last turn was one out of order."""
+        """The last turn was that of a starving priority."""
         self._rules = rules
 
     def __iter__(self) -> Iterator[Ticket]:
@@ -280,15 +284,15 @@ class WaitingQueue:
             yield from level
 
     def by_priority(self) -> dict[int, int]:
-        """How many wait, by priority."""
+        """Count the queued tickets by priority."""
         return {number: self._levels[number].count for number in self._numbers}
 
     def oldest_at(self) -> float:
-        """When the one came that has waited longest; some ticket waits. Looks at all."""
-        return min([ticket.joined_at for ticket in self])
+        """Find when the oldest ticket was queued. Some ticket must be queued. Takes O(n)."""
+        return min([ticket.queued_at for ticket in self])
 
     def add(self, ticket: Ticket) -> None:
-        """A ticket waits from now on. `work_s` is what it pays when it begins."""
+        """Queue a ticket. `work_s` is what it pays when it begins."""
         number = level_of(ticket.priority)
         level = self._levels.get(number)
         if level is None:
@@ -303,8 +307,8 @@ class WaitingQueue:
         self.count += 1
 
     def ahead(self, ticket: Ticket) -> tuple[int, float]:
-        """How many would be served before a ticket that is not in yet, and their execution time as
-        it was estimated when they came."""
+        """Count the tickets that would be served before one that is not queued yet, and their
+        execution time as it was predicted when they were queued."""
         own = level_of(ticket.priority)
         mine = self._levels.get(own)
         count = 0 if mine is None else mine.ahead(ticket.tenant, self.key(ticket))
@@ -324,10 +328,10 @@ class WaitingQueue:
         return count, work_s
 
     def key(self, ticket: Ticket) -> float:
-        """When a ticket counts as due."""
-        wanted_s = _PATIENCE * ticket.work_s
-        patience_s = wanted_s if wanted_s < _MOST_PATIENCE_S else _MOST_PATIENCE_S
-        due = ticket.came_at + _UNNAMED_S + patience_s
+        """Find when a ticket counts as due."""
+        wanted_s = _OVERTAKEN_RATIO * ticket.work_s
+        overtaken_s = wanted_s if wanted_s < _MAX_OVERTAKEN_S else _MAX_OVERTAKEN_S
+        due = ticket.arrived_at + _DEFAULT_DUE_S + overtaken_s
         deadline = ticket.deadline
         return due if due < deadline else deadline
 
@@ -335,7 +339,7 @@ class WaitingQueue:
         return self._rules.weights.get(number, 0.5**number)
 
     def level(self, now: float) -> Level:
-        """The priority whose turn it is; some ticket waits. Asking again changes nothing."""
+        """Find the priority whose turn it is. Some ticket must be queued."""
         levels = self._levels
         if self._rules.order is Order.WEIGHTED:
             waiting = [level for level in levels.values() if level.count]
@@ -350,27 +354,27 @@ class WaitingQueue:
                 first = level
                 if self._was_starved:
                     return first
-            elif level.turn().at(0).came_at < since:
+            elif level.turn().at(0).arrived_at < since:
                 return level
         assert first is not None
         return first
 
     def urgency(self, now: float) -> tuple[int, float]:
-        """How the ticket whose turn it is compares with those of other queues for the same
-        backends, the least being the first; some ticket waits."""
+        """Compare the ticket whose turn it is with those of other queues for the same backends: the
+        least value is the first. Some ticket must be queued."""
         ticket = self.level(now).turn().at(0)
         is_level = self._rules.order is Order.WEIGHTED
-        if is_level or ticket.came_at < now - self._rules.max_starve_s:
+        if is_level or ticket.arrived_at < now - self._rules.max_starve_s:
             return 0, ticket.key
         return level_of(ticket.priority), ticket.key
 
     def most_urgent(self) -> Ticket | None:
-        """The next ticket of the highest priority that there is; None where none waits."""
+        """Find the next ticket of priority 0. None: none is queued."""
         level = self._levels.get(0)
         return level.turn().at(0) if level is not None and level.count else None
 
     def nth(self, place: int, now: float) -> Ticket:
-        """About the ticket with so many before it; the last one where there are fewer."""
+        """Find about the ticket with so many before it, or the last one where there are fewer."""
         if self._rules.order is Order.STRICT:
             for number in self._numbers:
                 level = self._levels[number]
@@ -381,7 +385,7 @@ class WaitingQueue:
         return level.nth(min(place, level.count - 1))
 
     def after(self, key: float, now: float) -> Ticket | None:
-        """The next ticket, by turns as far as they go, of those that are due later."""
+        """Find the next ticket, by turns as far as they go, of those that are due later."""
         found = self.level(now).after(key)
         for number in self._numbers:
             if found is None and self._levels[number].count:
@@ -389,14 +393,23 @@ class WaitingQueue:
         return found
 
     def highest(self) -> int:
-        """The highest priority of those that wait; LOWEST + 1 where nobody waits."""
+        """Find the highest priority with queued tickets; LOWEST + 1 where the queue is empty."""
         for number in self._numbers:
             if self._levels[number].count:
                 return number
         return LOWEST + 1
 
+    def pop_next(self, now: float) -> Ticket:
+        """Take the ticket out whose turn it is. Some ticket must be queued."""
+        level = self.level(now)
+        ticket = level.turn().at(0)
+        level.remove(ticket)
+        ticket.is_waiting = False
+        self.count -= 1
+        return ticket
+
     def serve(self, ticket: Ticket) -> None:
-        """A ticket begins."""
+        """Take a ticket out that begins."""
         number = level_of(ticket.priority)
         self._was_starved = not self._was_starved and number != self.highest()
         level = self._levels[number]
@@ -406,14 +419,14 @@ class WaitingQueue:
         self.count -= 1
 
     def remove(self, ticket: Ticket) -> None:
-        """A ticket waits no more, and did not begin."""
+        """Take a ticket out that does not begin."""
         self._levels[level_of(ticket.priority)].remove(ticket)
         ticket.is_waiting = False
         self.count -= 1
 
     def victim(self, ticket: Ticket) -> Ticket | None:
-        """Who makes room for a ticket when the queue is full: the last one of the tenant that has
-        the most waiting, in the lowest priority. None: the ticket itself is too many."""
+        """Choose who makes room for a ticket when the queue is full: the last ticket of the tenant
+        with the most queued ones, in the lowest priority. None: the ticket is one too many."""
         own = level_of(ticket.priority)
         for number in reversed(self._numbers):
             level = self._levels[number]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lb.access.gate import Claim, Gate
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
 from lb.domain.client import Client
 from lb.domain.fault import Fault
@@ -104,7 +104,7 @@ class Dispatcher:
         self.steps = steps = Steps(options.sequences)
         """The sequences of both protocols."""
         if queue is None:
-            queue = Queue(QueueScheduler(), pool, clock, ledger, options.queue)
+            queue = Queue(Scheduler(), pool, clock, ledger, options.queue)
         self.queue = queue
         """Requests that wait for their turn, or for a backend."""
         if reruns is None:

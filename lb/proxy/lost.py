@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from lb.balancing.unanswered import patience_s
+from lb.balancing.unanswered import overdue_after_s
 from lb.domain.backend import Backend
 from lb.domain.schedule import Ticket
 from lb.proxy.exchange import Attempt
@@ -34,7 +34,7 @@ def abandoned_until(attempt: Attempt) -> float:
     """When an attempt whose exchange has no client any more is ended, if it is not answered
     before."""
     ticket = _ticket(attempt)
-    wait_s = UNSCHEDULED_S if ticket is None else patience_s(ticket.expected_s)
+    wait_s = UNSCHEDULED_S if ticket is None else overdue_after_s(ticket.expected_s)
     return attempt.began_at + wait_s
 
 

@@ -251,9 +251,10 @@ class Placer:
             queued = particulars.queued
             if queued is not None:
                 if queued.turn is None and not exchange.tried:
-                    terms = self._queue.terms.find(exchange, particulars)
+                    queue = self._queue
+                    terms = queue.terms.find(exchange, particulars)
                     if terms is not None and terms.trial is None:
-                        return self._queue.offer(exchange, queued, terms, now, waiting)
+                        return queue.offer(exchange, queued, terms, now, waiting)
                 chosen = self._take_turn(exchange, particulars, queued, now, waiting)
                 if chosen is not None or queued.ticket is not None:
                     return chosen

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple
 
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Outcome, Reason
@@ -28,7 +29,6 @@ from lb.domain.schedule import (
     Plan,
     PositionHistogram,
     Refusal,
-    Scheduler,
     ScheduleRefused,
     Ticket,
 )
@@ -248,7 +248,7 @@ class Queue:
         queued.ticket = ticket
         if backend is not None:
             queued.is_under_way = True
-            if ticket.came_at == now and not ticket.tried:
+            if ticket.arrived_at == now and not ticket.tried:
                 terms.waits.counts[0] += 1
             else:
                 self._began(ticket, now)
@@ -451,7 +451,7 @@ class Queue:
         if ticket.tried:
             return  # it goes again
         histogram = self.terms.waits.setdefault(ticket.model, Histogram())
-        waited = now - ticket.came_at
+        waited = now - ticket.arrived_at
         histogram.counts[bisect_left(LATENCY_BOUNDS_S, waited)] += 1
         histogram.sum += waited
 
@@ -496,13 +496,15 @@ class Queue:
             is_news = self._is_stale
             if is_news:
                 self._follow(now)
+            elif self.scheduler.is_following:
+                self._place_otherwise(self.scheduler.follow_rest(now))
             left = _TURNS_AT_ONCE
             if self._anew or (self._homeless and (is_news or now >= self._homeless_due)):
                 left -= self._place_anew(now, is_news=is_news)
             if not self._go(now, left):
                 self._soon()
         finally:
-            if self._anew:
+            if self._anew or self.scheduler.is_following:
                 self._soon()
             if not self._is_soon:
                 self._arm(self.scheduler.wake_at, now)
@@ -590,7 +592,11 @@ class Queue:
                 scheduler.forget(backend)
                 if backend.in_flight and backend not in self._backends:
                     self._backends[backend] = -1
-        for ticket in scheduler.follow(self._renew, now):
+        self._place_otherwise(scheduler.follow(self._renew, now))
+
+    def _place_otherwise(self, tickets: list[Ticket]) -> None:
+        """Have the requests of tickets placed anew, whose model is not scheduled any more."""
+        for ticket in tickets:
             held = self._forget(ticket)
             queued = _queued(held.exchange) if held is not None else None
             if held is not None and queued is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
 from lb.control.load import LoadReader
 from lb.control.models import ModelWatch
 from lb.control.priors import PriorReader
 from lb.control.questions import Questions
 from lb.control.record import BackendRecord
-from lb.domain.schedule import Scheduler
 from lb.health.models import Version
 from lb.net.ask.asker import Asker
 

@@ -19,6 +19,7 @@ from lb.admin.app import make_admin_app
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
 from lb.balancing.policies import make_policy
+from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
 from lb.control.drift import ready_backends, table_statuses
 from lb.control.loops import ProbeLoops, network_probe
@@ -31,7 +32,6 @@ from lb.control.scaling import LoadSample
 from lb.control.statuses import conduct_statuses, port_statuses
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol, BackendPort
-from lb.domain.schedule import Scheduler
 from lb.net.ask.asker import Asker
 from lb.net.ask.talk import ANSWER_BYTES
 from lb.net.crowd import Crowd

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lb.access.gate import Gate
 from lb.balancing.policies import make_policy
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import (
     Address,
     AppProtocol,
@@ -42,7 +42,7 @@ from lb.domain.pool import (
     PoolRef,
     PoolSnapshot,
 )
-from lb.domain.schedule import ModelBackendView, Scheduler, Ticket
+from lb.domain.schedule import ModelBackendView, Ticket
 from lb.domain.sequence import SequenceKey, SequenceStep
 from lb.net.crowd import Crowd
 from lb.net.iteration import IterationBudget
@@ -160,7 +160,7 @@ def named_policy(name: str) -> Policy:
 
 def new_scheduler() -> Scheduler:
     """The scheduler of the product."""
-    return QueueScheduler()
+    return Scheduler()
 
 
 def head_lookups(limits: HeadLimits) -> tuple[Callable[[bytes], object], Callable[[bytes], object]]:
@@ -481,7 +481,7 @@ class Relay:
             queue=None
             if queue_loop is None
             else Queue(
-                QueueScheduler(),
+                Scheduler(),
                 self.pool,
                 queue_loop.time,
                 self.ledger,

@@ -92,7 +92,7 @@ class Play:
     def end(self, ticket: Ticket) -> None:
         assert ticket.backend is not None
         ticket.backend.in_flight -= 1
-        self.took_s.append(self.now - ticket.came_at)
+        self.took_s.append(self.now - ticket.arrived_at)
         inside = self.inside[ticket.backend]
         inside.remove(ticket)
         if len(inside) >= self.instances:

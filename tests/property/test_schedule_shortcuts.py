@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb.balancing.backend_penalty import BackendPenalty
-from lb.balancing.cost import Cost
+from lb.balancing.cost import MIN_SAMPLES, Cost
+from lb.balancing.eligible_set import EligibleSet
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
-from lb.domain.schedule import Capacity, Ending, Plan, Ticket
+from lb.balancing.ranking import IdleRanking
+from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, QueueRules, Ticket
 from lb.kserve import inference_pb2 as pb
 from lb.kserve.inspect import inspect, inspect_quickly
 from tests.fakes.backends import make_backend
@@ -75,20 +77,105 @@ def test_lanes_keep_the_same_accounts(limit: Capacity, steps: list[Any]) -> None
         now += later_s
         if what == "begin":
             pair = (ticket(rows, size, now), ticket(rows, size, now))
-            quick.estimate(rows, size, now)
-            slow.estimate(rows, size, now)
-            quick.begin(pair[0], now)
-            plain.begin(slow, pair[1], now)
+            quick.begin(pair[0], quick.estimate(rows, size, now), now)
+            plain.begin(slow, pair[1], slow.estimate(rows, size, now), now)
             in_flight_by_model.append(pair)
         elif in_flight_by_model:
             pair = in_flight_by_model.pop(which % len(in_flight_by_model))
             quick.end(pair[0], now, ending)
             plain.end(slow, pair[1], now, ending)
-        for one, other in ((quick, slow), (quick.cost, slow.cost), (quick.penalty, slow.penalty),
+        for one, other in ((quick, slow), (quick.load, slow.load), (quick.cost, slow.cost),
+                           (quick.penalty, slow.penalty),
                            (quick.stats.usual, slow.stats.usual)):  # fmt: skip
             assert state(one) == pytest.approx(state(other), rel=1e-9, abs=1e-12)
         for one, other in in_flight_by_model:
             assert state(one) == pytest.approx(state(other), rel=1e-9, abs=1e-12)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[EligibleSet, float]:
+    """Model backends that have learnt, and have requests in flight."""
+    stats = ModelStats()
+    kinds = [Capacity(1, is_auto=True), Capacity(4, is_auto=True, instances=4), Capacity(3)]
+    limit = draw(st.sampled_from(kinds))
+    row_s = draw(st.sampled_from((0.0, 0.0, 0.002)))
+    is_odd = draw(st.integers(0, 4)) == 4
+    model_backends = []
+    for number in range(draw(st.integers(1, 5))):
+        backend = make_backend(f"b{number}")
+        each = draw(st.sampled_from(kinds)) if is_odd else limit
+        model_backend = ModelBackend(BackendPenalty(backend), each, stats)
+        took_s = draw(st.sampled_from((0.01, 0.01, 0.0101, 0.0104, 0.012, 0.0131, 0.016, 0.04)))
+        spread = draw(st.sampled_from((0.0, 0.02, 0.2)))
+        for sample in range(draw(st.sampled_from((0, 1, 20))) if is_odd else 20):
+            rows = 1 + sample % 2 * 3
+            wide = 1.0 + spread * (sample % 3 - 1)
+            model_backend.learn(took_s * wide + row_s * rows, rows, 0, 99.0 + sample / 20)
+        model_backend.last_pick = draw(st.integers(0, 100)) * 10 + number
+        model_backend.lateness_s = draw(st.sampled_from((0.0, 0.001, 0.1)))
+        if is_odd and draw(st.booleans()):
+            model_backend.penalty.on_failure(99.5)
+        if is_odd and draw(st.booleans()):
+            backend.set_share(0.5)
+        model_backends.append(model_backend)
+    stats.tail_s = draw(st.sampled_from((0.0, 0.005, 0.012, 0.1)))
+    now = 100.0
+    for _ in range(draw(st.integers(0, 8))):
+        now += draw(st.sampled_from((0.0, 0.001, 0.004)))
+        model_backend = draw(st.sampled_from(model_backends))
+        estimate = model_backend.estimate(1, 0, now)
+        if estimate.may_begin:
+            model_backend.begin(ticket(1, 0, now), estimate, now)
+    now += draw(st.sampled_from((0.0, 0.002, 0.009, 3.0)))
+    return EligibleSet(tuple(model_backends), QueueRules(), stats), now
+
+
+@settings(deadline=None, max_examples=400)
+@given(fleets(), st.sampled_from((1, 1, 4)), st.sampled_from((1, 1, 4)),
+       st.sampled_from((NO_DEADLINE, NO_DEADLINE, 0.5, 0.02)))  # fmt: skip
+def test_a_ranking_picks_what_a_comparison_chooses(
+    fleet: tuple[EligibleSet, float], ranked_rows: int, rows: int, due_s: float
+) -> None:
+    eligible_set, now = fleet
+    made = ticket(rows, 0, now)
+    made.deadline = now + due_s
+    model_backends, stats = eligible_set.model_backends, eligible_set.stats
+    picked = IdleRanking(model_backends, stats, ranked_rows, now).pick(made, now)
+    if picked is None:
+        return
+    decision = eligible_set.decide(made, now)
+    if made.deadline != NO_DEADLINE:
+        assert eligible_set.without_doubt(decision, made, now) is decision
+        assert not eligible_set.seems_late(decision, made)
+    assert decision.chosen is picked
+    assert decision.is_best(now)
+    assert decision.estimate is not None
+    assert decision.estimate.begins_at == now
+
+
+@settings(deadline=None)
+@given(fleets(), ROWS, SIZES)
+def test_a_request_that_begins_where_it_is_idle_is_counted_as_plainly(
+    fleet: tuple[EligibleSet, float], rows: int, size: int
+) -> None:
+    eligible_set, now = fleet
+    for model_backend in eligible_set.model_backends:
+        if not model_backend.is_idle or model_backend.cost.count < MIN_SAMPLES:
+            continue
+        quick, slow = ticket(rows, size, now), ticket(rows, size, now)
+        before = state(model_backend.load)
+        estimate = model_backend.estimate(rows, size, now)
+        model_backend.begin_idle(quick, now)
+        counted = state(model_backend), state(model_backend.load), state(quick)
+        model_backend.load.in_flight, model_backend.load.work_s = (
+            int(before["in_flight"]),
+            before["work_s"],
+        )
+        del model_backend.unanswered.tickets[quick]
+        if model_backend.instances > 1:
+            model_backend.load.expected_ends.remove(now + quick.expected_s)
+        model_backend.begin(slow, estimate, now)
+        assert (state(model_backend), state(model_backend.load), state(slow)) == counted
 
 
 def ticket(rows: int, size: int, now: float) -> Ticket:

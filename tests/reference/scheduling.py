@@ -17,13 +17,16 @@ from lb.balancing.cost import (
     WINDOW,
     Cost,
 )
+from lb.balancing.estimate import Estimate
 from lb.balancing.model_backend import (
+    _AS_EXPECTED,
     _CONFIDENT_SAMPLES,
     _ENDS,
     _NEWS_S,
     _PART,
     _QUICK_S,
     _SCATTER,
+    _SETTLED,
     _SKIPPED,
     _USUAL_EVERY,
     ModelBackend,
@@ -66,33 +69,36 @@ def learn(cost: Cost, took_s: float, rows: float, size: float, now: float) -> No
     cost._regress(expected + off, rows, size, part)
 
 
-def begin(model_backend: ModelBackend, ticket: Ticket, now: float) -> None:
-    """`ModelBackend.begin`; `estimate` was asked about the ticket."""
+def begin(model_backend: ModelBackend, ticket: Ticket, estimate: Estimate, now: float) -> None:
+    """`ModelBackend.begin`."""
+    load = model_backend.load
     ticket.began_at = now
     ticket.work_s = model_backend.predict(ticket.rows, ticket.size)
-    ticket.expected_s = model_backend.begins_at - now + ticket.work_s
-    ticket.after = model_backend._ends + max(
-        0, model_backend.in_flight - model_backend.instances + 1
-    )
+    ticket.expected_s = estimate.begins_at - now + ticket.work_s
+    ticket.after = model_backend._ends + max(0, load.in_flight - model_backend.instances + 1)
     if model_backend.instances > 1:
-        insort(model_backend._ends_expected, now + ticket.expected_s)
-    model_backend.in_flight += 1
+        insort(load.expected_ends, now + ticket.expected_s)
+    load.in_flight += 1
     model_backend.unanswered.tickets[ticket] = None
-    if model_backend.in_flight <= model_backend.instances:
-        model_backend.anchor = now
-    model_backend.work_s += ticket.work_s
+    if load.in_flight <= model_backend.instances:
+        load.busy_since = now
+    load.work_s += ticket.work_s
+    model_backend.stats.in_flight += 1
+    ticket.model_backend = model_backend
 
 
 def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending) -> None:
     """`ModelBackend.end`."""
+    load = model_backend.load
+    model_backend.stats.in_flight -= 1
     model_backend._ends += 1
     model_backend._ends_at[model_backend._ends % _ENDS] = now
     model_backend.adapt(now)
-    model_backend.in_flight -= 1
+    load.in_flight -= 1
     del model_backend.unanswered.tickets[ticket]
-    model_backend.work_s = model_backend.work_s - ticket.work_s if model_backend.in_flight else 0.0
-    model_backend.anchor = now
-    expected = model_backend._ends_expected
+    load.work_s = load.work_s - ticket.work_s if load.in_flight else 0.0
+    load.busy_since = now
+    expected = load.expected_ends
     if expected:
         due = ticket.began_at + ticket.expected_s
         del expected[bisect_left(expected, due, 0, len(expected) - 1)]
@@ -108,7 +114,13 @@ def end(model_backend: ModelBackend, ticket: Ticket, now: float, ending: Ending)
     is_news = (
         not model_backend._ends * _SCATTER & _SKIPPED or now - model_backend.cost.at >= _NEWS_S
     )
-    if model_backend.cost.count > _CONFIDENT_SAMPLES and is_quick and not is_news:
+    mean_s = model_backend.cost.mean_s
+    is_settled = (
+        model_backend.cost.deviation_s < _SETTLED * mean_s
+        and abs(now - ticket.began_at - ticket.expected_s) < _AS_EXPECTED * mean_s
+    )
+    is_known = model_backend.cost.count > _CONFIDENT_SAMPLES
+    if is_known and (is_quick or is_settled) and not is_news:
         return
     model_backend.missed(ticket, now)
     if ticket.expected_s == ticket.work_s:

@@ -31,9 +31,7 @@ class Backend:
     def begin(self, rows: int = 1) -> Ticket:
         ticket = Ticket(b"model", b"", PLAN, (), self.now)
         ticket.rows = rows
-        self.model_backend.estimate(rows, 0, self.now)
-        ticket.began_at = self.now
-        self.model_backend.begin(ticket, self.now)
+        self.model_backend.begin(ticket, self.model_backend.estimate(rows, 0, self.now), self.now)
         self.waiting.append(ticket)
         return ticket
 
@@ -79,7 +77,7 @@ def test_requests_of_one_execution_are_one_sample() -> None:
 def test_idle_backend_runs_a_request_at_once() -> None:
     backend = Backend()
     backend.teach()
-    end = backend.model_backend.estimate(1, 0, backend.now)
+    end = backend.model_backend.estimate(1, 0, backend.now).ends_at
     assert end - backend.now == pytest.approx(execution_s(1), rel=0.1)
 
 
@@ -88,9 +86,10 @@ def test_busy_one_runs_it_with_those_that_wait() -> None:
     backend.teach()
     for _ in range(4):
         backend.begin()
-    end = backend.model_backend.estimate(1, 0, backend.now)
-    assert end - backend.now == pytest.approx(execution_s(1) + execution_s(4), rel=0.1)
-    assert backend.model_backend.is_open
+    estimate = backend.model_backend.estimate(1, 0, backend.now)
+    expected = execution_s(1) + execution_s(4)
+    assert estimate.ends_at - backend.now == pytest.approx(expected, rel=0.1)
+    assert estimate.may_begin
 
 
 def test_batch_that_is_full_goes_before_the_next_one() -> None:
@@ -98,7 +97,7 @@ def test_batch_that_is_full_goes_before_the_next_one() -> None:
     backend.teach()
     for _ in range(9):
         backend.begin()
-    end = backend.model_backend.estimate(1, 0, backend.now)
+    end = backend.model_backend.estimate(1, 0, backend.now).ends_at
     expected = execution_s(1) + execution_s(8) + execution_s(1)
     assert end - backend.now == pytest.approx(expected, rel=0.1)
 
@@ -107,11 +106,9 @@ def test_more_than_one_batch_that_runs_and_one_that_fills_waits_elsewhere() -> N
     backend = Backend()
     backend.teach()
     for _ in range(16):
-        assert backend.model_backend.estimate(1, 0, backend.now)
-        assert backend.model_backend.is_open
+        assert backend.model_backend.estimate(1, 0, backend.now).may_begin
         backend.begin()
-    backend.model_backend.estimate(1, 0, backend.now)
-    assert not backend.model_backend.is_open
+    assert not backend.model_backend.estimate(1, 0, backend.now).may_begin
 
 
 def test_rows_fill_a_batch_however_few_requests_have_them() -> None:
@@ -119,8 +116,7 @@ def test_rows_fill_a_batch_however_few_requests_have_them() -> None:
     backend.teach()
     backend.begin(8)
     backend.begin(8)
-    backend.model_backend.estimate(1, 0, backend.now)
-    assert not backend.model_backend.is_open
+    assert not backend.model_backend.estimate(1, 0, backend.now).may_begin
 
 
 def test_failed_execution_teaches_nothing() -> None:
@@ -148,22 +144,18 @@ def test_rate_is_that_of_whole_batches() -> None:
 
 def test_unknown_one_gets_one_request() -> None:
     backend = Backend()
-    backend.model_backend.estimate(1, 0, backend.now)
-    assert backend.model_backend.is_open
+    assert backend.model_backend.estimate(1, 0, backend.now).may_begin
     backend.begin()
-    backend.model_backend.estimate(1, 0, backend.now)
-    assert not backend.model_backend.is_open
+    assert not backend.model_backend.estimate(1, 0, backend.now).may_begin
 
 
 def test_a_number_is_kept_exactly_whatever_the_batches_are() -> None:
     backend = Backend(Capacity(40, instances=1, max_batch=8))
     backend.teach()
     for _ in range(40):
-        backend.model_backend.estimate(1, 0, backend.now)
-        assert backend.model_backend.is_open
+        assert backend.model_backend.estimate(1, 0, backend.now).may_begin
         backend.begin()
-    backend.model_backend.estimate(1, 0, backend.now)
-    assert not backend.model_backend.is_open
+    assert not backend.model_backend.estimate(1, 0, backend.now).may_begin
 
 
 @pytest.mark.parametrize(("is_known", "rows"), [(False, 1), (True, 64)])
@@ -172,8 +164,10 @@ def test_what_takes_no_more_is_not_said_to_be_free(is_known: bool, rows: int) ->
     if is_known:
         backend.teach()
     backend.begin(rows)
-    took_s = backend.model_backend.estimate(1, 0, backend.now) - backend.now
-    assert not backend.model_backend.is_open
-    assert backend.model_backend.begins_at > backend.now
+    estimate = backend.model_backend.estimate(1, 0, backend.now)
+    took_s = estimate.ends_at - backend.now
+    assert not estimate.may_begin
+    assert estimate.begins_at > backend.now
     backend.now += 0.9
-    assert backend.model_backend.estimate(1, 0, backend.now) - backend.now > 0.5 + took_s / 2
+    later = backend.model_backend.estimate(1, 0, backend.now)
+    assert later.ends_at - backend.now > 0.5 + took_s / 2

@@ -37,8 +37,7 @@ class Bench:
         """So many of our requests, one after the other."""
         for _ in range(count):
             ticket = Ticket(M, b"", PLAN, (self.backend,), self.now)
-            self.model_backend.estimate(1, 0, self.now)
-            self.model_backend.begin(ticket, self.now)
+            self.model_backend.begin(ticket, self.model_backend.estimate(1, 0, self.now), self.now)
             ticket.began_at = self.now
             self.now += took_s
             self.model_backend.end(ticket, self.now, Ending.GOOD)
@@ -103,7 +102,7 @@ def test_requests_of_others_make_a_lane_slower() -> None:
     bench.now += 1.0
     bench.report()
     assert bench.slower() == pytest.approx(1.5)
-    fresh = bench.model_backend.estimate(1, 0, bench.now) - bench.now
+    fresh = bench.model_backend.estimate(1, 0, bench.now).ends_at - bench.now
     assert fresh == pytest.approx(0.015, rel=0.05)
     assert bench.model_backend.usual_s(bench.now) == pytest.approx(0.015, rel=0.05)
 
@@ -125,8 +124,8 @@ def test_what_waits_there_beyond_ours_delays_the_next_one() -> None:
     bench.report()
     bench.now += 1.0
     bench.report(pending=5.0, in_flight_by_model=2)
-    bench.model_backend.estimate(1, 0, bench.now)
-    assert bench.model_backend.begins_at - bench.now == pytest.approx(0.03, rel=0.05)
+    estimate = bench.model_backend.estimate(1, 0, bench.now)
+    assert estimate.begins_at - bench.now == pytest.approx(0.03, rel=0.05)
     bench.report(pending=5.0)
     assert bench.is_told, "too soon for news"
     bench.now += 1.0
@@ -143,7 +142,7 @@ def test_where_all_share_one_engine_those_of_others_count_as_work_that_is_under_
     bench.theirs(4, 0.5)
     bench.report(pending=1.0)
     assert bench.slower() == 1.0
-    assert bench.model_backend.estimate(1, 0, bench.now) - bench.now == pytest.approx(
+    assert bench.model_backend.estimate(1, 0, bench.now).ends_at - bench.now == pytest.approx(
         0.04, rel=0.05
     )
 

@@ -21,9 +21,7 @@ def lane_of(limit: Capacity) -> ModelBackend:
 
 def begin(model_backend: ModelBackend, now: float) -> Ticket:
     ticket = Ticket(b"model", b"", PLAN, (model_backend.backend,), now)
-    model_backend.estimate(1, 0, now)
-    ticket.began_at = now
-    model_backend.begin(ticket, now)
+    model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
     model_backend.backend.in_flight += 1
     return ticket
 
@@ -46,21 +44,23 @@ def taught(limit: Capacity, took_s: float) -> ModelBackend:
 
 def test_idle_lane_ends_a_request_after_its_execution() -> None:
     model_backend = taught(Capacity(2), 0.01)
-    assert model_backend.estimate(1, 0, 100.0) == pytest.approx(100.01)
-    assert model_backend.is_open
+    estimate = model_backend.estimate(1, 0, 100.0)
+    assert estimate.ends_at == pytest.approx(100.01)
+    assert estimate.may_begin
 
 
 def test_busy_lane_ends_it_after_what_is_under_way() -> None:
     model_backend = taught(Capacity(2), 0.01)
     begin(model_backend, 100.0)
-    assert model_backend.estimate(1, 0, 100.004) == pytest.approx(100.02)
-    assert model_backend.is_open
+    estimate = model_backend.estimate(1, 0, 100.004)
+    assert estimate.ends_at == pytest.approx(100.02)
+    assert estimate.may_begin
 
 
 def test_what_is_overdue_is_expected_to_take_as_long_again() -> None:
     model_backend = taught(Capacity(2), 0.01)
     begin(model_backend, 100.0)
-    assert model_backend.free_at(100.5) == pytest.approx(100.99)
+    assert model_backend.free_times(100.5)[0] == pytest.approx(100.99)
 
 
 def test_request_ahead_does_not_count_as_execution() -> None:
@@ -75,7 +75,7 @@ def test_request_ahead_does_not_count_as_execution() -> None:
 def test_instances_run_side_by_side() -> None:
     model_backend = taught(Capacity(4, instances=2), 0.01)
     tickets = [begin(model_backend, 100.0) for _ in range(4)]
-    assert model_backend.free_at(100.0) == pytest.approx(100.02)
+    assert model_backend.free_times(100.0)[0] == pytest.approx(100.02)
     for ticket, now in zip(tickets, (100.01, 100.01, 100.02, 100.02), strict=True):
         end(model_backend, ticket, now)
     assert model_backend.cost.mean_s == pytest.approx(0.01)
@@ -85,34 +85,29 @@ def test_full_lane_is_closed() -> None:
     model_backend = taught(Capacity(2), 0.01)
     begin(model_backend, 100.0)
     begin(model_backend, 100.0)
-    model_backend.estimate(1, 0, 100.0)
-    assert not model_backend.is_open
+    assert not model_backend.estimate(1, 0, 100.0).may_begin
 
 
 def test_nothing_is_sent_ahead_of_a_long_execution() -> None:
     model_backend = taught(Capacity(1, is_auto=True), 0.1)
     begin(model_backend, 100.0)
-    model_backend.estimate(1, 0, 100.0)
-    assert not model_backend.is_open
-    model_backend.estimate(1, 0, 100.1 - LEAD_S + 0.001)
-    assert model_backend.is_open
+    assert not model_backend.estimate(1, 0, 100.0).may_begin
+    assert model_backend.estimate(1, 0, 100.1 - LEAD_S + 0.001).may_begin
 
 
 def test_a_number_is_kept_exactly_however_long_executions_take() -> None:
     model_backend = taught(Capacity(3), 2.0)
     for _ in range(3):
-        model_backend.estimate(1, 0, 100.0)
-        assert model_backend.is_open
+        assert model_backend.estimate(1, 0, 100.0).may_begin
         begin(model_backend, 100.0)
-    model_backend.estimate(1, 0, 100.0)
-    assert not model_backend.is_open
+    assert not model_backend.estimate(1, 0, 100.0).may_begin
 
 
 def test_no_more_instances_count_than_a_number_lets_in() -> None:
     model_backend = taught(Capacity(1, instances=4), 0.1)
     assert (model_backend.instances, model_backend.slots) == (1, 1)
     begin(model_backend, 100.0)
-    assert model_backend.free_at(100.0) == pytest.approx(100.1)
+    assert model_backend.free_times(100.0)[0] == pytest.approx(100.1)
 
 
 def test_as_many_surprises_as_executions_run_side_by_side_are_no_change() -> None:
@@ -130,11 +125,9 @@ def test_as_many_surprises_as_executions_run_side_by_side_are_no_change() -> Non
 
 def test_unknown_lane_gets_one_request_at_a_time() -> None:
     model_backend = lane_of(Capacity(4))
-    model_backend.estimate(1, 0, 100.0)
-    assert model_backend.is_open
+    assert model_backend.estimate(1, 0, 100.0).may_begin
     begin(model_backend, 100.0)
-    model_backend.estimate(1, 0, 100.0)
-    assert not model_backend.is_open
+    assert not model_backend.estimate(1, 0, 100.0).may_begin
 
 
 def test_automatic_limit_covers_the_turnaround_of_fast_executions() -> None:
@@ -147,16 +140,15 @@ def test_backend_at_its_own_limit_is_closed() -> None:
     model_backend = taught(Capacity(4), 0.01)
     model_backend.backend.max_in_flight = 1
     model_backend.backend.in_flight = 1
-    model_backend.estimate(1, 0, 100.0)
-    assert not model_backend.is_open
+    assert not model_backend.estimate(1, 0, 100.0).may_begin
 
 
 def test_errors_make_a_backend_count_as_slower_for_a_while() -> None:
     model_backend = taught(Capacity(4), 0.01)
     for _ in range(3):
         end(model_backend, begin(model_backend, 100.0), 100.0, Ending.FAILED)
-    assert model_backend.estimate(1, 0, 100.0) == pytest.approx(100.0 + 0.01 * 1.5**3)
-    assert model_backend.estimate(1, 0, 130.0) == pytest.approx(130.01)
+    assert model_backend.estimate(1, 0, 100.0).ends_at == pytest.approx(100.0 + 0.01 * 1.5**3)
+    assert model_backend.estimate(1, 0, 130.0).ends_at == pytest.approx(130.01)
 
 
 def test_cancelled_attempt_teaches_nothing() -> None:
@@ -173,9 +165,9 @@ def test_requests_of_others_count_less_and_less() -> None:
         model_backend.external_load.on_report(
             model_backend.cost, at, wait_s=wait_s, share=None, device=None
         )
-    assert model_backend.estimate(1, 0, 100.0) == pytest.approx(100.06)
-    assert model_backend.estimate(1, 0, 100.03) == pytest.approx(100.06)
-    assert model_backend.estimate(1, 0, 101.0) == pytest.approx(101.01)
+    assert model_backend.estimate(1, 0, 100.0).ends_at == pytest.approx(100.06)
+    assert model_backend.estimate(1, 0, 100.03).ends_at == pytest.approx(100.06)
+    assert model_backend.estimate(1, 0, 101.0).ends_at == pytest.approx(101.01)
 
 
 @pytest.mark.parametrize("limit", [Capacity(2), Capacity(16, is_auto=True, max_batch=8)])

@@ -33,9 +33,7 @@ def lanes_of(count: int, *, limit: int = 2) -> list[ModelBackend]:
 
 def begin(index: ModelBackendIndex, model_backend: ModelBackend, now: float) -> Ticket:
     ticket = Ticket(b"model", b"", PLAN, (model_backend.backend,), now)
-    model_backend.estimate(1, 0, now)
-    ticket.began_at = now
-    model_backend.begin(ticket, now)
+    model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
     index.changed(model_backend, now)
     return ticket
 
@@ -69,15 +67,13 @@ def test_they_are_as_good_as_those_that_a_scan_finds() -> None:
             model_backend.end(ticket, now, Ending.NEITHER)
             index.changed(model_backend, now)
         found = index.candidates(now, None) or model_backends
-        best = min(model_backend.estimate(1, 0, now) for model_backend in model_backends)
+        best = min(model_backend.estimate(1, 0, now).ends_at for model_backend in model_backends)
         assert (
-            min(model_backend.estimate(1, 0, now) for model_backend in found) - now
+            min(model_backend.estimate(1, 0, now).ends_at for model_backend in found) - now
             <= (best - now) * 1.1 + 1e-9
         )
         open_lanes = [
-            model_backend
-            for model_backend in found
-            if model_backend.estimate(1, 0, now) and model_backend.is_open
+            model_backend for model_backend in found if model_backend.estimate(1, 0, now).may_begin
         ]
         if open_lanes:
             chosen = rng.choice(open_lanes)
@@ -162,17 +158,13 @@ def test_newcomer_that_takes_no_more_does_not_hide_the_others(
         for _ in range(4):
             model_backend.learn(0.01, 1, 0, 99.0)
     index = ModelBackendIndex(model_backends, 100.0)
-    new.estimate(1, 0, 100.0)
-    while new.is_open and new.in_flight < limit.instances:
+    while new.estimate(1, 0, 100.0).may_begin and new.in_flight < limit.instances:
         begin(index, new, 100.0)
-        new.estimate(1, 0, 100.0)
     for model_backend in old:
         begin(index, model_backend, 100.0)
     for now in (100.001, 100.02, 100.5, 103.0):
         found = index.candidates(now, None) or model_backends
-        for model_backend in found:
-            model_backend.estimate(1, 0, now)
-        assert any(model_backend.is_open for model_backend in found)
+        assert any(model_backend.estimate(1, 0, now).may_begin for model_backend in found)
 
 
 def test_newcomer_that_is_not_known_is_no_free_one_among_those_that_have_room() -> None:
@@ -186,8 +178,7 @@ def test_newcomer_that_is_not_known_is_no_free_one_among_those_that_have_room() 
     assert found
     busy, full = found
     assert full is model_backends[0]
-    busy.estimate(1, 0, 100.0001)
-    assert busy.is_open
+    assert busy.estimate(1, 0, 100.0001).may_begin
 
 
 def test_number_below_the_instances_is_a_limit_like_others() -> None:

@@ -130,8 +130,8 @@ def test_pools_are_found_by_what_waits_when_lanes_become_of_another_kind() -> No
         type(model_backend) for model_backend in (*pool.model_backends, *some.model_backends)
     } == {BatchingModelBackend}
     assert pool.model_backends[1:] == some.model_backends
-    assert pool.choose(1, 0, 0.0) in pool.model_backends
-    assert some.choose(1, 0, 0.0) in some.model_backends
+    assert pool.decide(made, 0.0).chosen in pool.model_backends
+    assert some.decide(made, 0.0).chosen in some.model_backends
 
 
 def low(model_queue: ModelQueue) -> Ticket:
@@ -141,7 +141,7 @@ def low(model_queue: ModelQueue) -> Ticket:
 
 
 def begin(model_queue: ModelQueue, model_backend: ModelBackend, made: Ticket) -> None:
-    model_backend.begin(made, 0.0)
+    model_backend.begin(made, model_backend.estimate(1, 0, 0.0), 0.0)
     model_queue.began(made, model_backend, 0.0)
 
 
@@ -160,12 +160,12 @@ def test_part_is_kept_for_the_highest_priority() -> None:
         (first, low(model_queue)),
         (second, last),
     ):
-        assert not model_queue.is_kept(1)
+        assert not model_queue.is_reserved(1)
         begin(model_queue, model_backend, each)
-    assert model_queue.is_kept(1)
-    assert not model_queue.is_kept(0)
+    assert model_queue.is_reserved(1)
+    assert not model_queue.is_reserved(0)
     end(model_queue, second, last)
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
 
 
 def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
@@ -174,9 +174,9 @@ def test_it_is_kept_beyond_what_the_highest_priority_uses() -> None:
     first, second = model_queue.eligible_set(ticket(model_queue, one, two), 0.0).model_backends
     begin(model_queue, first, low(model_queue))
     begin(model_queue, first, ticket(model_queue))
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
     begin(model_queue, second, ticket(model_queue))
-    assert model_queue.is_kept(1)
+    assert model_queue.is_reserved(1)
 
 
 def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
@@ -187,12 +187,12 @@ def test_what_goes_ahead_to_a_busy_lane_takes_no_slot() -> None:
     first, ahead = low(model_queue), low(model_queue)
     begin(model_queue, model_backends[0], first)
     begin(model_queue, model_backends[0], ahead)
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
     begin(model_queue, model_backends[1], low(model_queue))
     end(model_queue, model_backends[0], ahead)
-    assert model_queue.is_kept(1)
+    assert model_queue.is_reserved(1)
     end(model_queue, model_backends[0], first)
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
 
 
 def test_what_is_kept_follows_a_reload_while_requests_are_under_way() -> None:
@@ -203,9 +203,9 @@ def test_what_is_kept_follows_a_reload_while_requests_are_under_way() -> None:
     for model_backend, each in zip((first, first, second), in_flight_by_model, strict=True):
         begin(model_queue, model_backend, each)
     model_queue.apply(line_of(reserved=0.25, instances=2).plan, 0.0)
-    assert model_queue.is_kept(1)
+    assert model_queue.is_reserved(1)
     end(model_queue, first, in_flight_by_model[0])
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
 
 
 def test_lanes_that_no_pool_uses_have_nothing_that_could_be_kept() -> None:
@@ -214,21 +214,21 @@ def test_lanes_that_no_pool_uses_have_nothing_that_could_be_kept() -> None:
     _, gone = model_queue.eligible_set(ticket(model_queue, one, two), 0.0).model_backends
     late = low(model_queue)
     begin(model_queue, gone, late)
-    model_queue.restart()
+    model_queue.retire()
     (left,) = model_queue.eligible_set(ticket(model_queue, one), 0.0).model_backends
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
     begin(model_queue, left, low(model_queue))
-    assert model_queue.is_kept(1)
+    assert model_queue.is_reserved(1)
     end(model_queue, gone, late)
-    assert model_queue.is_kept(1)
+    assert model_queue.is_reserved(1)
     model_queue.eligible_set(ticket(model_queue, two, one), 0.0)
-    assert not model_queue.is_kept(1)
+    assert not model_queue.is_reserved(1)
 
 
 def test_lower_priorities_are_never_shut_out() -> None:
     model_queue = line_of(reserved=0.9)
     model_queue.eligible_set(ticket(model_queue, make_backend("one")), 0.0)
-    assert not model_queue.is_kept(5)
+    assert not model_queue.is_reserved(5)
 
 
 def test_another_plan_changes_the_limits() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured, ModelLoad
 from lb.domain.schedule import (
@@ -33,7 +33,7 @@ class Desk:
         rounds: int = 4,
         rules: QueueRules | None = None,
     ) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
         self.plan = Plan(
             limits={}, default=Capacity(limit, instances=instances), rules=rules or QueueRules()
@@ -146,7 +146,7 @@ def test_stalled_backend_is_not_waited_for() -> None:
         if desk.due():
             break
     assert tickets[2].backend is desk.backends[1]
-    assert desk.now < tickets[2].came_at + 0.1
+    assert desk.now < tickets[2].arrived_at + 0.1
 
 
 def test_equal_backends_share_equally_whatever_was_learnt_of_varying_requests() -> None:
@@ -331,7 +331,7 @@ def test_waiting_request_that_has_become_late_is_refused() -> None:
     tickets = desk.fill(3, deadline_s=0.02)
     assert tickets[2].is_waiting
     desk.now = desk.scheduler.wake_at
-    assert desk.now <= 0.02 + tickets[2].came_at
+    assert desk.now <= 0.02 + tickets[2].arrived_at
     assert desk.due() == []
     assert desk.refused() == []  # a quick execution might still do
     desk.now = tickets[2].deadline
@@ -478,7 +478,7 @@ def test_ticket_may_be_offered_again_and_keeps_its_place_in_time() -> None:
     first.tried = (failed_at,)
     desk.offer(first)
     assert first.backend is not failed_at
-    assert first.came_at <= waiting.came_at
+    assert first.arrived_at <= waiting.arrived_at
 
 
 def test_new_snapshot_gives_those_that_wait_other_backends() -> None:
@@ -495,6 +495,60 @@ def test_new_snapshot_gives_those_that_wait_other_backends() -> None:
     assert len(asked) == 1
     assert desk.due() == waiting[:1]
     assert waiting[0].backend is new
+
+
+def test_very_many_follow_a_snapshot_a_bounded_number_at_a_time() -> None:
+    desk = Desk(0.005, 0.005, rules=QueueRules(max_waiting=10_000))
+    waiting = desk.fill(3004)[4:]
+    _, left = desk.backends
+    asked: list[Ticket] = []
+
+    def renew(ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]]:
+        asked.append(ticket)
+        return desk.plan, eligible
+
+    eligible = (left,)
+    scheduler = desk.scheduler
+    assert scheduler.follow(renew, desk.now) == []
+    assert scheduler.is_following
+    (view,) = scheduler.model_queues(desk.now)
+    assert view.waiting == {0: 3000}
+    scheduler.drop(waiting[-1])
+    (view,) = scheduler.model_queues(desk.now)
+    assert view.waiting == {0: 2999}
+    calls = 1
+    while scheduler.is_following:
+        assert scheduler.follow_rest(desk.now) == []
+        calls += 1
+    assert 4 <= calls < 3000
+    assert len(asked) == calls
+    (view,) = scheduler.model_queues(desk.now)
+    assert view.waiting == {0: 2999}
+    assert {ticket.eligible for ticket in waiting[:-1]} == {(left,)}
+    assert not waiting[-1].is_waiting
+
+
+def test_nothing_begins_where_an_old_snapshot_said_while_others_follow_a_new_one() -> None:
+    desk = Desk(0.005, 0.005, rules=QueueRules(max_waiting=10_000))
+    tickets = desk.fill(3004)
+    gone, left = desk.backends
+    desk.scheduler.follow(lambda _: (desk.plan, (left,)), desk.now)
+    begun = []
+    running = [ticket for ticket in tickets[:4] if ticket.backend is left]
+    for ticket in tickets[:4]:
+        if ticket.backend is gone:
+            desk.complete(ticket)
+    for _ in range(20):
+        desk.now += 0.005
+        desk.complete(running.pop(0))
+        found = desk.due()
+        running += found
+        begun += found
+        if desk.scheduler.is_following:
+            desk.scheduler.follow_rest(desk.now)
+    assert begun == tickets[4 : 4 + len(begun)], "not in order"
+    assert len(begun) >= 10
+    assert {ticket.backend for ticket in begun} <= {left, None}
 
 
 def test_model_that_is_not_scheduled_any_more_gives_its_tickets_back() -> None:
@@ -571,7 +625,7 @@ def test_lanes_that_are_there_already_begin_with_it_too_and_a_restart_ends_it() 
 
 
 def test_lines_that_are_not_used_are_forgotten() -> None:
-    scheduler = QueueScheduler()
+    scheduler = Scheduler()
     backend = make_backend("one")
     plan = Plan(limits={})
     for number in range(5000):
@@ -643,7 +697,7 @@ class TestBeside:
         first.wait, first.version = Wait.FASTER, b"7"
         second = first.hedge()
         for name in ("rows", "size", "tenant", "position", "wait", "version", "priority",
-                     "deadline", "came_at", "model"):  # fmt: skip
+                     "deadline", "arrived_at", "model"):  # fmt: skip
             assert getattr(second, name) == getattr(first, name)
         assert second.backend is None
 

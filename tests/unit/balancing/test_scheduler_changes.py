@@ -165,7 +165,7 @@ def test_kinds_are_those_of_the_limits() -> None:
         assert [type(model_backend) for model_backend in model_queue.model_backends.values()] == [
             kind
         ]
-        assert model_queue.uses_fast_path is (kind is ModelBackend)
+        assert model_queue.runs_in_order is (kind is ModelBackend)
         assert (
             model_queue.stats.best is None
             or model_queue.stats.best in model_queue.model_backends.values()

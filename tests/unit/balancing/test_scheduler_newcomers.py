@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 import pytest
 
 from lb.balancing.model_backend_index import LARGE
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.control.plans import LimitBy, LineRule, Planner, PlanRules
 from lb.domain.backend import Backend, BackendSpec, parse_address
 from lb.domain.model import ModelFacts
 from lb.domain.schedule import Capacity, Ending, Plan, Ticket
-from tests.fakes.backends import make_backend
+from tests.fakes.backends import make_backend, make_backends
 
 
 class Tritons:
@@ -22,7 +22,7 @@ class Tritons:
     def __init__(
         self, plan: Plan, takes_s: dict[Backend, float], instances: dict[Backend, int]
     ) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self.plan = plan
         self.takes_s = takes_s
         self.instances = instances
@@ -164,9 +164,9 @@ def test_the_fastest_backend_is_forgotten_with_what_was_learnt_of_it(is_restarte
 @pytest.mark.parametrize("models", [2, 3, 4, 8])
 def test_models_that_take_turns_all_learn_how_long_their_requests_take(models: int) -> None:
     names = [b"m%d" % number for number in range(models)]
-    backend = make_backend()
+    takes_s = dict.fromkeys(make_backends(0, 0), 0.001)
     limit = Capacity(1, is_auto=True)
-    tritons = Tritons(Plan(limits={}, default=limit), {backend: 0.001}, {backend: 1})
+    tritons = Tritons(Plan(limits={}, default=limit), takes_s, dict.fromkeys(takes_s, 1))
     for _ in range(100):
         for name in names:
             tritons.offer(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
@@ -16,7 +16,7 @@ class Desk:
     """A scheduler that has learnt how long requests take at some backends."""
 
     def __init__(self, *takes_s: float) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(takes_s)))
         self.plan = Plan(limits={}, default=Capacity(1, is_auto=True))
         self.now = 100.0

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import Backend
 from lb.domain.schedule import Capacity, Ending, Plan, QueueRules, Refusal, ScheduleRefused, Ticket
 from tests.fakes.backends import make_backend
@@ -17,7 +17,7 @@ class Engines:
     """Backends that share their time equally among all that is there, on a clock of their own."""
 
     def __init__(self, *work_s: float, rules: QueueRules | None = None) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self.backends = tuple(make_backend(f"b{number}") for number in range(len(work_s)))
         self.work_s = dict(zip(self.backends, work_s, strict=True))
         self.plan = Plan(
@@ -59,7 +59,7 @@ class Engines:
             del self._left[backend][ticket]
             backend.in_flight -= 1
             self.scheduler.complete(ticket, self.now, Ending.GOOD)
-            self.latencies.append(self.now - ticket.came_at)
+            self.latencies.append(self.now - ticket.arrived_at)
 
     def play(self, rate: float, seconds: float) -> None:
         rng = Random(1)

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from lb.balancing.scheduler import QueueScheduler
-from lb.balancing.unanswered import LOST_S, patience_s
+from lb.balancing.scheduler import Scheduler
+from lb.balancing.unanswered import LOST_S, overdue_after_s
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
@@ -28,7 +28,7 @@ class World:
     """A scheduler and its backends, each of which answers at once what it answers at all."""
 
     def __init__(self, limit: Capacity, count: int = 1) -> None:
-        self.scheduler = QueueScheduler()
+        self.scheduler = Scheduler()
         self.lost: list[Ticket] = []
         self.scheduler.on_lost = lambda ticket, _now: self.lost.append(ticket)
         self.backends = tuple(make_backend(f"b{number}") for number in range(count))
@@ -95,8 +95,8 @@ def limit(request: pytest.FixtureRequest) -> Capacity:
 
 
 def test_patience_is_a_multiple_and_at_least_a_second() -> None:
-    assert patience_s(0.001) == LOST_S
-    assert patience_s(10.0) == 50.0
+    assert overdue_after_s(0.001) == LOST_S
+    assert overdue_after_s(10.0) == 50.0
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -17,10 +17,10 @@ def ticket(
     priority: int = 0,
     tenant: str = "",
     deadline: float = float("inf"),
-    came_at: float = 0.0,
+    arrived_at: float = 0.0,
     work_s: float = 1.0,
 ) -> Ticket:
-    made = Ticket(b"model", b"", PLAN, (), came_at)
+    made = Ticket(b"model", b"", PLAN, (), arrived_at)
     made.number = number
     made.priority = priority
     made.tenant = tenant
@@ -47,7 +47,7 @@ def served(queue: WaitingQueue, count: int = 1 << 30, now: float = 0.0) -> list[
 
 
 def test_first_come_is_first_served() -> None:
-    tickets = [ticket(number, came_at=float(number)) for number in range(200)]
+    tickets = [ticket(number, arrived_at=float(number)) for number in range(200)]
     assert served(queue_of(tickets)) == tickets
 
 
@@ -57,11 +57,11 @@ def test_earliest_deadline_goes_first() -> None:
 
 
 def test_those_that_name_a_deadline_pass_one_without_for_seconds_at_most() -> None:
-    quiet = ticket(1, came_at=100.0, work_s=0.05)
+    quiet = ticket(1, arrived_at=100.0, work_s=0.05)
     queue = queue_of(
         [
             quiet,
-            *(ticket(n, came_at=99.9 + n, deadline=104.9 + n, work_s=0.05) for n in range(2, 9)),
+            *(ticket(n, arrived_at=99.9 + n, deadline=104.9 + n, work_s=0.05) for n in range(2, 9)),
         ]
     )
     assert queue.level(101.0).turn().at(0) is quiet
@@ -69,14 +69,14 @@ def test_those_that_name_a_deadline_pass_one_without_for_seconds_at_most() -> No
 
 def test_one_without_a_deadline_is_not_passed_for_ever() -> None:
     rules = QueueRules(max_starve_s=5.0)
-    patient = ticket(1, came_at=0.0, work_s=0.01)
-    hurried = ticket(2, came_at=4.0, deadline=5.5)
+    patient = ticket(1, arrived_at=0.0, work_s=0.01)
+    hurried = ticket(2, arrived_at=4.0, deadline=5.5)
     assert served(queue_of([hurried, patient], rules)) == [patient, hurried]
 
 
 def test_short_one_passes_long_ones_that_came_a_little_earlier() -> None:
-    long, other = ticket(1, came_at=0.0, work_s=0.1), ticket(2, came_at=0.5, work_s=0.1)
-    soon, late = ticket(3, came_at=0.8, work_s=0.001), ticket(4, came_at=1.2, work_s=0.001)
+    long, other = ticket(1, arrived_at=0.0, work_s=0.1), ticket(2, arrived_at=0.5, work_s=0.1)
+    soon, late = ticket(3, arrived_at=0.8, work_s=0.001), ticket(4, arrived_at=1.2, work_s=0.001)
     assert served(queue_of([long, other, soon, late])) == [soon, long, late, other]
 
 
@@ -90,8 +90,8 @@ def test_higher_priority_goes_first() -> None:
 
 
 def test_starving_priority_has_every_other_turn() -> None:
-    high = [ticket(number, came_at=40.0) for number in range(10)]
-    low = [ticket(100 + number, priority=2, came_at=0.0) for number in range(10)]
+    high = [ticket(number, arrived_at=40.0) for number in range(10)]
+    low = [ticket(100 + number, priority=2, arrived_at=0.0) for number in range(10)]
     order = served(queue_of([*high, *low]), count=8, now=41.0)
     assert [each.priority for each in order] == [2, 0, 2, 0, 2, 0, 2, 0]
 
@@ -180,11 +180,11 @@ def test_place_in_the_order_goes_through_priorities() -> None:
 
 def test_last_one_may_go_before_the_first_only_for_a_while_and_without_deadlines() -> None:
     queue = TenantQueue(1.0, 0)
-    for number, came_at in enumerate((10.0, 10.5)):
-        waiting = ticket(number, came_at=came_at)
-        waiting.key = came_at
+    for number, arrived_at in enumerate((10.0, 10.5)):
+        waiting = ticket(number, arrived_at=arrived_at)
+        waiting.key = arrived_at
         queue.add(waiting)
-    assert queue.is_patient(9.0)
-    assert not queue.is_patient(10.1)
+    assert queue.may_overtake(9.0)
+    assert not queue.may_overtake(10.1)
     queue.at(0).deadline = 20.0
-    assert not queue.is_patient(9.0)
+    assert not queue.may_overtake(9.0)

@@ -30,7 +30,7 @@ def test_ticket_waits_nowhere_at_first() -> None:
     ticket = Ticket(b"resnet", b"", Plan(limits={}), (one,), 5.0)
     assert ticket.backend is None
     assert not ticket.is_waiting
-    assert ticket.came_at == 5.0
+    assert ticket.arrived_at == 5.0
     assert ticket.deadline == float("inf")
 
 

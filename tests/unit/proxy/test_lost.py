@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lb.balancing.unanswered import patience_s
+from lb.balancing.unanswered import overdue_after_s
 from lb.domain.backend import AppProtocol
 from lb.domain.schedule import Plan, Ticket
 from lb.kserve.operations import MODEL_INFER
@@ -33,7 +33,7 @@ def sent(expected_s: float | None) -> Attempt:
 
 @pytest.mark.parametrize("expected_s", [0.001, 3.0])
 def test_what_is_expected_says_how_long_it_is_waited_for(expected_s: float) -> None:
-    assert abandoned_until(sent(expected_s)) == 100.0 + patience_s(expected_s)
+    assert abandoned_until(sent(expected_s)) == 100.0 + overdue_after_s(expected_s)
 
 
 def test_where_nothing_is_known_it_is_waited_for_a_minute() -> None:

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.domain.backend import AppProtocol, Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.model import ModelFacts
@@ -119,7 +119,7 @@ class Bench:
         self.ref = PoolRef(self.snapshot(self.backends))
         self.ledger = Ledger(1 << 22)
         self.queue = Queue(
-            QueueScheduler(), self.ref, self.loop.time, self.ledger, later=self.loop.call_later
+            Scheduler(), self.ref, self.loop.time, self.ledger, later=self.loop.call_later
         )
         self.dispatcher = Dispatcher(
             self.ref, Outcomes(), Finished(), clock=self.loop.time, ledger=self.ledger,

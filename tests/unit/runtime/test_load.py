@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from lb.balancing.policies import make_policy
-from lb.balancing.scheduler import QueueScheduler
+from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
 from lb.control.models import ModelWatch
 from lb.control.questions import Questions
@@ -27,7 +27,7 @@ async def test_what_a_triton_that_comes_has_measured_reaches_the_scheduler_and_t
     watch = ModelWatch(directory, Questions(tritons), Random(1), refresh_s=60.0)
     others: list[tuple[BackendRecord, frozenset[Version]]] = []
     watch.came = lambda *news: others.append(news)
-    scheduler = QueueScheduler()
+    scheduler = Scheduler()
     readers = make_load_readers(directory, tritons, scheduler, watch, 0.0)
     try:
         watch.start()

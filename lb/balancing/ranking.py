@@ -1,0 +1,160 @@
+"""Which idle model backend a request goes to, from a ranking that holds until something is learnt.
+
+Nearly always a request finds model backends idle, and all that distinguishes these is learnt and
+changes rarely. A ranking keeps what follows from it: the idle model backends that are as good as
+the fastest one. To pick among them needs counts alone. `pick` gives the same answer as
+`lb.balancing.selection.select` in normal mode, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final
+
+from lb.balancing.cost import MIN_SAMPLES
+from lb.balancing.model_backend import LATENESSES, SIDE_BY_SIDE, ModelBackend
+from lb.balancing.model_stats import TAIL, ModelStats
+from lb.balancing.selection import NETWORK_S, NORMAL, TIE_TOLERANCE
+from lb.domain.schedule import NO_DEADLINE, Ticket
+
+_EXACT: Final = 1e-9
+"""Comparisons that rounding could decide otherwise are left to `select`."""
+
+
+class IdleRanking:
+    """The fastest model backends of an eligible set, as far as that is known for sure."""
+
+    __slots__ = (
+        "_fastest_s", "_instances", "_is_uniform", "_late_s", "_next_s", "_rows", "_slowest_s",
+        "_stats", "_until", "alike", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, model_backends: Sequence[ModelBackend], stats: ModelStats, rows: int, now: float
+    ) -> None:
+        """
+        Args:
+            model_backends: those that are compared.
+            stats: what is known of the model.
+            rows: batch dimension of the requests that are compared.
+            now: the time.
+        """
+        self.version = stats.version
+        """`ModelStats.version` when it was made: it holds as long as that stays."""
+        self.alike: tuple[ModelBackend, ...] = ()
+        """The fastest model backends, which take turns while they are idle. None if it says
+        nothing."""
+        self._stats = stats
+        self._until = now
+        """When an estimate begins to be doubted. From then on it says nothing."""
+        self._late_s = NO_DEADLINE
+        """A request whose deadline is later by more than so many seconds is surely in time."""
+        self._rows = 0
+        """The rows that it holds for; 0 for any."""
+        self._fastest_s = self._slowest_s = self._next_s = 0.0
+        self._instances = model_backends[0].instances
+        self._is_uniform = False
+        if all(self._is_plain(each, now) for each in model_backends):
+            self._rank(model_backends, stats, rows)
+
+    def _is_plain(self, model_backend: ModelBackend, now: float) -> bool:
+        """Whether nothing but rows and requests in flight changes the estimates here."""
+        cost = model_backend.load.cost
+        return (
+            type(model_backend) is ModelBackend
+            and cost.count >= MIN_SAMPLES
+            and not cost.byte_s
+            and not model_backend.backend.max_in_flight
+            and model_backend.external_load is None
+            and model_backend.instances == self._instances
+            and not model_backend.is_doubted(now)
+        )
+
+    def _rank(self, model_backends: Sequence[ModelBackend], stats: ModelStats, rows: int) -> None:
+        """Find those that are as good as the fastest one."""
+        costs = [each.load.cost for each in model_backends]
+        if any(cost.row_s for cost in costs):
+            self._rows = rows
+        takes_s = [cost.base_s + cost.row_s * rows for cost in costs]
+        self._fastest_s = fastest_s = min(takes_s)
+        limit_s = fastest_s / (1.0 - stats.idle_tie_tolerance) * (1.0 - _EXACT)
+        ranked = sorted(zip(takes_s, model_backends, strict=True), key=itemgetter(0))
+        self.alike = tuple([each for took_s, each in ranked if took_s <= limit_s])
+        self._slowest_s = slowest_s = max([took_s for took_s in takes_s if took_s <= limit_s])
+        self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
+        # The others are no alternative while those that are alike take less than this.
+        self._next_s = min(
+            [
+                min(
+                    took_s * (1.0 - stats.idle_tie_tolerance),
+                    (1.0 - TIE_TOLERANCE) * took_s - each.load.cost.unsure_s / NORMAL.busy_weight,
+                )
+                for took_s, each in ranked
+                if took_s > limit_s
+            ],
+            default=NO_DEADLINE,
+        ) * (1.0 - _EXACT)
+        self._until = (
+            min(
+                [
+                    each.load.cost.at + each.explore_s
+                    for each in model_backends
+                    if each.load.cost.mean_s > stats.best_s
+                ],
+                default=NO_DEADLINE,
+            )
+            - _EXACT
+        )
+        late_s = max([each.lateness_s for each in model_backends])
+        self._late_s = 4.0 * slowest_s + LATENESSES * late_s + NETWORK_S
+
+    def pick(self, ticket: Ticket, now: float) -> ModelBackend | None:
+        """Find the idle model backend where a request begins now.
+
+        Args:
+            ticket: the request.
+            now: the time.
+
+        Returns:
+            None: `select` has to decide.
+        """
+        # HOT PATH (benchmarks/bench_schedule.py). `select` is the reference.
+        if now >= self._until or ticket.deadline < now + self._late_s:
+            return None
+        chosen: ModelBackend | None = None
+        instances = least = self._instances
+        is_any_busy = False
+        for model_backend in self.alike:
+            count = model_backend.load.in_flight
+            if count < least:
+                chosen, least = model_backend, count
+            elif count >= instances:
+                is_any_busy = True
+            elif (
+                count == least and chosen is not None and model_backend.last_pick < chosen.last_pick
+            ):
+                chosen = model_backend
+        if (
+            chosen is None
+            or chosen.penalty.factor != 1.0
+            or chosen.backend.share != 1.0
+            or (self._rows and ticket.rows != self._rows)
+        ):
+            return None
+        takes_s = self._slowest_s
+        if least:
+            takes_s += takes_s * SIDE_BY_SIDE * least / instances
+        if takes_s >= self._next_s:
+            return None
+        if is_any_busy:
+            # A busy one that is soon free may be better, unless they are as good and compared by
+            # the same part of their executions.
+            in_time_s = TAIL * self._stats.tail_s
+            if (
+                least
+                or not self._is_uniform
+                or not (takes_s < in_time_s or self._fastest_s > in_time_s)
+            ):
+                return None
+        return chosen
