@@ -10,7 +10,7 @@ from lb.domain.backend import Backend
 
 _IN_FLIGHT_WEIGHT: Final = 0.25
 """A request in flight counts as a quarter of an open sequence: it is one step, of which a sequence
-has many. Neither 0 nor 1 is better on the mean of the simulated scenes (docs/decisions/0052)."""
+has many. Figures of other weights: docs/decisions/0052-placing-sequences.md."""
 
 
 class OpenModel:
