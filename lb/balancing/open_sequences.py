@@ -12,6 +12,10 @@ _IN_FLIGHT_WEIGHT: Final = 0.25
 """A request in flight counts as a quarter of an open sequence: it is one step, of which a sequence
 has many. Figures of other weights: docs/decisions/0052-placing-sequences.md."""
 
+_ALIKE_RATIO: Final = 1.5
+"""Backends whose steps differ by less count as equal: what was learnt of a few steps varies by as
+much by chance, and equal backends would get very different numbers of sequences."""
+
 
 class OpenModel:
     """The open sequences of one model."""
@@ -69,7 +73,8 @@ def least_loaded(
 
     A backend's load is (open sequences of the model + requests in flight / 4 + 1) x seconds of a
     step. Open sequences are work to come, requests in flight are work that is there. An unknown
-    backend counts as fast as the fastest one, in proportion to its weight. Equal ones take turns.
+    backend counts as fast as the fastest one, in proportion to its weight, and so does one that
+    is hardly slower. Equal ones take turns.
 
     Args:
         latencies: of its model.
@@ -82,10 +87,13 @@ def least_loaded(
     unknown_s = min(
         [each_s * backend.spec.weight for backend, each_s in known.items()], default=1.0
     )
+    alike_s = _ALIKE_RATIO * min(known.values(), default=0.0)
 
     def rank(backend: Backend) -> tuple[bool, float, int]:
         count = open_on(found, backend)
         step_s = known.get(backend, unknown_s * backend.inverse_weight)
+        if step_s < alike_s:
+            step_s = alike_s / _ALIKE_RATIO
         load = (count + _IN_FLIGHT_WEIGHT * backend.in_flight + 1.0) * step_s
         return 0 < slots <= count, load, backend.last_sequence
 

@@ -13,10 +13,10 @@ minutes; a faster one is known at once."""
 _FORGET_S: Final = 30.0
 """A backend is tried again as if it were unknown when it had no step for so many seconds while
 others had some: it may have been slow only for a while."""
-_MIN_STEPS: Final = 16
-"""Steps before a latency counts: the first few may have loaded the model, or waited. Equal backends
-whose first steps differ by chance would get very different numbers of sequences."""
-_FLOOR_S: Final = 1e-5
+_MIN_STEPS: Final = 4
+"""Steps before a latency counts: the first few may have loaded the model, or waited."""
+_FLOOR_S: Final = 1e-3
+"""No step counts as quicker: below that a difference is one of networks and event loops."""
 
 
 class StepLatency:

@@ -23,8 +23,8 @@ def test_a_first_step_that_loads_the_model_is_forgotten_at_once() -> None:
 def test_a_few_steps_tell_nothing() -> None:
     first, second = make_backends(0, 0)
     latencies = StepLatencies()
-    taught(latencies.of(first), *[0.5] * 15)
-    taught(latencies.of(second), *[0.01] * 16)
+    taught(latencies.of(first), *[0.5] * 3)
+    taught(latencies.of(second), *[0.01] * 4)
     assert latencies.known() == pytest.approx({second: 0.01})
 
 
