@@ -71,7 +71,7 @@ _SCATTER: Final = 40503
 _SKIPPED: Final = 0xF000
 """One of sixteen executions is learnt from. It is chosen by its number times the golden ratio of
 2^16: answers come in bursts, and the first of each took longest."""
-_NEWS_S: Final = 0.1
+_NEWS_S: Final = 0.25
 """An execution that ends this many seconds after the last sample is always learnt from."""
 _SETTLED: Final = 0.06
 """A cost is settled if estimates are off by less than this part of it on average. Then one of
