@@ -1,6 +1,6 @@
 """One model on one backend: what is in flight there, and when one more request would end.
 
-Executions that are queued inside of a backend run in the order in which they came, on as many
+Executions that are queued inside of a backend run in the order of their arrival, on as many
 instances as it has.
 """
 
@@ -162,6 +162,7 @@ class ModelBackend:
             return
         if self.instances != rule.instances:
             self.instances = rule.instances
+            self.stats.version += 1
             self._run_in_parallel()
         cost = self.load.cost
         ahead = 1.0
