@@ -100,7 +100,7 @@ class EligibleSet:
         if self.index is not None:
             return self._pick_indexed(ticket, now) if in_order else None
         version = self.stats.version
-        if version != self._version:
+        if version != self._version or not self.model_backends:
             self._version = version
             return None
         self.ranking = IdleRanking(self.model_backends, self.stats, ticket.rows, now)

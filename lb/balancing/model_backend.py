@@ -1,6 +1,6 @@
 """One model on one backend: what is in flight there, and when one more request would end.
 
-Executions that are queued inside of a backend run in the order in which they came, on as many
+Executions that are queued inside of a backend run in the order of their arrival, on as many
 instances as it has.
 """
 
@@ -71,7 +71,7 @@ _SCATTER: Final = 40503
 _SKIPPED: Final = 0xF000
 """One of sixteen executions is learnt from. It is chosen by its number times the golden ratio of
 2^16: answers come in bursts, and the first of each took longest."""
-_NEWS_S: Final = 0.1
+_NEWS_S: Final = 0.25
 """An execution that ends this many seconds after the last sample is always learnt from."""
 _SETTLED: Final = 0.06
 """A cost is settled if estimates are off by less than this part of it on average. Then one of
@@ -162,6 +162,7 @@ class ModelBackend:
             return
         if self.instances != rule.instances:
             self.instances = rule.instances
+            self.stats.version += 1
             self._run_in_parallel()
         cost = self.load.cost
         ahead = 1.0

@@ -9,7 +9,6 @@ the fastest one. To pick among them needs counts alone. `pick` gives the same an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Final
 
 from lb.balancing.cost import MIN_SAMPLES
@@ -55,8 +54,10 @@ class IdleRanking:
         self._fastest_s = self._slowest_s = self._next_s = 0.0
         self._instances = model_backends[0].instances
         self._is_uniform = False
-        if all(self._is_plain(each, now) for each in model_backends):
-            self._rank(model_backends, stats, rows)
+        for model_backend in model_backends:
+            if not self._is_plain(model_backend, now):
+                return
+        self._rank(model_backends, rows)
 
     def _is_plain(self, model_backend: ModelBackend, now: float) -> bool:
         """Whether nothing but rows and requests in flight changes the estimates here."""
@@ -71,42 +72,42 @@ class IdleRanking:
             and not model_backend.is_doubted(now)
         )
 
-    def _rank(self, model_backends: Sequence[ModelBackend], stats: ModelStats, rows: int) -> None:
+    def _rank(self, model_backends: Sequence[ModelBackend], rows: int) -> None:
         """Find those that are as good as the fastest one."""
-        costs = [each.load.cost for each in model_backends]
-        if any(cost.row_s for cost in costs):
-            self._rows = rows
-        takes_s = [cost.base_s + cost.row_s * rows for cost in costs]
-        self._fastest_s = fastest_s = min(takes_s)
-        limit_s = fastest_s / (1.0 - stats.idle_tie_tolerance) * (1.0 - _EXACT)
-        ranked = sorted(zip(takes_s, model_backends, strict=True), key=itemgetter(0))
-        self.alike = tuple([each for took_s, each in ranked if took_s <= limit_s])
-        self._slowest_s = slowest_s = max([took_s for took_s in takes_s if took_s <= limit_s])
+        fastest_s = NO_DEADLINE
+        for model_backend in model_backends:
+            cost = model_backend.load.cost
+            took_s = cost.base_s + cost.row_s * rows
+            fastest_s = min(fastest_s, took_s)
+            if cost.row_s:
+                self._rows = rows
+        stats = self._stats
+        rest = 1.0 - stats.idle_tie_tolerance
+        limit_s = fastest_s / rest * (1.0 - _EXACT)
+        alike: list[ModelBackend] = []
+        slowest_s = fastest_s
+        next_s = until = NO_DEADLINE
+        late_s = 0.0
+        for model_backend in model_backends:
+            cost = model_backend.load.cost
+            took_s = cost.base_s + cost.row_s * rows
+            if took_s > limit_s:
+                # No alternative while those that are alike take less than this.
+                score_s = (1.0 - TIE_TOLERANCE) * took_s - cost.unsure_s / NORMAL.busy_weight
+                next_s = min(next_s, took_s * rest, score_s)
+            elif took_s > fastest_s:
+                alike.append(model_backend)
+                slowest_s = max(slowest_s, took_s)
+            else:
+                alike.insert(0, model_backend)
+            if cost.mean_s > stats.best_s:
+                until = min(until, cost.at + model_backend.explore_s)
+            late_s = max(late_s, model_backend.lateness_s)
+        self.alike = tuple(alike)
+        self._fastest_s, self._slowest_s = fastest_s, slowest_s
+        self._next_s = next_s * (1.0 - _EXACT)
         self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
-        # The others are no alternative while those that are alike take less than this.
-        self._next_s = min(
-            [
-                min(
-                    took_s * (1.0 - stats.idle_tie_tolerance),
-                    (1.0 - TIE_TOLERANCE) * took_s - each.load.cost.unsure_s / NORMAL.busy_weight,
-                )
-                for took_s, each in ranked
-                if took_s > limit_s
-            ],
-            default=NO_DEADLINE,
-        ) * (1.0 - _EXACT)
-        self._until = (
-            min(
-                [
-                    each.load.cost.at + each.explore_s
-                    for each in model_backends
-                    if each.load.cost.mean_s > stats.best_s
-                ],
-                default=NO_DEADLINE,
-            )
-            - _EXACT
-        )
-        late_s = max([each.lateness_s for each in model_backends])
+        self._until = until - _EXACT
         self._late_s = 4.0 * slowest_s + LATENESSES * late_s + NETWORK_S
 
     def pick(self, ticket: Ticket, now: float) -> ModelBackend | None:

@@ -159,7 +159,15 @@ class Ticket:
     place. None: its request was given up as lost."""
 
     def __init__(
-        self, model: bytes, version: bytes, plan: Plan, eligible: tuple[Backend, ...], now: float
+        self,
+        model: bytes,
+        version: bytes,
+        plan: Plan,
+        eligible: tuple[Backend, ...],
+        now: float,
+        rows: int = 1,
+        size: int = 0,
+        deadline: float = NO_DEADLINE,
     ) -> None:
         self.model = model
         self.version = version
@@ -168,14 +176,14 @@ class Ticket:
         self.eligible = eligible
         """The very tuple of the placement: tickets with the same one are handled together."""
         self.arrived_at = now
-        self.rows = 1
+        self.rows = rows
         """Batch dimension of the first input; 1 where it is not known."""
-        self.size = 0
+        self.size = size
         """Bytes of the request's body, as far as they are known."""
         self.priority = 0
         """0 is the highest."""
         self.tenant = ""
-        self.deadline = NO_DEADLINE
+        self.deadline = deadline
         """When its answer is due."""
         self.tried: tuple[Backend, ...] = ()
         """Backends where it has failed. They are used only when no other one is eligible."""
@@ -190,9 +198,17 @@ class Ticket:
 
     def hedge(self) -> Ticket:
         """Make a ticket for the same request, which is to run a second time beside the first."""
-        other = Ticket(self.model, self.version, self.plan, self.eligible, self.arrived_at)
-        other.rows, other.size = self.rows, self.size
-        other.priority, other.tenant, other.deadline = self.priority, self.tenant, self.deadline
+        other = Ticket(
+            self.model,
+            self.version,
+            self.plan,
+            self.eligible,
+            self.arrived_at,
+            self.rows,
+            self.size,
+            self.deadline,
+        )
+        other.priority, other.tenant = self.priority, self.tenant
         other.position, other.wait = self.position, self.wait
         return other
 

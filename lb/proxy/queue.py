@@ -227,11 +227,18 @@ class Queue:
         # are. `_began` and `_name_urgency` are the reference.
         ticket = queued.ticket
         if ticket is None:
-            ticket = Ticket(exchange.model, terms.version, terms.plan, terms.eligible, now)
-            ticket.rows = queued.rows
-            ticket.size = queued.size
-            ticket.deadline = exchange.due
-            ticket.tried = exchange.tried
+            ticket = Ticket(
+                exchange.model,
+                terms.version,
+                terms.plan,
+                terms.eligible,
+                now,
+                queued.rows,
+                queued.size,
+                exchange.due,
+            )
+            if exchange.tried:
+                ticket.tried = exchange.tried
             if terms.options is not self.options:
                 self._tell_usual(terms, exchange.model)
             if queued.priority == UNSAID and not terms.is_urgency_named:

@@ -10,7 +10,7 @@ from lb.balancing.backend_penalty import BackendPenalty
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_stats import ModelStats
 from lb.balancing.ranking import IdleRanking
-from lb.domain.schedule import Capacity, Plan, Ticket
+from lb.domain.schedule import Capacity, Ending, Plan, Ticket
 from tests.fakes.backends import make_backend
 
 PLAN = Plan(limits={})
@@ -99,3 +99,22 @@ def test_nothing_is_picked_where_more_than_load_counts(what: str) -> None:
     else:
         other.last_pick, now = 1, 110.0
     assert fleet.pick(now) is None
+
+
+def test_a_limit_that_is_found_anew_makes_a_ranking_void() -> None:
+    fleet = Fleet(0.01, limit=Capacity(8, is_auto=True, instances=8))
+    version = fleet.stats.version
+    fleet.model_backends[0].apply(Capacity(2, instances=2, is_adaptive=True))
+    assert fleet.stats.version != version
+    version = fleet.stats.version
+    (model_backend,) = fleet.model_backends
+    now = 100.0
+    while model_backend.instances == 2:
+        now += 0.01
+        tickets = [Ticket(b"model", b"", PLAN, (), now) for _ in range(20)]
+        for ticket in tickets:
+            model_backend.begin(ticket, model_backend.estimate(1, 0, now), now)
+        for ticket in tickets:
+            model_backend.end(ticket, now + 0.0001, Ending.NEITHER)
+        assert now < 200.0
+    assert fleet.stats.version != version
