@@ -9,7 +9,7 @@ next of those that wait is decided by `lb.balancing.waiting`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Final
@@ -599,9 +599,11 @@ class QueueScheduler:
 
     # Views
 
-    def model_backends(self) -> Iterator[ModelBackendView]:
-        """Every model backend that is known of."""
+    def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:
+        """Every model backend that is known of; with `models`, those of models of these names."""
         for model_queue in self._model_queues.values():
+            if models is not None and model_queue.model not in models:
+                continue
             for model_backend in model_queue.model_backends.values():
                 cost = model_backend.cost
                 yield ModelBackendView(
@@ -618,9 +620,11 @@ class QueueScheduler:
                     else model_backend.external_load.factor,
                 )
 
-    def model_queues(self, now: float) -> Iterator[ModelQueueView]:
-        """Every model queue that is known of."""
+    def model_queues(self, now: float, *, idle: bool = True) -> Iterator[ModelQueueView]:
+        """Every model queue that is known of; without `idle`, those in which requests wait."""
         for model_queue in self._model_queues.values():
+            if not (idle or model_queue.waiting):
+                continue
             waiting: dict[int, int] = {}
             oldest = now
             for eligible_set in model_queue.waiting:

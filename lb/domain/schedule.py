@@ -22,7 +22,7 @@ it off before `complete`. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
@@ -374,10 +374,10 @@ class Scheduler(Protocol):
         """A backend is gone, or was restarted: nothing learnt of it holds."""
         ...
 
-    def model_backends(self) -> Iterator[ModelBackendView]:
-        """Every model backend that is known of."""
+    def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:
+        """Every model backend that is known of; with `models`, those of models of these names."""
         ...
 
-    def model_queues(self, now: float) -> Iterator[ModelQueueView]:
-        """Every model queue that is known of."""
+    def model_queues(self, now: float, *, idle: bool = True) -> Iterator[ModelQueueView]:
+        """Every model queue that is known of; without `idle`, those in which requests wait."""
         ...
