@@ -67,7 +67,7 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
     listen = {"http": http, "grpc": grpc, "metrics": metrics, "admin": admin}
     config = folder / "config.yaml"
     config.write_text(
-        yaml.safe_dump({"listen": listen, "backends": entries, "scheduling": {"ask_pending": "1s"}})
+        yaml.safe_dump({"listen": listen, "backends": entries, "scheduling": {"load_poll_interval": "1s"}})
     )
     serve = ChildProcess(
         (sys.executable, "-m", "lb", "serve", "--config", str(config)),

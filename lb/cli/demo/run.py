@@ -62,19 +62,34 @@ def run_demo(backends: int, once: bool) -> int:
 
 
 async def demonstrate(
-    backends: int, timeline: Timeline, serve: Callable[[Path], Sequence[str]] = serve_command
+    backends: int,
+    timeline: Timeline,
+    serve: Callable[[Path], Sequence[str]] = serve_command,
+    find_listeners: Callable[[], Listeners] = usual_listeners,
 ) -> int:
-    """Do what `run_demo` does; `serve` gives the command line of the load balancer."""
-    return await _Demo(backends, timeline, serve).run()
+    """Do what `run_demo` does.
+
+    Args:
+        backends: how many simulated Tritons.
+        timeline: when things happen.
+        serve: gives the command line of the load balancer, by its configuration file.
+        find_listeners: says where the load balancer is to listen.
+    """
+    return await _Demo(backends, timeline, serve, find_listeners).run()
 
 
 class _Demo:
     def __init__(
-        self, backends: int, timeline: Timeline, serve: Callable[[Path], Sequence[str]]
+        self,
+        backends: int,
+        timeline: Timeline,
+        serve: Callable[[Path], Sequence[str]],
+        find_listeners: Callable[[], Listeners],
     ) -> None:
         self._backends = backends
         self._timeline = timeline
         self._serve = serve
+        self._find_listeners = find_listeners
         self._tallies = (Tally("HTTP"), Tally("gRPC"))
         self._rival_tallies = (Tally("HTTP"), Tally("gRPC"))
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -165,7 +180,7 @@ class _Demo:
         """Start the Tritons, then the load balancer over them, and another with round robin."""
         print(f"triton-lb demo: starting {self._backends} simulated Tritons", flush=True)
         await tritons.start()
-        listen, rival = usual_listeners(), free_listeners()
+        listen, rival = self._find_listeners(), free_listeners()
         for name, where, policy in (
             ("the load balancer", listen, "least_loaded"),
             ("the load balancer with round robin", rival, "round_robin"),

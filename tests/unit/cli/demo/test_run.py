@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from lb.cli.demo.acts import ENDLESS, Timeline
+from lb.cli.demo.balancer import free_listeners
 from lb.cli.demo.run import demonstrate
 
 BRIEF = Timeline((0.3, 0.9, 1.5), 2.2)
@@ -25,6 +26,11 @@ Serve = Callable[[Path], Sequence[str]]
 
 def stand_in(*models: str) -> Serve:
     return lambda config: (sys.executable, "-m", "tests.fakes.demo_balancer", str(config), *models)
+
+
+async def play(backends: int, timeline: Timeline, serve: Serve) -> int:
+    """A demo that leaves the usual ports to others."""
+    return await demonstrate(backends, timeline, serve, free_listeners)
 
 
 def failing(config: Path) -> Sequence[str]:
@@ -41,7 +47,7 @@ def no_child_is_left() -> Iterator[None]:
 async def test_once_ends_with_zero_when_every_answer_is_right(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert await demonstrate(2, BRIEF, stand_in()) == 0
+    assert await play(2, BRIEF, stand_in()) == 0
     shown = capsys.readouterr().out
     assert re.search(r"all \d+ answers were right", shown)
     assert "  triton-1   up              0        0      1.5        -\n" in shown
@@ -58,7 +64,7 @@ async def test_once_ends_with_zero_when_every_answer_is_right(
 async def test_once_ends_with_one_when_answers_are_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert await demonstrate(1, BRIEF, stand_in("sleeper")) == 1
+    assert await play(1, BRIEF, stand_in("sleeper")) == 1
     shown = capsys.readouterr()
     assert re.search(r"HTTP   0 right, 0 wrong, [1-9]\d* failed", shown.out)
     assert "triton-lb demo: not every answer was right" in shown.err
@@ -67,7 +73,7 @@ async def test_once_ends_with_one_when_answers_are_missing(
 async def test_load_balancer_that_does_not_start_ends_the_demo(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert await demonstrate(1, BRIEF, failing) == 1
+    assert await play(1, BRIEF, failing) == 1
     shown = capsys.readouterr().err
     assert shown.startswith("triton-lb demo: the load balancer")
     assert "ended with 1\n  | no such setting\n" in shown
@@ -97,7 +103,7 @@ async def test_signal_ends_a_running_demo_with_zero(number: signal.Signals) -> N
             killers.append(asyncio.create_task(kill_when_inferring(address, number)))
         return stand_in()(config)
 
-    assert await demonstrate(1, ENDLESS, serve) == 0
+    assert await play(1, ENDLESS, serve) == 0
     await killers[0]
 
 
@@ -110,7 +116,7 @@ async def test_signal_before_the_end_of_once_is_a_failure() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return stand_in()(config)
 
-    assert await demonstrate(1, BRIEF, serve) == 1
+    assert await play(1, BRIEF, serve) == 1
 
 
 async def test_a_triton_that_somebody_kills_is_no_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,5 +129,5 @@ async def test_a_triton_that_somebody_kills_is_no_end(capsys: pytest.CaptureFixt
             killed[0].kill()
         return stand_in()(config)
 
-    assert await demonstrate(2, BRIEF, serve) == 0
+    assert await play(2, BRIEF, serve) == 0
     assert "brought triton-0 back" in capsys.readouterr().out
