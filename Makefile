@@ -8,7 +8,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test mutants soak study triton debian clean
+.PHONY: demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test mutants pictures soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -151,6 +151,10 @@ PLANS ?= 10000
 diff-against: $(VENV)/.test
 	$(BIN)/python -m tests.against $(REV) --plans $(PLANS) $(IGNORE)
 
+# Pictures of the page, from real processes in headless Chromium: docs/pictures.
+pictures: $(VENV)/.test debian
+	$(BIN)/python tools/pictures.py
+
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
@@ -172,7 +176,7 @@ proto: $(VENV)/.test
 triton:
 	tools/setup_triton.sh $(PYTHON)
 
-# Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, systemd-analyze.
+# Debian packages that tests call: promtool, curl, openssl, h2load, nghttp, chromium, systemd-analyze.
 debian:
 	tools/setup_debian.sh
 

@@ -10,6 +10,7 @@ if [ ${#wanted[@]} -eq 0 ]; then
   command -v curl >/dev/null || wanted+=(curl)
   command -v openssl >/dev/null || wanted+=(openssl)
   command -v h2load >/dev/null || wanted+=(nghttp2-client)
+  command -v chromium >/dev/null || wanted+=(chromium fonts-dejavu-core)
   command -v systemd-analyze >/dev/null || wanted+=(systemd)
 fi
 [ ${#wanted[@]} -gt 0 ] || exit 0

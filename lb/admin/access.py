@@ -15,7 +15,9 @@ from aiohttp import hdrs, web
 
 from lb.access.tokens import AUTHORIZATION, Token, TokenBook, shown_digest
 from lb.admin.answers import error_response
-from lb.admin.operations import role_for
+from lb.admin.operations import INDEX, SESSION, role_for
+from lb.admin.page import wants_page
+from lb.admin.session import CSRF_HEADER, Sessions, shows_csrf, token_of
 from lb.domain.access import Role
 from lb.domain.client import ip_of
 
@@ -27,7 +29,6 @@ _HEADERS: Final = {
     hdrs.CACHE_CONTROL: "no-store",
     hdrs.SERVER: "triton-lb",
     hdrs.X_CONTENT_TYPE_OPTIONS: "nosniff",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -44,17 +45,20 @@ class AdminAccess:
             hosts: names that the API goes by, in lower case; `localhost` and IP addresses are
                 always good.
         """
+        self.sessions = Sessions()
+        """Of browsers; each stands for a token."""
         self.replace(tokens, hosts)
 
     def replace(self, tokens: TokenBook | None, hosts: frozenset[str]) -> None:
         """Go by other tokens and names from now on."""
-        self._tokens = tokens
+        self.tokens = tokens
+        """Those in force; None: nobody needs one."""
         self._hosts = hosts | {"localhost"}
 
     @property
     def asks_for_tokens(self) -> bool:
         """Whether nobody gets in without."""
-        return self._tokens is not None
+        return self.tokens is not None
 
     def install(self, app: web.Application) -> None:
         """Have an application ask here; its own middlewares come first."""
@@ -64,8 +68,8 @@ class AdminAccess:
     @web.middleware
     async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request pass, or say why not; note what changes anything."""
-        token = self._identify(request)
-        refusal = self._refusal(request, token)
+        token = self.identify(request)
+        refusal = self.refusal(request)
         status = 500
         try:
             response = await handler(request) if refusal is None else refusal
@@ -78,20 +82,26 @@ class AdminAccess:
             if role_for(request.method) is not Role.READ:
                 _note(request, token, status)
 
-    def _identify(self, request: web.Request) -> Token | None:
-        if self._tokens is None:
+    def identify(self, request: web.Request) -> Token | None:
+        """The token that a request shows, or that its session stands for."""
+        if self.tokens is None:
             return None
+        if hdrs.AUTHORIZATION not in request.headers:
+            session = self.sessions.find(request)
+            return token_of(session, self.tokens) if session is not None else None
         shown = request.headers.getall(hdrs.AUTHORIZATION, [])
         digest = shown_digest(AUTHORIZATION, [value.encode("utf-8", "replace") for value in shown])
-        return self._tokens.find(digest) if digest is not None else None
+        return self.tokens.find(digest) if digest is not None else None
 
-    def _refusal(self, request: web.Request, token: Token | None) -> web.Response | None:
+    def refusal(self, request: web.Request) -> web.Response | None:
+        """What to answer a request that may not pass; None: it may."""
         if not self._goes_by(request.headers.get(hdrs.HOST, "")):
             return error_response(403, "this host name is not one of admin.hosts")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
             return error_response(403, "requests from other web sites are refused")
-        if self._tokens is not None:
+        if self.tokens is not None and not _is_open(request):
+            token = self.identify(request)
             wanted = role_for(request.method)
             if token is None:
                 return error_response(
@@ -101,9 +111,18 @@ class AdminAccess:
                 )
             if not token.roles & {wanted, Role.OPERATE}:
                 return error_response(403, f"this needs a token with the role {wanted}")
+            if wanted is not Role.READ and not self._is_meant(request):
+                return error_response(403, f"requests of a session need the header {CSRF_HEADER}")
         if request.can_read_body and request.content_type != "application/json":
             return error_response(415, "a body must be application/json; none is needed")
         return None
+
+    def _is_meant(self, request: web.Request) -> bool:
+        """Whether a request is the client's own: a browser adds cookies whoever makes it send."""
+        if hdrs.AUTHORIZATION in request.headers:
+            return True
+        session = self.sessions.find(request)
+        return session is not None and shows_csrf(request, session)
 
     def _goes_by(self, host: str) -> bool:
         name = host
@@ -112,6 +131,14 @@ class AdminAccess:
         elif host.count(":") == 1:
             name = host.partition(":")[0]
         return name.lower() in self._hosts or ip_of(name) is not None
+
+
+def _is_open(request: web.Request) -> bool:
+    """Whether a request needs no token: the page, which shows nothing by itself, and logging in."""
+    path = request.rel_url.raw_path
+    if path == INDEX:
+        return role_for(request.method) is Role.READ and wants_page(request)
+    return path == SESSION
 
 
 def _note(request: web.Request, token: Token | None, status: int) -> None:
@@ -130,3 +157,7 @@ def _note(request: web.Request, token: Token | None, status: int) -> None:
 
 async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
+    # The page has a policy of its own.
+    response.headers.setdefault(
+        "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'"
+    )

@@ -23,7 +23,7 @@ from lb.admin.models import (
     Upgrade,
 )
 from lb.admin.openapi import openapi_document
-from lb.admin.operations import BACKENDS, OPENAPI, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
+from lb.admin.operations import BACKENDS, LIVE, OPENAPI, QUEUE, RELOAD, SOURCES, STATUS, UPGRADE
 from lb.admin.views import (
     backend_view,
     model_views,
@@ -122,6 +122,7 @@ class AdminApi:
             backends=BACKENDS,
             sources=SOURCES,
             queue=QUEUE,
+            live=LIVE,
             reload=RELOAD,
             upgrade=UPGRADE,
             openapi=OPENAPI,

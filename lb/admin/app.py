@@ -13,7 +13,8 @@ from lb.admin.answers import Refused, error_response, response
 from lb.admin.api import Act, AdminApi, OwnAddresses, SourceStatuses, cannot
 from lb.admin.departure import let_go
 from lb.admin.models import Reload, Upgrade
-from lb.admin.operations import OPERATIONS, Operation
+from lb.admin.operations import INDEX, OPERATIONS, Operation
+from lb.admin.page import page_response, wants_page
 from lb.control.directory import BackendDirectory
 from lb.control.membership import Membership
 from lb.domain.backend import Address
@@ -85,6 +86,8 @@ def make_admin_app(
 
 def _handler(operation: Operation, act: Act) -> Handler:
     async def handle(request: web.Request) -> web.Response:
+        if operation.path == INDEX and wants_page(request):
+            return page_response()
         try:
             return response(await act(request), operation.status)
         except Refused as refusal:

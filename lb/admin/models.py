@@ -48,6 +48,7 @@ class Index(View):
     backends: str
     sources: str
     queue: str
+    live: str
     reload: str
     upgrade: str
     openapi: str

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from lb.admin.live_openapi import live_paths, live_schemas
 from lb.admin.models import Error, View
 from lb.admin.operations import (
     COMMON_REFUSALS,
@@ -43,9 +44,9 @@ def openapi_document(version: str) -> Json:
             "version": version,
             "description": _DESCRIPTION,
         },
-        "paths": paths,
+        "paths": paths | live_paths(),
         "components": {
-            "schemas": _schemas(),
+            "schemas": {**_schemas(), **live_schemas()},
             "responses": {
                 **{
                     _response_name(status): _refusal(refusal)

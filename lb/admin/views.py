@@ -21,7 +21,7 @@ from lb.admin.models import (
 from lb.control.directory import BackendDirectory
 from lb.control.drift import Comparison
 from lb.control.record import BackendRecord, PortRecord, text
-from lb.domain.backend import LATENCY_BOUNDS_S, AdminState, BackendState, Histogram
+from lb.domain.backend import LATENCY_BOUNDS_S, BackendState, Histogram
 from lb.domain.load import LoadReport
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.telemetry.collector import SourceStatus
@@ -56,7 +56,7 @@ def backend_view(record: BackendRecord, now: float) -> Backend:
     return Backend(
         name=backend.name,
         state=record.state.value,
-        why=_why(record),
+        why=record.why,
         since_s=_seconds_between(record.since, now),
         in_flight=backend.in_flight,
         open_sequences=backend.open_sequences,
@@ -93,17 +93,6 @@ def _port(record: PortRecord, now: float) -> Port:
 
 def _served(record: PortRecord) -> int:
     return sum(record.port.codes.values())
-
-
-def _why(record: BackendRecord) -> str:
-    reasons = [f"{port.protocol.label}: {port.why}" for port in record.ports if port.why]
-    if record.conduct:
-        reasons.append(record.conduct)
-    if record.admin is AdminState.LEAVING:
-        reasons.insert(0, "removed")
-    elif record.admin is not AdminState.ENABLED:
-        reasons.insert(0, "operator")
-    return "; ".join(reasons)
 
 
 def _load(report: LoadReport | None, now: float) -> Load:

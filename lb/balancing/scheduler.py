@@ -9,7 +9,7 @@ queued that it would end one of them first. `lb.balancing.waiting` decides which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Final
@@ -807,9 +807,11 @@ class Scheduler:
 
     # Views
 
-    def model_backends(self) -> Iterator[ModelBackendView]:
-        """All known model backends."""
+    def model_backends(self, models: Collection[bytes] | None = None) -> Iterator[ModelBackendView]:
+        """Every model backend that is known of; with `models`, those of models of these names."""
         for model_queue in self._model_queues.values():
+            if models is not None and model_queue.model not in models:
+                continue
             for model_backend in model_queue.model_backends.values():
                 cost = model_backend.load.cost
                 yield ModelBackendView(
@@ -826,9 +828,11 @@ class Scheduler:
                     else model_backend.external_load.factor,
                 )
 
-    def model_queues(self, now: float) -> Iterator[ModelQueueView]:
-        """All known model queues."""
+    def model_queues(self, now: float, *, idle: bool = True) -> Iterator[ModelQueueView]:
+        """Every model queue that is known of; without `idle`, those in which requests wait."""
         for model_queue in self._model_queues.values():
+            if not (idle or model_queue.waiting or model_queue.retired):
+                continue
             waiting: dict[int, int] = {}
             oldest = now
             for eligible_set in (*model_queue.waiting, *model_queue.retired):

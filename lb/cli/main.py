@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lb.cli.streams import open_standard_streams
@@ -144,6 +144,11 @@ def _add_admin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         )
         _add_admin_address(command)
         command.set_defaults(handler=handler)
+    command = commands.add_parser("top", help="show live how running processes do")
+    command.add_argument("--once", action="store_true", help="print it once, without keys")
+    command.add_argument("--json", action="store_true", help="print the documents, one a line")
+    _add_admin_address(command)
+    command.set_defaults(handler=_top)
     for action, help_text in (
         ("drain", "let a backend finish what it has and give it nothing new"),
         ("enable", "give a backend requests again"),
@@ -299,6 +304,12 @@ def _backends(arguments: argparse.Namespace) -> int:
     return _ask_admin(arguments, list_backends)
 
 
+def _top(arguments: argparse.Namespace) -> int:
+    from lb.cli.top import top
+
+    return _with_targets(arguments, lambda targets: top(targets, once=arguments.once))
+
+
 def _models(arguments: argparse.Namespace) -> int:
     from lb.cli.admin import list_models
 
@@ -352,8 +363,17 @@ def _upgrade(arguments: argparse.Namespace) -> int:
 
 
 def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int]) -> int:
+    from lb.cli.replicas import ask_each
+
+    return _with_targets(arguments, lambda targets: ask_each(targets, ask))
+
+
+def _with_targets(
+    arguments: argparse.Namespace, act: Callable[[Sequence[AdminTarget]], int]
+) -> int:
+    """Do something with the processes that the arguments name."""
     from lb.cli.admin_client import AdminError, AdminTarget, find_token
-    from lb.cli.replicas import addresses_of, ask_each
+    from lb.cli.replicas import addresses_of
 
     try:
         token = find_token(arguments.token_file, os.environ)
@@ -363,8 +383,7 @@ def _ask_admin(arguments: argparse.Namespace, ask: Callable[[AdminTarget], int])
         print(f"triton-lb: {error}", file=sys.stderr)
         return 1
     as_json = getattr(arguments, "json", False)  # of commands that print a view
-    targets = [AdminTarget(address, token, as_json=as_json) for address in addresses]
-    return ask_each(targets, ask)
+    return act([AdminTarget(address, token, as_json=as_json) for address in addresses])
 
 
 def _version(_arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from lb.control.changes import StateChange
 from lb.control.ejection import leave_out
 from lb.control.passive import PassiveHealth
 from lb.control.plans import Planner
@@ -89,6 +90,8 @@ class BackendDirectory:
         self.passive = PassiveHealth(None)
         """What live traffic says of backends; nothing unless it is told how to judge."""
         self.passive.changed = self._judged
+        self.changes = self.passive.changes
+        """The latest changes of state, for people."""
         self.ramps = Ramps(NO_RAMP)
         """Backends that have begun to serve of late."""
         self._ramped_at: float | None = None
@@ -165,10 +168,19 @@ class BackendDirectory:
 
         What the operator said about a name stays, even when its addresses change.
         """
+        before = {name: record.admin for name, record in self._records.items()}
         self._roll.replace(members, now, self.leaving_s)
+        for name, record in self._records.items():
+            if name not in before:
+                added = StateChange(
+                    now, name, "", "", record.state.value, f"added: {record.member.origin}"
+                )
+                self.changes.add(added)
+            elif record.admin is not before[name]:
+                self._note_admin(record, before[name], "its source", now)
         gone = self._roll.remove_finished(now)
         self._publish(now)
-        self._forget(gone)
+        self._forget(gone, now)
 
     def dismiss(self, record: BackendRecord, now: float) -> None:
         """The operator wants a backend gone: it never stands in for others. `replace` follows."""
@@ -177,13 +189,18 @@ class BackendDirectory:
             record.stands_in = frozenset()
             record.finish_by = now + self.leaving_s
 
-    def _forget(self, gone: Sequence[BackendRecord]) -> None:
+    def _forget(self, gone: Sequence[BackendRecord], now: float) -> None:
         """End what is left of backends that are not in the pool any more."""
         for record in gone:
             backend = record.backend
             fields = {"requests": backend.in_flight, "sequences": backend.open_sequences}
             level = logging.INFO if record.is_empty else logging.WARNING
             _log.log(level, "backend removed", extra={"backend": backend.name, **fields})
+            self.changes.add(
+                StateChange(
+                    now, backend.name, "", record.state.value, "gone", "it has been removed"
+                )
+            )
             backend.died()  # for the sequences that it ran
             self.passive.removed(backend, record.since)
             self.ramps.end(backend)
@@ -217,7 +234,8 @@ class BackendDirectory:
             return
         fields = {"backend": record.backend.name, "from": record.admin.value, "to": state.value}
         _log.info("backend administered", extra={**fields, "why": why})
-        record.admin = state
+        before, record.admin = record.admin, state
+        self._note_admin(record, before, why, now)
         record.empty_since = None
         if state is AdminState.DISABLED:
             record.backend.died()  # its sequences get nothing more either
@@ -225,6 +243,11 @@ class BackendDirectory:
         record.settle(now)
         record.wake()
         self._publish_if_changed()
+
+    def _note_admin(self, record: BackendRecord, before: AdminState, why: str, now: float) -> None:
+        self.changes.add(
+            StateChange(now, record.backend.name, "", before.value, record.admin.value, why)
+        )
 
     # News of models
 
@@ -327,7 +350,7 @@ class BackendDirectory:
             self._publish(now)
         elif changed:
             self._publish_if_changed()
-        self._forget(gone)
+        self._forget(gone, now)
 
     def _note_empty(self, record: BackendRecord, now: float) -> None:
         if record.admin is AdminState.ENABLED or record.empty_since is not None:
@@ -408,6 +431,16 @@ class BackendDirectory:
             self._begin_slowly(record.backend, now)
         self._relieve_by(record, now)
         record.wake()
+        self.changes.add(
+            StateChange(
+                now,
+                port.backend.name,
+                port.protocol.label,
+                before.value,
+                state.value,
+                port.why or "ready",
+            )
+        )
         _log.log(
             logging.INFO if state is BackendState.UP else logging.WARNING,
             "backend state changed",

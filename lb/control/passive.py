@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from lb.control.changes import ChangeLog, StateChange
 from lb.control.record import text
 from lb.domain.backend import Backend
 from lb.domain.fault import Fault
@@ -59,6 +60,8 @@ class PassiveHealth:
         """By the name of the model."""
         self.counts: dict[Backend, dict[str, int]] = {}
         """How often backends were ejected, by reason."""
+        self.changes = ChangeLog()
+        """Gets ejections, and their ends."""
 
     def use(self, rules: OutlierRules | None, now: float) -> None:
         """Judge by other rules from now on."""
@@ -129,7 +132,7 @@ class PassiveHealth:
     def _conclude(self, now: float) -> None:
         outliers = self._outliers
         for move in outliers.take_moves():
-            self._note(move)
+            self._note(move, now)
         models: dict[Backend, frozenset[bytes]] = {}
         for backend, model, _ in outliers.out():
             models[backend] = models.get(backend, frozenset()) | {model}
@@ -141,9 +144,20 @@ class PassiveHealth:
             self.out, self.models, self.trials = out, models, trials
             self.changed(now)
 
-    def _note(self, move: Move) -> None:
+    def _note(self, move: Move, now: float) -> None:
+        is_ejected = move.phase is Phase.EJECTED
+        self.changes.add(
+            StateChange(
+                now,
+                move.backend.name,
+                text(move.model) or "requests without a model",
+                "",
+                move.phase.value,
+                _WHY[move.reason] if is_ejected else "its time out is over",
+            )
+        )
         fields: dict[str, object] = {"backend": move.backend.name, "model": text(move.model)}
-        if move.phase is not Phase.EJECTED:
+        if not is_ejected:
             _log.info(
                 "backend on probation" if move.phase is Phase.PROBATION else "backend serves again",
                 extra=fields,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +30,8 @@ _ADMIN_STATES: Final = {
     AdminState.DISABLED: BackendState.DISABLED,
     AdminState.LEAVING: BackendState.LEAVING,
 }
+PAST_STATES: Final = 30
+"""Of one backend that are remembered: a minute of one that flaps every two seconds."""
 LISTING_KINDS: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
 """Servers that may be able to list their models."""
 _WORST_FIRST: Final = (
@@ -109,8 +112,8 @@ class BackendRecord:
 
     __slots__ = (
         "_by_protocol", "admin", "admin_before", "backend", "conduct", "empty_since", "finish_by",
-        "is_dismissed", "is_ejected", "lives", "load", "look_due", "member", "models", "ports",
-        "regions", "setup", "since", "stands_in", "state", "wake",
+        "is_dismissed", "is_ejected", "lives", "load", "look_due", "member", "models", "past",
+        "ports", "regions", "setup", "since", "stands_in", "state", "wake",
     )  # fmt: skip
 
     def __init__(self, member: Member, now: float) -> None:
@@ -142,6 +145,8 @@ class BackendRecord:
         self.state = BackendState.STARTING
         self.since = now
         """When `state` last changed."""
+        self.past: deque[tuple[float, BackendState]] = deque([(now, self.state)], PAST_STATES)
+        """The latest states and when each began, oldest first."""
         self.empty_since: float | None = None
         """When the last request of a draining or disabled backend was seen to be gone, and its
         last sequence."""
@@ -164,6 +169,18 @@ class BackendRecord:
     def word(self) -> AdminState:
         """What the operator said of it."""
         return self.admin_before if self.admin is AdminState.LEAVING else self.admin
+
+    @property
+    def why(self) -> str:
+        """Why its state is what it is, for people; empty where there is nothing to say."""
+        reasons = [f"{port.protocol.label}: {port.why}" for port in self.ports if port.why]
+        if self.conduct:
+            reasons.append(self.conduct)
+        if self.admin is AdminState.LEAVING:
+            reasons.insert(0, "removed")
+        elif self.admin is not AdminState.ENABLED:
+            reasons.insert(0, "operator")
+        return "; ".join(reasons)
 
     @property
     def is_empty(self) -> bool:
@@ -211,6 +228,7 @@ class BackendRecord:
         if state is not self.state:
             self.state = state
             self.since = now
+            self.past.append((now, state))
 
     def port(self, protocol: AppProtocol) -> PortRecord | None:
         """The record of one port, None where the backend has no such port."""

@@ -470,6 +470,11 @@ class Queue:
         """Those that wait for their turn, in the order in which they came."""
         yield from self._waiting
 
+    def oldest_s(self, now: float) -> float:
+        """How long the first of those that wait for their turn has waited; 0 where none does."""
+        first = next(iter(self._waiting), None)
+        return 0.0 if first is None else now - first.came_at
+
     @property
     def waits(self) -> Mapping[bytes, Histogram]:
         """How long scheduled requests that began had waited, by model."""

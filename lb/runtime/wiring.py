@@ -16,6 +16,8 @@ from aiohttp import web
 
 from lb.access.gate import Gate
 from lb.admin.app import make_admin_app
+from lb.admin.live import LiveSources, LiveView
+from lb.admin.live_api import LiveApi
 from lb.admin.metrics_app import Target, make_metrics_app
 from lb.admin.models import Reload, Upgrade
 from lb.balancing.policies import make_policy
@@ -482,13 +484,31 @@ def metrics_app(product: Product, is_ready: Callable[[], bool]) -> web.Applicati
     )
 
 
+def _live_sources(product: Product) -> LiveSources:
+    """Where the live document reads."""
+    queue, scheduler = product.dispatcher.queue, product.dispatcher.queue.scheduler
+    return LiveSources(
+        directory=product.directory,
+        meter=product.meter,
+        version=version(),
+        wall=time.time,  # noqa: TID251  # viewers compare it with their clocks
+        queued=lambda: len(queue),
+        oldest_s=queue.oldest_s,
+        model_queues=lambda now: scheduler.model_queues(now, idle=False),
+        model_backends=scheduler.model_backends,
+        wait_reasons=lambda: queue.wait_reasons,
+        reruns=lambda: _rerun_counts(product),
+        tables=lambda: table_statuses(product.directory, time.monotonic()),
+    )
+
+
 def admin_app(
     product: Product,
     reload: Callable[[], Awaitable[Reload]],
     upgrade: Callable[[], Awaitable[Upgrade]],
 ) -> web.Application:
     """The application of the admin listener."""
-    return make_admin_app(
+    app = make_admin_app(
         product.directory,
         product.membership,
         version=version(),
@@ -500,3 +520,6 @@ def admin_app(
         reload=reload,
         upgrade=upgrade,
     )
+    view = LiveView(_live_sources(product), product.dispatcher.clock)
+    LiveApi(view, product.access.admin).install(app)
+    return app

@@ -1,6 +1,6 @@
 """A process that stands for the load balancer in tests of the demo.
 
-It is one simulated Triton at the addresses of a configuration file, with the two answers of the
+It is one simulated Triton at the addresses of a configuration file, with the answers of the
 load balancer that the demo asks for: `python -m tests.fakes.demo_balancer FILE [MODEL ...]`.
 """
 
@@ -27,6 +27,7 @@ async def answer_at(address: str, path: str, answer: object) -> web.AppRunner:
 
     application = web.Application()
     application.router.add_get(path, handle)
+    application.router.add_post(f"{path}/{{name}}/{{action}}", handle)
     runner = web.AppRunner(application)
     await runner.setup()
     host, _, port = address.rpartition(":")

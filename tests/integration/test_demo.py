@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,19 +12,40 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.fakes.terminal import Terminal
+
 COMMAND = [sys.executable, "-m", "lb.cli.main", "demo", "--backends", "2"]
 
 
-def test_once_answers_every_request_right_and_ends_by_itself() -> None:
+def test_once_loses_no_request_to_a_kill_a_freeze_and_a_drain() -> None:
     ended = subprocess.run(
-        [*COMMAND, "--once"], capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND[:-2], "--once"], capture_output=True, text=True, timeout=80, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "all 600 answers were right" in ended.stdout
+    assert re.search(r"all \d{3,} answers were right", ended.stdout)
+    seen = re.findall(r"clients saw (\d+) answers, (\d+) failed\n", ended.stdout)
+    assert [failed for _, failed in seen] == ["0"] * 6
+    assert all(int(answers) > 0 for answers, _ in seen)
+    assert "killed triton-2 (SIGKILL)" in ended.stdout
     rows = [line.split() for line in ended.stdout.splitlines() if line.startswith("  triton-")]
-    assert [row[:3] for row in rows] == [["triton-0", "up", "0"], ["triton-1", "up", "0"]]
-    assert sum(int(row[3]) for row in rows) == 600
-    assert all(int(row[3]) > 0 for row in rows)
+    assert [row[0] for row in rows[-3:]] == ["triton-0", "triton-1", "triton-2"]
+    assert all(int(row[3]) > 0 for row in rows[-3:])
+
+
+def test_keys_kill_and_restore_at_a_terminal() -> None:
+    with Terminal(COMMAND[:-2], columns=160) as terminal:
+        terminal.until("k kill")
+        terminal.press("k")
+        terminal.until("killed triton-2 (SIGKILL): clients saw")
+        terminal.until("was killed by SIGKILL")
+        terminal.press("r")
+        terminal.until("brought triton-2 back: clients saw")
+        terminal.press("d")
+        terminal.until("drained triton-2: clients saw")
+        terminal.until("draining")
+        assert not re.search(r"[1-9]\d* failed", terminal.text)
+        terminal.press("\x03")
+        assert terminal.wait(20) == 0
 
 
 @pytest.fixture
@@ -55,7 +77,7 @@ def test_demo_serves_until_a_signal_and_leaves_nobody_behind(
     with urllib.request.urlopen(f"{shown['HTTP']}/v2/models/simple") as answer:
         assert answer.status == 200
     children = psutil.Process(demo.pid).children(recursive=True)
-    assert len(children) == 3
+    assert len(children) == 4
     demo.send_signal(number)
     assert demo.wait(timeout=20) == 0
     assert psutil.wait_procs(children, timeout=5)[1] == []
@@ -64,7 +86,7 @@ def test_demo_serves_until_a_signal_and_leaves_nobody_behind(
 def test_demo_ends_when_its_load_balancer_dies(demo: subprocess.Popen[str]) -> None:
     addresses(demo)
     children = psutil.Process(demo.pid).children()
-    (balancer,) = [child for child in children if "serve" in child.cmdline()]
+    balancer, _ = [child for child in children if "serve" in child.cmdline()]
     balancer.kill()
     assert demo.wait(timeout=20) == 1
     assert psutil.wait_procs(children, timeout=5)[1] == []

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import yaml
@@ -17,6 +18,7 @@ from lb.admin.operations import BACKENDS
 from lb.simulator.process import Ports
 
 HOST = "127.0.0.1"
+USUAL_PORTS: Final = (8000, 8001, 8002, 8003)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +31,35 @@ class Listeners:
     admin: str
 
 
+def usual_listeners() -> Listeners:
+    """Return the addresses that triton-lb has by default, or others where one of them is taken."""
+    try:
+        return _listeners(USUAL_PORTS)
+    except OSError:
+        return free_listeners()
+
+
 def free_listeners() -> Listeners:
     """Return addresses that were free just now, all different."""
+    return _listeners((0, 0, 0, 0))
+
+
+def _listeners(ports: Sequence[int]) -> Listeners:
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(4)]
-        for each in sockets:
-            each.bind((HOST, 0))
+        sockets = [stack.enter_context(socket.socket()) for _ in ports]
+        for each, port in zip(sockets, ports, strict=True):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind((HOST, port))
         return Listeners(*(f"{HOST}:{each.getsockname()[1]}" for each in sockets))
 
 
-def configuration(listen: Listeners, backends: Mapping[str, Ports]) -> str:
+def configuration(
+    listen: Listeners, backends: Mapping[str, Ports], policy: str = "least_loaded"
+) -> str:
     """Return the text of the configuration file that puts `backends` behind `listen`."""
     return yaml.safe_dump(
         {
+            "balancing": {"policy": policy},
             "listen": {
                 "http": listen.http,
                 "grpc": listen.grpc,
@@ -85,3 +103,16 @@ async def read_backends(session: aiohttp.ClientSession, listen: Listeners) -> li
     async with session.get(f"http://{listen.admin}{BACKENDS}") as response:
         response.raise_for_status()
         return Backends.model_validate_json(await response.read()).backends
+
+
+async def change_backend(
+    session: aiohttp.ClientSession, listen: Listeners, name: str, action: str
+) -> None:
+    """Drain or enable a backend.
+
+    Raises:
+        aiohttp.ClientError, TimeoutError: the admin API does not do it.
+    """
+    url = f"http://{listen.admin}{BACKENDS}/{name}/{action}"
+    async with session.post(url) as response:
+        response.raise_for_status()

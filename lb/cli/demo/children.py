@@ -57,10 +57,18 @@ class Children:
         await _end(self._processes[-1:], self._end_s)
         await _end(self._processes[:-1], self._end_s)
 
-    async def start(self, name: str, *command: str, announces: bool = False) -> Process:
+    async def start(
+        self,
+        name: str,
+        *command: str,
+        announces: bool = False,
+        on_end: Callable[[str], None] | None = None,
+    ) -> Process:
         """Start a child; `on_death` hears of its end.
 
         Args:
+            on_end: hears of its end in the place of `on_death`, in words such as `was killed by
+                SIGKILL`: the demo goes on without it.
             announces: it prints a line when it is ready, for `first_line`; without, all that it
                 prints goes to the log.
         """
@@ -74,7 +82,8 @@ class Children:
                 preexec_fn=self._die_with_parent,
             )
         self._processes.append(process)
-        self._watchers.spawn(self._await_death(name, process), name=f"demo: watch {name}")
+        watch = self._await_death(name, process, on_end)
+        self._watchers.spawn(watch, name=f"demo: watch {name}")
         return process
 
     async def first_line(self, name: str, process: Process) -> bytes:
@@ -97,10 +106,15 @@ class Children:
         written = self._log.read_text(errors="replace") if self._log.exists() else ""
         return "\n".join([text, *(f"  | {line}" for line in written.splitlines()[-TAIL_LINES:])])
 
-    async def _await_death(self, name: str, process: Process) -> None:
+    async def _await_death(
+        self, name: str, process: Process, on_end: Callable[[str], None] | None
+    ) -> None:
         code = await process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._on_death(self.with_log(f"{name} {how}"))
+        if on_end is not None:
+            on_end(how)
+        else:
+            self._on_death(self.with_log(f"{name} {how}"))
 
     def _die_with_parent(self) -> None:
         if self._prctl is not None:
@@ -112,6 +126,7 @@ async def _end(processes: list[Process], end_s: float) -> None:
     running = [process for process in processes if process.returncode is None]
     for process in running:
         process.terminate()
+        process.send_signal(signal.SIGCONT)  # one that is frozen cannot end
     try:
         async with asyncio.timeout(end_s):
             for process in running:

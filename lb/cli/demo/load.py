@@ -7,8 +7,9 @@ import itertools
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ ELEMENTS: Final = 16
 DEADLINE_S: Final = 5.0
 RECENT: Final = 2000
 """Quantiles are over so many answers."""
+MOST_UNDER_WAY: Final = 400
+"""Requests under way beyond which no more arrive."""
 
 Outputs = dict[str, Sequence[int]]
 Infer = Callable[[Sequence[int], Sequence[int]], Awaitable[Outputs]]
@@ -52,27 +55,52 @@ class Tally:
 
     def quantile_ms(self, share: float) -> float | None:
         """Return a quantile of the latest latencies in milliseconds; None before the first."""
-        if not self.recent_s:
-            return None
-        ordered = sorted(self.recent_s)
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000
+        return quantile_ms(self.recent_s, share)
 
 
-async def send(
-    infer: Infer, tally: Tally, rng: Random, count: int | None = None, pause_s: float = 0.0
-) -> None:
-    """Send `count` requests one after another (None: without end) and tally the answers."""
-    for _ in itertools.repeat(None) if count is None else range(count):
-        first = [rng.randrange(1000) for _ in range(ELEMENTS)]
-        second = [rng.randrange(1000) for _ in range(ELEMENTS)]
-        await _send_one(infer, tally, first, second)
-        if pause_s:
-            await asyncio.sleep(pause_s)
+def quantile_ms(times_s: Iterable[float], share: float) -> float | None:
+    """Return a quantile in milliseconds; None where there are no times."""
+    ordered = sorted(times_s)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1000 if ordered else None
 
 
-async def _send_one(
-    infer: Infer, tally: Tally, first: Sequence[int], second: Sequence[int]
-) -> None:
+class Arrivals:
+    """Requests that arrive by chance, each of them at every contestant at the same time."""
+
+    def __init__(self, contestants: Sequence[Sequence[tuple[Infer, Tally]]], rng: Random) -> None:
+        """
+        Args:
+            contestants: for each way to send requests (its protocol) all who are to get them.
+            rng: decides when requests arrive and what they hold.
+        """
+        self._contestants = contestants
+        self._rng = rng
+
+    async def send(self, rate: float, lasts_s: float = inf) -> None:
+        """Send requests for a time (by default without end), and return when all are answered.
+
+        Args:
+            rate: how many arrive per second on average.
+            lasts_s: for so many seconds.
+        """
+        rng = self._rng
+        room = asyncio.Semaphore(MOST_UNDER_WAY)
+        ends_at = time.monotonic() + lasts_s
+        async with asyncio.TaskGroup() as under_way:
+            for contestants in itertools.cycle(self._contestants):
+                if time.monotonic() >= ends_at:
+                    break
+                first = [rng.randrange(1000) for _ in range(ELEMENTS)]
+                second = [rng.randrange(1000) for _ in range(ELEMENTS)]
+                for infer, tally in contestants:
+                    await room.acquire()
+                    sent = under_way.create_task(send_one(infer, tally, first, second))
+                    sent.add_done_callback(lambda _: room.release())
+                await asyncio.sleep(rng.expovariate(rate))
+
+
+async def send_one(infer: Infer, tally: Tally, first: Sequence[int], second: Sequence[int]) -> None:
+    """Send one request, and tally its answer."""
     started = time.monotonic()
     try:
         outputs = await infer(first, second)

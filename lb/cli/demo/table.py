@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lb.admin.models import Backend
 from lb.cli.demo.balancer import Listeners
-from lb.cli.demo.load import MODEL, Tally
+from lb.cli.demo.load import MODEL, Tally, quantile_ms
+from lb.cli.demo.tritons import MODEL_MS, SimulatedTritons
 
 _TITLES = ("backend", "state", "in flight", "served", "p50 ms", "p99 ms")
 _UP_AND_CLEAR = "\x1b[{}F\x1b[J"  # cursor to the start of that many lines up, clear from there
@@ -15,6 +16,8 @@ _UP_AND_CLEAR = "\x1b[{}F\x1b[J"  # cursor to the start of that many lines up, c
 def addresses(listen: Listeners) -> list[str]:
     """Return where the load balancer is, and one command to try."""
     return [
+        f"  open     http://{listen.admin}/",
+        "",
         f"  HTTP     http://{listen.http}",
         f"  gRPC     {listen.grpc}",
         f"  metrics  http://{listen.metrics}/metrics",
@@ -24,15 +27,51 @@ def addresses(listen: Listeners) -> list[str]:
     ]
 
 
-def table(backends: Sequence[Backend], tallies: Sequence[Tally]) -> list[str]:
-    """Return the backends as the load balancer sees them, and what the demo itself measured."""
+def table(
+    backends: Sequence[Backend],
+    tallies: Sequence[Tally],
+    fates: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the backends as the load balancer sees them, and what the demo itself measured.
+
+    Args:
+        backends: one row each.
+        tallies: one line each.
+        fates: what became of Tritons that do not run, by name.
+    """
     rows = [_TITLES, *map(_cells, backends)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
     lines = [f"  {_aligned(row, widths)}" for row in rows]
     for backend, at in zip(backends, range(1, len(lines)), strict=True):
-        if backend.why:
-            lines[at] += f"  {backend.why}"
+        fate = (fates or {}).get(backend.name, "")
+        if note := "; ".join(filter(None, (fate, backend.why))):
+            lines[at] += f"  {note}"
     return [*lines, "", *map(_total, tallies)]
+
+
+def comparison(ours: Sequence[Tally], others: Sequence[Tally]) -> str:
+    """Say the 99th percentile of the same arrivals, here and with round robin."""
+    (p99, failed), (other_p99, other_failed) = map(_p99_and_failed, (ours, others))
+    return (
+        f"  p99 of the same arrivals: triton-lb {_milliseconds(p99)} ms ({failed} failed), "
+        f"round robin {_milliseconds(other_p99)} ms ({other_failed} failed)"
+    )
+
+
+def _p99_and_failed(tallies: Sequence[Tally]) -> tuple[float | None, int]:
+    recent = [took for tally in tallies for took in tally.recent_s]
+    return quantile_ms(recent, 0.99), sum(tally.failed for tally in tallies)
+
+
+def speeds(tritons: SimulatedTritons) -> list[str]:
+    """Say how fast each Triton is, and what follows."""
+    each = ", ".join(
+        f"{name} {MODEL_MS / tritons.speed(name):.0f} ms" for name in tritons.names[:6]
+    )
+    return [
+        f"  One request takes {each}.",
+        "  triton-lb learns that, and sends more where it is faster. Round robin does not.",
+    ]
 
 
 def redraw(lines: Sequence[str], drawn: int, width: int) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +15,7 @@ from lb.cli.demo.balancer import (
     is_accepting,
     read_backends,
     serve_command,
+    usual_listeners,
 )
 from lb.settings.reading import read_settings
 from lb.simulator.process import Ports
@@ -27,6 +29,17 @@ def no_file(path: str) -> str:
 def test_free_listeners_are_four_different_addresses() -> None:
     listen = free_listeners()
     assert len({listen.http, listen.grpc, listen.metrics, listen.admin}) == 4
+
+
+def test_where_a_usual_port_is_taken_others_are_used() -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 8003))
+            taken.listen()
+        except OSError:
+            pass  # somebody else has it
+        assert usual_listeners().admin != "127.0.0.1:8003"
 
 
 def test_configuration_is_one_that_the_load_balancer_reads() -> None:

@@ -66,6 +66,24 @@ async def test_killed_child_is_reported_with_the_signal(tmp_path: Path) -> None:
         assert await deaths.get() == "a was killed by SIGKILL"
 
 
+async def test_child_that_may_end_is_reported_to_whom_it_concerns(tmp_path: Path) -> None:
+    deaths, ends = Deaths(), Deaths()
+    async with Children(tmp_path / "log", deaths) as children:
+        process = await children.start("a", *python(SAY_AND_WAIT), announces=True, on_end=ends)
+        await children.first_line("a", process)
+        process.kill()
+        assert await ends.get() == "was killed by SIGKILL"
+    assert deaths.empty()
+
+
+async def test_frozen_child_ends_like_others(tmp_path: Path) -> None:
+    async with Children(tmp_path / "log", Deaths()) as children:
+        process = await children.start("a", *python(SAY_AND_WAIT), announces=True)
+        await children.first_line("a", process)
+        process.send_signal(signal.SIGSTOP)
+    assert process.returncode == -signal.SIGTERM
+
+
 async def test_child_that_ends_silently_did_not_start(tmp_path: Path) -> None:
     async with Children(tmp_path / "log", Deaths()) as children:
         process = await children.start("a", *python(""), announces=True)

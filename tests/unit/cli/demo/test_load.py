@@ -8,7 +8,7 @@ import aiohttp
 import grpc
 import pytest
 
-from lb.cli.demo.load import Infer, Outputs, Tally, grpc_infer, http_infer, send
+from lb.cli.demo.load import Arrivals, Infer, Outputs, Tally, grpc_infer, http_infer, send_one
 from lb.simulator.process import Ports, Simulator
 from lb.simulator.server import SimulatedTriton
 
@@ -21,7 +21,8 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 async def tallied(infer: Infer, count: int = 3) -> Tally:
     tally = Tally("HTTP")
-    await send(infer, tally, Random(1), count)
+    for number in range(count):
+        await send_one(infer, tally, [number] * 16, [1] * 16)
     return tally
 
 
@@ -78,7 +79,7 @@ async def test_answer_that_cannot_be_read_is_wrong(error: Exception) -> None:
     assert tally.problem.startswith("answer without the outputs")
 
 
-async def test_without_a_count_it_sends_until_cancelled() -> None:
+async def test_without_a_time_requests_arrive_until_it_is_cancelled() -> None:
     enough = asyncio.Event()
     tally = Tally("HTTP")
 
@@ -87,7 +88,8 @@ async def test_without_a_count_it_sends_until_cancelled() -> None:
             enough.set()
         return {}
 
-    sending = asyncio.create_task(send(infer, tally, Random(1), pause_s=1e-4))
+    arrivals = Arrivals([((infer, tally),)], Random(1))
+    sending = asyncio.create_task(arrivals.send(10_000.0))
     await asyncio.wait_for(enough.wait(), 30)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from lb.admin.models import Backend
 from lb.cli.demo.balancer import Listeners
 from lb.cli.demo.load import Tally
-from lb.cli.demo.table import addresses, redraw, table
+from lb.cli.demo.table import addresses, comparison, redraw, table
 from tests.fakes.views import backend
 
 ROWS = [
@@ -38,6 +38,21 @@ def test_addresses_are_those_of_the_four_listeners() -> None:
     for address in ("http://h:1", "h:2", "http://h:3/metrics", "http://h:4/api/v1/backends"):
         assert f"  {address}\n" in lines
     assert "curl http://h:1/v2/models/simple" in lines
+    assert "open     http://h:4/\n" in lines
+
+
+def test_a_triton_that_does_not_run_is_a_row_that_says_so() -> None:
+    rows = table(ROWS, (), {"b": "was killed by SIGKILL"})
+    assert rows[2].endswith("  was killed by SIGKILL; http: refused")
+
+
+def test_both_policies_are_compared_on_the_same_arrivals() -> None:
+    ours, theirs = Tally("HTTP", right=2), Tally("HTTP", right=1, failed=1)
+    ours.recent_s.extend([0.001, 0.002])
+    theirs.recent_s.extend([0.08])
+    assert comparison((ours,), (theirs,)) == (
+        "  p99 of the same arrivals: triton-lb 2.0 ms (0 failed), round robin 80.0 ms (1 failed)"
+    )
 
 
 def test_redraw_replaces_the_lines_drawn_before_and_never_wraps() -> None:

@@ -1,0 +1,83 @@
+"""What `triton-lb top` draws."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lb.admin.live import LiveView
+from lb.cli.admin_client import AdminTarget
+from lb.cli.top import Reading, View, draw
+from lb.domain.backend import AdminState
+from lb.domain.schedule import ModelQueueView
+from lb.telemetry.meter import Meter
+from tests.fakes.live import FakeClock, live_sources
+from tests.fakes.pool import make_pool
+from tests.fakes.records import PlainRecord
+
+
+def document() -> dict[str, Any]:
+    """Backend a has all requests, b is down; three requests wait for a model with an evil name."""
+    directory, meter, clock = make_pool(), Meter(), FakeClock(111.0)
+    a = directory.find("a").backend
+    queue = ModelQueueView(model=b"m\x1b[2J", version=b"", waiting={0: 3}, oldest_s=0.25)
+    sources = live_sources(
+        directory, meter, queued=lambda: 3, oldest_s=lambda _: 0.25, model_queues=lambda _: [queue]
+    )
+    view = LiveView(sources, clock)
+    view.document()
+    for _ in range(10):
+        meter.finished(PlainRecord(backend=a, started_at=100.0, ended_at=100.004))
+    a.in_flight = 2
+    clock.now += 1.0
+    found: dict[str, Any] = json.loads(view.text())
+    return found
+
+
+def test_eighty_columns_suffice() -> None:
+    reading = Reading(AdminTarget("127.0.0.1:8003"), document())
+    lines = draw([reading], View(), 80, 0, coloured=False).lines
+    assert lines[0] == "▲ degraded: b is down for 11 s: grpc: closed."
+    assert lines[1] == "10 requests/s  p50 3.8 ms  p99 5.0 ms  0 errors/s  3 queued"
+    assert lines[3:] == [
+        "  STATE      BACKEND IN FL   REQ/S SHARE     MEAN  ERR/S  WHY",
+        "✕ down       b           0       0     -        -      0  grpc: closed",
+        "● up         a           2       0     -        -      0  ",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_models_show_what_waits_and_no_escape_sequences_of_theirs() -> None:
+    reading = Reading(AdminTarget("127.0.0.1:8003"), document())
+    lines = draw([reading], View(shows="models"), 80, 0, coloured=False).lines
+    assert lines[4].split() == ["m\\x1b[2J", "2", "0", "0", "3", "250", "ms"]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_changes_are_listed_with_their_causes() -> None:
+    directory = make_pool()
+    directory.set_admin("a", AdminState.DRAINING, 110.0)
+    found = LiveView(live_sources(directory), FakeClock(111.0)).document()
+    reading = Reading(AdminTarget("127.0.0.1:8003"), dict(found))
+    lines = draw([reading], View(shows="changes"), 80, 0, coloured=False).lines
+    assert lines[4].split() == ["1", "s", "a", "▽", "draining", "operator"]
+
+
+def test_rows_can_be_sorted_and_one_is_selected() -> None:
+    reading = Reading(AdminTarget("127.0.0.1:8003"), document())
+    view = View(sort="in flight", selected=1)
+    drawing = draw([reading], view, 80, 24)
+    assert [name for _, name in drawing.rows] == ["a", "b"]
+    (marked,) = [line for line in drawing.lines if line.startswith("\x1b[7m")]
+    assert marked.split()[1:3] == ["down", "b"]
+    assert len(drawing.lines) <= 24
+
+
+def test_several_processes_are_shown_together_and_a_lost_one_says_so() -> None:
+    readings = [
+        Reading(AdminTarget("lb-0:8003"), document()),
+        Reading(AdminTarget("lb-1:8003"), error="cannot reach the admin API at lb-1:8003"),
+    ]
+    lines = draw(readings, View(), 80, 0, coloured=False).lines
+    assert lines[0].startswith("lb-0:8003  ▲ degraded: b is down")
+    assert lines[-1] == "lb-1:8003  ✕ cannot reach the admin API at lb-1:8003"

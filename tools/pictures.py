@@ -1,0 +1,114 @@
+"""Make the pictures of the page for the documentation, from real processes in headless Chromium.
+
+    python tools/pictures.py [--output docs/pictures] [--widths 1280] [--height 650]
+
+Three simulated Tritons get requests through a balancer; one is killed, one is drained. Needs
+`make debian` (Chromium) and takes about half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import yaml
+from playwright.async_api import async_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from lb.cli.demo.load import Arrivals, Tally, http_infer
+from lb.net.tasks import TaskOwner
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+
+CHROMIUM = "/usr/bin/chromium"
+BACKENDS = ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
+SPEEDS = (0.2, 0.05, 0.2, 0.1)
+RATE = 150.0
+"""Requests per second."""
+
+
+async def main() -> None:
+    """Start everything, let something happen, take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("docs/pictures"))
+    parser.add_argument("--widths", type=int, nargs="+", default=[1280])
+    parser.add_argument("--height", type=int, default=650, help="0: the whole page")
+    parser.add_argument("--schemes", nargs="+", default=["light", "dark"])
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        children: list[ChildProcess] = []
+        try:
+            await _play(Path(folder), children, given)
+        finally:
+            for child in children:
+                child.close()
+
+
+async def _play(folder: Path, children: list[ChildProcess], given: argparse.Namespace) -> None:
+    entries = []
+    for name, speed in zip(BACKENDS, SPEEDS, strict=True):
+        log = folder / f"{name}.log"
+        command = (sys.executable, "-m", "lb.simulator", "--speed", str(speed), "--gpu", name)
+        child = ChildProcess(command, log=log, env=ENVIRONMENT)
+        children.append(child)
+        wait_until(lambda log=log: log.read_text().endswith("\n"), timeout_s=20, what=name)
+        ports = json.loads(log.read_text().splitlines()[-1])
+        address = {key: f"127.0.0.1:{ports[f'{key}_port']}" for key in ("http", "grpc", "metrics")}
+        entries.append({"name": name, **address})
+    http, grpc, metrics, admin = (f"127.0.0.1:{port}" for port in free_ports(4))
+    listen = {"http": http, "grpc": grpc, "metrics": metrics, "admin": admin}
+    config = folder / "config.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {"listen": listen, "backends": entries, "scheduling": {"load_poll_interval": "1s"}}
+        )
+    )
+    serve = ChildProcess(
+        (sys.executable, "-m", "lb", "serve", "--config", str(config)),
+        log=folder / "serve.log",
+        env=ENVIRONMENT,
+    )
+    children.append(serve)
+    wait_until(lambda: " serving " in serve.log.read_text(), timeout_s=20, what="the start")
+    async with aiohttp.ClientSession() as session, async_playwright() as playwright:
+        infer = http_infer(session, http)
+        tally = Tally("HTTP")
+        senders = TaskOwner()
+        arrivals = Arrivals([((infer, tally),)], Random(1))
+        senders.spawn(arrivals.send(RATE), name="arrivals")
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        pages = []
+        for scheme in given.schemes:
+            for width in given.widths:
+                page = await browser.new_page(
+                    viewport={"width": width, "height": given.height or width * 9 // 16},
+                    color_scheme=scheme,
+                )
+                await page.goto(f"http://{admin}/")
+                pages.append((f"page-{width}-{scheme}.png", page))
+        await asyncio.sleep(8)
+        async with session.post(f"http://{admin}/api/v1/backends/gpu-1/drain") as answer:
+            answer.raise_for_status()
+        await asyncio.sleep(4)
+        children[3].signal(signal.SIGKILL)
+        await asyncio.sleep(6)
+        for name, page in pages:
+            await page.screenshot(path=given.output / name, full_page=not given.height)
+            print(given.output / name)
+        await browser.close()
+        await senders.aclose()
+        print(f"{tally.right} right, {tally.wrong} wrong, {tally.failed} failed")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
