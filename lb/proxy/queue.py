@@ -473,7 +473,7 @@ class Queue:
     def oldest_s(self, now: float) -> float:
         """How long the first of those that wait for their turn has waited; 0 where none does."""
         first = next(iter(self._waiting), None)
-        return 0.0 if first is None else now - first.came_at
+        return 0.0 if first is None else now - first.arrived_at
 
     @property
     def waits(self) -> Mapping[bytes, Histogram]:
