@@ -95,7 +95,7 @@ async def test_it_gives_way_once_the_next_process_is_ready(old: Old) -> None:
     program = """
 assert [each["name"] for each in listeners] == ["http"]
 assert socket.socket(fileno=fds[0]).getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-tell(prepared=True); hear(b"begin"); tell(ready=os.getpid())
+tell(prepared=True); hear(b"begin"); tell(ready=os.getpid()); hear(b"handed_over")
 """
     upgrader = old.upgrader(program)
     pid = await upgrader.upgrade("test")
