@@ -66,11 +66,12 @@ async def _play(folder: Path, children: list[ChildProcess], given: argparse.Name
     http, grpc, metrics, admin = (f"127.0.0.1:{port}" for port in free_ports(4))
     listen = {"http": http, "grpc": grpc, "metrics": metrics, "admin": admin}
     config = folder / "config.yaml"
-    config.write_text(
-        yaml.safe_dump(
-            {"listen": listen, "backends": entries, "scheduling": {"load_poll_interval": "1s"}}
-        )
-    )
+    settings = {
+        "listen": listen,
+        "backends": entries,
+        "scheduling": {"load_poll_interval": "1s"},
+    }
+    config.write_text(yaml.safe_dump(settings))
     serve = ChildProcess(
         (sys.executable, "-m", "lb", "serve", "--config", str(config)),
         log=folder / "serve.log",
