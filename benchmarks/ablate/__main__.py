@@ -121,7 +121,7 @@ def main() -> None:
 def _reached(journal: Journal, name: str, scenes: Sequence[str]) -> dict[str, Sequence[int]]:
     """The scenes that a variant plays at first."""
     variant = variants()[name]
-    if variant.patch:
+    if variant.patch or variant.texts:
         return dict.fromkeys(scenes, SCREENING)
     names = [constant.rpartition(".")[2] for constant in variant.constants]
     return dict.fromkeys(reaching(names, journal.mentions, scenes), SCREENING)

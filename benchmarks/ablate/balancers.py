@@ -2,63 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from random import Random
-from typing import Final
+from collections.abc import Callable
 
-from benchmarks.study.simulate import Request, World, poisson
+from benchmarks.study.simulate import Request, World
 from benchmarks.study.simulated_balancers import Scheduled, auto_plan
-from lb.balancing.policies import make_policy
-from lb.balancing.sequences import Affinity, Pin, SequenceTable
 from lb.domain.backend import Backend
-from lb.domain.load import LoadReport, Measured, ModelLoad
-from lb.domain.pool import Placement
+from lb.domain.load import Measured
 from lb.domain.schedule import Ending, Plan
-from lb.domain.sequence import SequenceKey, SequenceStep
 from tests.fakes.work import instructions
-
-_IDLE_S: Final = 60.0
-"""How long a model remembers a sequence."""
-
-
-class Told(Scheduled):
-    """Backends that others use, and which tell how much they have to do."""
-
-    def occupy(self, number: int, load: list[Request], at_s: float) -> None:
-        """Have others send a load to a backend from some time on."""
-        for request in load:
-            self.world.at(at_s + request.at, self._sending(request, number))
-
-    def _sending(self, request: Request, number: int) -> Callable[[], None]:
-        return lambda: self.world.send(request, number)
-
-    def ask_every(self, interval_s: float, until_s: float) -> None:
-        """Ask every backend for its load, one after the other."""
-        count = len(self.world.servers)
-        for turn in range(int(until_s / interval_s)):
-            for number in range(count):
-                self.world.at(interval_s * (turn + number / count), self._asking(number))
-
-    def _asking(self, number: int) -> Callable[[], None]:
-        return lambda: self.ask(number)
-
-    def ask(self, number: int) -> None:
-        """Read what a Triton's metrics say."""
-        server = self.world.servers[number]
-        load = ModelLoad(
-            pending=float(len(server.queue)),
-            requests=float(server.executed),
-            executions=float(server.executions),
-            execution_s=server.busy_s,
-        )
-        model, under_way = b"gpu", self.scheduler.in_flight_by_model(server.backend)
-        report = LoadReport(at=self.world.now, models={model: load}, in_flight=under_way)
-        self.scheduler.on_load_report(server.backend, report)
-
-    def ended(self, request: Request, now: float) -> None:
-        """Requests of others are none of its business."""
-        if request.state is not None:
-            super().ended(request, now)
 
 
 def known_speeds(world: World, factor: float) -> Scheduled:
@@ -146,10 +97,12 @@ class Streamed(Unqueued):
         self.moved = 0
         """Requests that went elsewhere than the one before."""
         self._homes: dict[int, Backend] = {}
+        self._requests_of: dict[int, int] = {}
 
     def arrived(self, request: Request, now: float) -> None:
-        """Begin it where it ends first."""
-        home = self._homes.get(request.client)
+        """Begin it where it ends first. Every thirtieth begins another stream."""
+        count = self._requests_of[request.client] = self._requests_of.get(request.client, -1) + 1
+        home = None if count % 30 == 0 else self._homes[request.client]
         ticket = self.ticket(request, now)
         if home is not None and self.scheduler.stays(ticket, home, now):
             backend = home
@@ -158,70 +111,6 @@ class Streamed(Unqueued):
         self.moved += home is not None and backend is not home
         self._homes[request.client] = backend
         self.start(request, backend, now)
-
-
-class Sequenced(Scheduled):
-    """Steps of sequences of one model are bound to their backends; another model is scheduled."""
-
-    def __init__(self, world: World, plans: Mapping[str, Plan], model: str) -> None:
-        super().__init__(world, plans)
-        self._model = model
-        self._table = SequenceTable(limit=100_000, affinity=Affinity.LEAST_WORK)
-        policy = make_policy("least_loaded", Random(1))
-        backends = tuple(server.backend for server in world.serving(model))
-        self._placement = Placement(backends, policy.build(backends), policy)
-        self._tell()
-
-    def sequences(self, rate: float, seconds: float, seed: int) -> list[Request]:
-        """Steps of sequences that begin at a rate: some step fast and some slowly."""
-        rng = Random(seed)
-        found = []
-        for number, start in enumerate(poisson(rate, seconds, seed)):
-            count = rng.choice((5, 20, 60))
-            pause_s = rng.choice((0.02, 0.1, 0.5))
-            at = start.at
-            for step in range(count):
-                request = Request(at, kind="step")
-                request.model = self._model
-                key = SequenceKey(self._model.encode(), number + 1)
-                request.state = SequenceStep(key, step == 0, step == count - 1)
-                found.append(request)
-                at += pause_s * (0.5 + rng.random())
-        return found
-
-    def arrived(self, request: Request, now: float) -> None:
-        """Offer it, or send it where its sequence is."""
-        step = request.state
-        if not isinstance(step, SequenceStep):
-            super().arrived(request, now)
-            return
-        backend, pin = self._table.place(step, self._placement, _IDLE_S, now)
-        if backend is None or pin is None:
-            self.world.refuse(request)
-            return
-        request.state = (step, pin, pin.starts, now)
-        self.world.send(request, self.numbers[backend])
-
-    def ended(self, request: Request, now: float) -> None:
-        """The sequence knows of it."""
-        if not isinstance(request.state, tuple):
-            super().ended(request, now)
-            return
-        step, pin, starts, began_at = request.state
-        assert isinstance(pin, Pin)
-        self._table.ended(step, pin, starts, now, began_at=began_at)
-
-    def _tell(self) -> None:
-        """Tell the scheduler once a second how much of the backends' time sequences take."""
-        now = self.world.now
-        totals = self._table.totals(now)
-        for backend in self._placement.eligible:
-            part = totals.get(backend, 0.0)
-            if part or backend.spoken_for:
-                backend.spoken_for = part
-                self.scheduler.spoken_for(backend, part, now)
-        if now < 60.0:
-            self.world.at(now + 1.0, self._tell)
 
 
 class Counting(Scheduled):

@@ -29,7 +29,7 @@ def main() -> None:
             print(json.dumps({"scene": name, "mentions": sorted(names)}), flush=True)
         return
     variant = variants()[asked["variant"]]
-    override(variant.constants)
+    override(variant.constants, variant.texts)
     if variant.patch:
         mechanisms.PATCHES[variant.patch]()
     from benchmarks.ablate.scenes import SCENES

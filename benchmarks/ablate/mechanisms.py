@@ -9,51 +9,71 @@ from typing import Any, Final
 
 BY_CONSTANTS: Final[Mapping[str, Mapping[str, float]]] = {
     "own execution counts less than its wait": {"model_backend.OWN_EXECUTION_WEIGHT": 1.0},
-    "own execution counts little in time": {"model_backend.BUSY_EXECUTION_WEIGHT": 0.75},
-    "newest first": {"eligible_set._PASSED": -1e9},
-    "late lead": {"model_backend.LATE_LEAD_S": 0.05},
+    "own execution counts little in time": {"selection._BUSY_EXECUTION_WEIGHT": 0.75},
+    "newest first": {"eligible_set._MAX_OVERTAKEN": -1e9},
+    "late lead": {"selection.LATE_LEAD_S": 0.05},
     "wait for a faster one is bounded": {"model_queue._MAX_WAIT_RATIO": inf},
     "idle ones that are nearly alike take turns": {
         "model_stats.IDLE_TIE_TOLERANCE": 0.0,
         "model_stats._PER_VARIED": 0.0,
     },
     "tie tolerance follows variance": {"model_stats._PER_VARIED": 0.0},
-    "ties within 5 %": {"eligible_set._TIE_TOLERANCE": 0.0},
+    "ties within 5 %": {"selection.TIE_TOLERANCE": 0.0},
     "doubt": {"model_backend._EXPLORE_S": 1e9, "model_backend._MAX_EXPLORE_S": 1e9},
     "doubt grows rarer": {"model_backend._MAX_EXPLORE_S": 1.0},
     "no doubt before some executions": {"model_backend._EXECUTIONS": 0.0},
-    "instances slow each other down": {"model_backend._SIDE_BY_SIDE": 0.0},
+    "instances slow each other down": {"model_backend.SIDE_BY_SIDE": 0.0},
     "failures count as slowness": {"backend_penalty._MAX_FACTOR": 1.0},
     "success takes off the penalty": {"backend_penalty._LEFT_AFTER_SUCCESS": 1.0},
     "lateness margin": {"model_backend.LATENESSES": 0.0},
-    "network margin": {"eligible_set.NETWORK_S": 0.0},
+    "network margin": {"selection.NETWORK_S": 0.0},
     "overdue requests are lost": {"unanswered.LOST_S": 1e9},
     "further tries are rarer": {"unanswered._MAX_BACKOFF": 1},
-    "nothing goes ahead under pressure": {"model_backend.NOT_AHEAD_S": 0.002},
-    "others go ahead less where slots are reserved": {"model_backend.YIELDING_LEAD_S": 0.05},
+    "nothing goes ahead under pressure": {"selection.NO_LEAD_S": 0.002},
+    "others go ahead less where slots are reserved": {"selection.YIELDING_LEAD_S": 0.05},
     "work under way beyond one": {"model_backend.MARGIN_S": 0.0},
     "ways count for what is under way": {"model_backend._NETWORK_ROUNDS": 0.0},
     "very random executions tell nothing of the ways": {"model_backend._ANY": inf},
     "no request goes far ahead": {"model_backend.LEAD_S": 1e6},
     "quick executions are sampled": {"model_backend._QUICK_S": 0.0},
+    "settled costs are sampled": {"model_backend._SETTLED": 0.0},
     "median of the first samples": {"cost._FIRST": 1},
     "surprises in a row are a change": {"cost._SURPRISES": 1000000},
     "outliers are clipped": {"cost._CLIP_DEVIATIONS": 1e9, "cost._CLIP_SHARE": 1e9},
     "old estimates count little": {"cost._STALE_S": 1e9},
     "extrapolation is bounded": {"cost.MAX_EXTRAPOLATION": 1e9},
     "joining a batch counts less": {"batching._JOINED": 1.0},
-    "shorter ones pass": {"waiting._PATIENCE": 0.0},
-    "no deadline is one after 5 s": {"waiting._UNNAMED_S": 1e6},
-    "passing is bounded": {"waiting._MOST_PATIENCE_S": 1e6},
+    "shorter ones pass": {"waiting._OVERTAKEN_RATIO": 0.0},
+    "no deadline is one after 5 s": {"waiting._DEFAULT_DUE_S": 1e6},
+    "passing is bounded": {"waiting._MAX_OVERTAKEN_S": 1e6},
     "index of many": {"model_backend_index.LARGE": 1000000},
     "streams stay at home": {"scheduler._AFFINITY_SLACK": 0.0},
     "tail is forgotten in pauses": {"model_stats._TAIL_FOR_S": 1e9},
     "every end adjusts the limit": {"model_backend._ADJUST_EVERY": 0},
     "what is usual is sampled": {"model_backend._USUAL_EVERY": 0},
-    "arrivals are sampled": {"scheduler._CAME_EVERY": 0},
+    "arrivals are sampled": {"scheduler._ARRIVALS_SKIPPED": 0},
     "rate is kept for a while": {"eligible_set._RATE_FOR_S": -1.0},
 }
 """Off with other constants."""
+
+BY_TEXT: Final[Mapping[str, tuple[str, str, str]]] = {
+    "overdue executions take longer": (
+        "model_backend",
+        "begins_at = now + (now - begins_at)",
+        "begins_at = now",
+    ),
+    "an idle ranking": (
+        "eligible_set",
+        "return self.ranking.pick(ticket, now)",
+        "self.ranking = None\n        return None",
+    ),
+    "the size of an execution counts in its limit": (
+        "model_backend",
+        "ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s",
+        "ahead = 2.0 * self.instances",
+    ),
+}
+"""Off with other code in a module."""
 
 _PATCHES: dict[str, Callable[[], None]] = {}
 
@@ -72,22 +92,28 @@ def _class(module: str, name: str) -> Any:
 
 @_mechanism("wait for a faster one")
 def _greedy() -> None:
-    _class("eligible_set", "EligibleSet").is_best = lambda self, now: True
+    _class("selection", "Decision").is_best = lambda self, now: True
 
 
 @_mechanism("those that wait for a faster one are chosen for slow ones")
 def _head_for_slow() -> None:
-    _class("model_queue", "ModelQueue")._for_slow = lambda self, head, *_: head
+    _class("model_queue", "ModelQueue")._for_slow = (
+        lambda self, head, eligible_set, model_backend, decision, now: (
+            head,
+            model_backend,
+            decision.estimate,
+        )
+    )
 
 
 @_mechanism("newest first among unequal ones only")
 def _newest_first_always() -> None:
     eligible_set = import_module("lb.balancing.eligible_set")
 
-    def patience_s(self: Any) -> float:
-        return float(eligible_set._PASSED * self.stats.tail_s - self.stats.usual.mean_s)
+    def max_overtaken_s(self: Any) -> float:
+        return float(eligible_set._MAX_OVERTAKEN * self.stats.tail_s - self.stats.usual.mean_s)
 
-    eligible_set.EligibleSet.patience_s = patience_s
+    eligible_set.EligibleSet.max_overtaken_s = max_overtaken_s
 
 
 @_mechanism("ties by how sure estimates are")
@@ -106,7 +132,7 @@ def _sure() -> None:
 @_mechanism("requests with deadlines try no doubted ones")
 def _avoid_doubted() -> None:
     eligible_set = _class("eligible_set", "EligibleSet")
-    eligible_set.avoid_doubted = lambda self, ticket, model_backend, *_: model_backend
+    eligible_set.without_doubt = lambda self, decision, *_, **__: decision
 
 
 @_mechanism("refusals by estimate")
@@ -118,17 +144,19 @@ def _refusals() -> None:
 
 @_mechanism("requests that seem late hurry")
 def _seems_late() -> None:
-    _class("eligible_set", "EligibleSet").seems_late = lambda self, ticket: False
+    _class("eligible_set", "EligibleSet").seems_late = staticmethod(lambda *_: False)
 
 
 @_mechanism("others pass requests that seem late")
 def _in_time() -> None:
-    _class("model_queue", "ModelQueue")._in_time = staticmethod(lambda *_, **__: None)
+    import_module("lb.balancing.model_queue")._in_time = (  # type: ignore[attr-defined]
+        lambda *_, **__: None
+    )
 
 
 @_mechanism("idle instances are tried by late ones")
 def _idle() -> None:
-    _class("eligible_set", "EligibleSet").idle = lambda *_: None
+    _class("eligible_set", "EligibleSet").idle = lambda *_, **__: None
 
 
 @_mechanism("late ones at the door are refused")
@@ -151,25 +179,12 @@ def _bytes() -> None:
 
 
 @_mechanism("instances are told apart")
-def _ends_expected() -> None:
-    model_backend = _class("model_backend", "ModelBackend")
+def _expected_ends() -> None:
+    def free_at(self: Any, instances: int) -> float:
+        count = self.in_flight
+        return float(self.busy_since + self.work_s * (count - instances + 1) / (count * instances))
 
-    def free_at(self: Any, now: float) -> float:
-        count, instances = self.in_flight, self.instances
-        begins = self.anchor + self.work_s * (count - instances + 1) / (count * instances)
-        self.sure_until = begins
-        return float(begins if begins > now else now + (now - begins))
-
-    model_backend.free_at = free_at
-
-
-@_mechanism("overdue executions take longer")
-def _overdue() -> None:
-    model_backend = _class("model_backend", "ModelBackend")
-    before = model_backend.free_at
-    model_backend.free_at = lambda self, now: (
-        max(now, self.sure_until) if before(self, now) else 0.0
-    )
+    _class("load_view", "LoadView").free_at = free_at
 
 
 @_mechanism("underexplored ones get streams")
@@ -179,7 +194,7 @@ def _underexplored() -> None:
 
 @_mechanism("streams stay without asking")
 def _stays() -> None:
-    scheduler = _class("scheduler", "QueueScheduler")
+    scheduler = _class("scheduler", "Scheduler")
 
     def stays(self: Any, ticket: Any, home: Any, now: float) -> bool:
         return bool(self.best(ticket, now, home) is home)
@@ -189,7 +204,7 @@ def _stays() -> None:
 
 @_mechanism("slow start")
 def _slow_start() -> None:
-    import_module("lb.balancing.eligible_set")._instead_of_newcomer = (  # type: ignore[attr-defined]
+    import_module("lb.balancing.selection")._instead_of_newcomer = (  # type: ignore[attr-defined]
         lambda *_: None
     )
 
@@ -214,21 +229,9 @@ def _assume() -> None:
     _class("model_backend", "ModelBackend").assume = lambda *_: None
 
 
-@_mechanism("sequences take time of others")
-def _spoken_for() -> None:
-    _class("scheduler", "QueueScheduler").spoken_for = lambda *_: None
-
-
-@_mechanism("sequences are placed by work")
-def _forecast() -> None:
-    sequences = import_module("lb.balancing.sequences")
-    begin = sequences.SequenceTable.__init__
-
-    def count(self: Any, **settings: Any) -> None:
-        begin(self, **settings)
-        self.affinity = sequences.Affinity.LEAST_OPEN
-
-    sequences.SequenceTable.__init__ = count
+@_mechanism("sequences are placed by speed")
+def _step_latency() -> None:
+    _class("step_latency", "StepLatencies").known = lambda self: {}
 
 
 @_mechanism("those behind go to slower ones")

@@ -14,15 +14,8 @@ from math import log
 from random import Random
 from typing import Final
 
-from benchmarks.ablate.balancers import (
-    Bypassed,
-    Counting,
-    Grown,
-    Sequenced,
-    Streamed,
-    Told,
-    known_speeds,
-)
+from benchmarks.ablate.balancers import Bypassed, Counting, Grown, Streamed, known_speeds
+from benchmarks.study import simulate_load, simulate_sequences
 from benchmarks.study.simulate import TURNAROUND_S, Gpu, Request, World, poisson, quantile
 from benchmarks.study.simulate_goals import (
     BATCHED,
@@ -56,6 +49,7 @@ UNEQUAL_BATCHES: Final = (
 )
 BY_SIZE: Final = (Gpu(0.0, byte_s=1e-5),) * 4
 BY_SIZE_UNEQUAL: Final = (Gpu(0.0, byte_s=5e-6), Gpu(0.0, byte_s=1e-5), Gpu(0.0, byte_s=4e-5))
+BY_ROWS: Final = (Gpu(0.004, 0.0005),) * 2 + (Gpu(0.008, 0.001),)
 PARALLEL: Final = (Gpu(0.02, instances=4, contention=0.15),) * 2 + (
     Gpu(0.06, instances=4, contention=0.15),
 )
@@ -106,13 +100,17 @@ def fingerprint(load: Iterable[Request]) -> str:
     return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
+def mark_of(values: Iterable[float]) -> str:
+    """Tells whether two plays that gave some figures were the same."""
+    return blake2b(repr(list(values)).encode(), digest_size=8).hexdigest()
+
+
 def at_load(
     name: str,
     gpus: Sequence[Gpu],
     rate: float,
     *,
     make: Make | None = None,
-    rules: QueueRules | None = None,
     kinds: Sequence[str] = (),
     is_due: bool = False,
     turnaround_s: float = TURNAROUND_S,
@@ -125,17 +123,27 @@ def at_load(
     def play(seed: int) -> tuple[Figures, str]:
         world = World(gpus, seed, turnaround_s, late_s)
         load = poisson(rate, seconds or REQUESTS / rate, seed, make)
-        plan = Plan(
-            limits={server.backend: limit(server.gpu) for server in world.servers},
-            rules=rules or QueueRules(max_waiting=100_000),
-        )
-        world.run(load, Scheduled(world, plan))
+        world.run(load, Scheduled(world, plan_of(world, limit)))
         return figures(load, kinds=kinds, is_due=is_due)
 
     return Scene(name, play)
 
 
-def closed(name: str, gpus: Sequence[Gpu], clients: int, seconds: float, rows: int = 1) -> Scene:
+def plan_of(world: World, limit: Callable[[Gpu], Capacity]) -> Plan:
+    """A plan with such limits."""
+    return Plan(
+        limits={server.backend: limit(server.gpu) for server in world.servers},
+        rules=QueueRules(max_waiting=100_000),
+    )
+
+
+def closed(
+    name: str,
+    gpus: Sequence[Gpu],
+    clients: int,
+    seconds: float,
+    limit: Callable[[Gpu], Capacity] = auto_limit,
+) -> Scene:
     """So many clients that send their next request when the last one is answered."""
 
     def play(seed: int) -> tuple[Figures, str]:
@@ -143,18 +151,18 @@ def closed(name: str, gpus: Sequence[Gpu], clients: int, seconds: float, rows: i
         rng = Random(seed)
 
         def again(last: Request, now: float) -> Request | None:
-            request = Request(now + 0.0003, last.rows)
+            request = Request(now + 0.0003)
             request.client = last.client
             return request
 
         load = []
         for client in range(clients):
-            request = Request(rng.random() * 0.01, rows)
+            request = Request(rng.random() * 0.01)
             request.client = client
             load.append(request)
         world.again = again
         load.sort(key=_at)
-        world.run(load, Scheduled(world, auto_plan(world)), until=seconds)
+        world.run(load, Scheduled(world, plan_of(world, limit)), until=seconds)
         latencies = [each.latency_s for each in world.done]
         found = {"throughput": len(latencies) / seconds, "p99": quantile(latencies, 0.99)}
         return found, fingerprint(world.done)
@@ -181,6 +189,12 @@ def exponential(at: float, rng: Random) -> Request:
     request = Request(at)
     request.work = rng.expovariate(1.0)
     return request
+
+
+def rare_giants(at: float, rng: Random) -> Request:
+    """One of 200 requests has 200 rows, the others have one or two."""
+    giant = rng.random() < 0.005
+    return Request(at, 200 if giant else rng.choice((1, 2)), "giant" if giant else "small")
 
 
 def sized(at: float, rng: Random) -> Request:
@@ -245,6 +259,29 @@ def _two_models(device: float) -> dict[str, Gpu]:
         "cheap": Gpu(0.004 * device, contention=0.5),
         "costly": Gpu(0.040 * device, contention=0.5),
     }
+
+
+def swapped(due_s: float) -> Callable[[int], tuple[Figures, str]]:
+    """The fast backend and the slow one change places while nobody asks for anything."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        gpus = (
+            Gpu(0.005, slow=((5.5, 99.0, 8.0),)),
+            Gpu(0.010),
+            Gpu(0.040, slow=((5.5, 99.0, 0.125),)),
+        )
+        world = World(gpus, seed)
+        load = []
+        for number, begin in enumerate((0.0, 21.0)):
+            for request in poisson(0.6 * capacity(UNEQUAL), 5.0, 10 * seed + number):
+                request.at += begin
+                if due_s:
+                    request.deadline = request.at + due_s
+                load.append(request)
+        world.run(load, Scheduled(world, auto_plan(world)))
+        return figures(load, is_due=due_s > 0)
+
+    return play
 
 
 def two_models(seed: int) -> tuple[Figures, str]:
@@ -328,20 +365,20 @@ def full_queue(seed: int) -> tuple[Figures, str]:
     return figures(load)
 
 
-def external(rate: float) -> Callable[[int], tuple[Figures, str]]:
-    """Others use the fast one of two backends nearly all the time from 10 to 20 s."""
+def external(scene: simulate_load.Scene, rate: float) -> Callable[[int], tuple[Figures, str]]:
+    """Others use the same backends, which are asked for their load every two seconds."""
 
     def play(seed: int) -> tuple[Figures, str]:
-        load: list[Request] = []
-        for time in range(10 * seed, 10 * seed + 6):
-            world = World((Gpu(0.01), Gpu(0.02)), time)
-            balancer = Told(world, auto_plan(world))
-            balancer.occupy(0, poisson(95.0, 10.0, 1000 + time), 10.0)
-            balancer.ask_every(2.0, 30.0)
-            some = poisson(rate, 30.0, time)
-            world.run(some, balancer)
-            load += some
-        return figures(load)
+        found: list[float] = []
+        for part in range(3):
+            found += simulate_load.play(scene, rate, 2.0, 10 * seed + part, 65.0)
+        found_s = [each / 1000.0 for each in found]
+        told: Figures = {
+            "p50": quantile(found_s, 0.5),
+            "p99": quantile(found_s, 0.99),
+            "mean": sum(found_s) / len(found_s),
+        }
+        return told, mark_of(found)
 
     return play
 
@@ -419,22 +456,23 @@ def streams(seed: int) -> tuple[Figures, str]:
     return found, mark
 
 
-def sequences(seed: int) -> tuple[Figures, str]:
-    """Sequences of unlike pace on backends of unlike speed, beside requests of another model."""
-    gpus = [
-        {"state": Gpu(base_s, contention=0.3), "gpu": Gpu(2 * base_s, contention=0.3)}
-        for base_s in (0.004, 0.004, 0.016)
-    ]
-    world = World(gpus, seed)
-    balancer = Sequenced(world, {"gpu": auto_plan(world, model="gpu")}, "state")
-    load = []
-    for request in poisson(80.0, 20.0, seed):
-        request.model = request.kind = "gpu"
-        load.append(request)
-    load += balancer.sequences(8.0, 20.0, 7000 + seed)
-    load.sort(key=_at)
-    world.run(load, balancer)
-    return figures(load, kinds=("gpu", "step"))
+def sequences(
+    scene: simulate_sequences.Scene, seconds: float
+) -> Callable[[int], tuple[Figures, str]]:
+    """Steps of sequences beside requests of another model."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        found = simulate_sequences.play(scene, "triton-lb", seed, seconds)
+        told: Figures = {
+            "p50 of steps": found.step_p50,
+            "p99 of steps": found.step_p99,
+            "mean of steps": found.step_mean,
+            "p99 of others": found.other_p99,
+            "mean of others": found.other_mean,
+        }
+        return told, mark_of(told.values())
+
+    return play
 
 
 def bypassed(seed: int) -> tuple[Figures, str]:
@@ -525,7 +563,10 @@ def _ordinary() -> Iterable[Scene]:
         yield at_load(f"sizes, {label}, at 80%", gpus, rate, make=sized, kinds=("small",))
     yield Scene("two models", two_models)
     yield Scene("24 models on 8 backends", many_models)
-    yield Scene("sequences", sequences)
+    for number in (3, 14):
+        sequence_scene = simulate_sequences.SCENES[number]
+        seconds = 100.0 if sequence_scene.slow else 50.0
+        yield Scene(f"sequences: {sequence_scene.name}", sequences(sequence_scene, seconds))
     yield Scene("streams", streams)
     yield Scene("priorities, equal", priorities(EQUAL))
     yield Scene("priorities, 5/10/40", priorities(UNEQUAL))
@@ -536,11 +577,14 @@ def _ordinary() -> Iterable[Scene]:
     for part in (0.5, 0.8):
         rate = part * capacity(UNEQUAL)
         yield at_load(f"ensemble, 5/10/40, at {part:.0%}", UNEQUAL, rate, limit=_ensemble)
-    rate = 0.6 * capacity(PARALLEL[:2])
-    yield at_load("adaptive, 4 instances, at 60%", PARALLEL[:2], rate, limit=_adaptive)
+    yield closed("adaptive, 4 instances, 24 clients", PARALLEL[:2], 24, 20.0, _adaptive)
+    yield closed("adaptive, batched, 60 clients", BATCHED, 60, 8.0, _adaptive)
     for part in (0.6, 0.95):
         yield at_load(f"30 backends at {part:.0%}", MANY, part * capacity(MANY))
     yield at_load("quick at 70%", QUICK, 0.7 * capacity(QUICK))
+    yield at_load("batched, late loops, at 50%", BATCHED, 0.5 * capacity(BATCHED), late_s=0.002)
+    rate = 0.7 * capacity(BY_ROWS) / (1.0 + 0.005 * 24.0)
+    yield at_load("rare giants", BY_ROWS, rate, make=rare_giants, kinds=("small",))
     yield at_load("far at 80%", SLICES[:4], 0.8 * capacity(SLICES[:4]), turnaround_s=0.05)
     yield at_load("late loops at 80%", UNEQUAL, 0.8 * capacity(UNEQUAL), late_s=0.002)
     yield Scene("bursts and pauses", pauses)
@@ -561,6 +605,12 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("first execution of 10 s", gpus, 120.0, seconds=25.0)
     gpus = [replace(gpu, first_s=1.0) for gpu in UNEQUAL]
     yield at_load("first executions of 1 s", gpus, 160.0, seconds=15.0)
+    yield Scene("swapped in a pause", swapped(0.0))
+    yield Scene("swapped in a pause, due in 60 ms", swapped(0.06))
+    gpus = with_slow((Gpu(0.005), *EQUAL[:2]), 0, (4.0, 8.0, 10.0), (12.0, 16.0, 10.0))
+    make = due_in(0.05)
+    yield at_load("ten times slower, due in 50 ms", gpus, 280.0, make=make, is_due=True, seconds=18)
+    yield at_load("due in 50 ms, late loops", EQUAL, 250.0, make=make, is_due=True, late_s=0.002)
     yield Scene("starts, told", told_speeds)
     yield Scene("max_in_flight", bypassed)
     for part in (0.8, 1.2, 3.0):
@@ -594,8 +644,9 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("one of three fails all", with_failures(EQUAL, 1, 1.0), 150.0)
     yield at_load("all fail half", with_failures(EQUAL, 3, 0.5), 100.0)
     yield Scene("never answered", never_answered)
-    for rate in (2.0, 10.0):
-        yield Scene(f"others use one, {rate:.0f}/s", external(rate))
+    for number, rate in ((3, 4.0), (3, 10.0), (2, 10.0)):
+        load_scene = simulate_load.SCENES[number]
+        yield Scene(f"others: {load_scene.name}, {rate:.0f}/s", external(load_scene, rate))
     yield Scene("newcomer that starts slowly", newcomer)
 
 

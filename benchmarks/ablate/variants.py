@@ -14,15 +14,15 @@ from benchmarks.ablate import mechanisms
 TOP: Final = Path(__file__).parents[2]
 MODULES: Final = (
     "adaptive", "backend_external_load", "backend_penalty", "batching", "cost", "eligible_set",
-    "external_load", "habits", "model_backend", "model_backend_index", "model_queue",
-    "model_stats", "scheduler", "shares", "unanswered", "waiting",
+    "external_load", "model_backend", "model_backend_index", "model_queue", "model_stats",
+    "ranking", "scheduler", "selection", "step_latency", "unanswered", "waiting",
 )  # fmt: skip
 BOUNDS: Final = frozenset(
     {
         "adaptive._MAX",
         "cost._FLOOR_S",
-        "habits._LEAST_S",
-        "model_backend.NO_LIMIT",
+        "ranking._EXACT",
+        "step_latency._FLOOR_S",
         "model_backend._ENDS",
         "model_backend._SCATTER",
         "model_backend_index._LEAST_S",
@@ -33,11 +33,12 @@ BOUNDS: Final = frozenset(
         "scheduler._MAX_MODEL_QUEUES",
         "scheduler._SCATTER",
         "scheduler._SEVERAL",
-        "scheduler._SPARE",
+        "scheduler._CLEANUP_MIN",
+        "scheduler._RENEWED_AT_ONCE",
         "waiting.LOWEST",
         "waiting._COMPACT",
         "waiting._LAST_NUMBER",
-        "waiting._SPARE",
+        "waiting._CLEANUP_MIN",
     }
 )
 """Constants that bound memory or work, or keep numbers from being 0: they decide nothing."""
@@ -46,14 +47,12 @@ UNUSUAL: Final[Mapping[str, tuple[float, float]]] = {
     "model_backend._ADJUST_EVERY": (3, 15),
     "model_backend._SKIPPED": (0xE000, 0xF800),
     "model_backend._USUAL_EVERY": (1, 7),
-    "scheduler._CAME_EVERY": (0x8000, 0xE000),
+    "scheduler._ARRIVALS_SKIPPED": (0x8000, 0xE000),
     # Parts of 1, and what is left of something.
     "model_backend.OWN_EXECUTION_WEIGHT": (0.375, 1.0),
-    "backend_penalty._SPOKEN_FOR_AT_MOST": (0.8, 0.95),
     "backend_penalty._LEFT_AFTER_SUCCESS": (0.25, 0.9),
     "adaptive._PRESSING": (0.4, 0.95),
     "batching._KEEP": (0.95, 0.8),
-    "habits._KEEP": (1 - 1 / 512, 1 - 1 / 128),
     "model_stats._MAX_TIE_TOLERANCE": (0.4, 0.95),
     # Factors: what is beyond 1.
     "adaptive._STEP": (1.25, 2.0),
@@ -62,12 +61,11 @@ UNUSUAL: Final[Mapping[str, tuple[float, float]]] = {
     "backend_penalty._NEGLIGIBLE": (1.05, 1.2),
     "batching._JOINED": (1.5, 3.0),
     "eligible_set.SLOW": (1.125, 1.5),
-    "habits._ALIKE": (1.25, 2.0),
     "model_backend._AS_BEFORE": (1.25, 2.0),
-    "model_queue._TIE_TOLERANCE": (1.1, 1.4),
+    "model_queue._SAME_WORK": (1.1, 1.4),
     "model_stats.TAIL": (1.15, 1.6),
     "scheduler._AFFINITY_SLACK": (1.25, 2.0),
-    "model_backend.NOT_AHEAD_S": (-0.5, -2.0),
+    "selection.NO_LEAD_S": (-0.5, -2.0),
 }
 """Constants of which half and double are something else."""
 
@@ -79,6 +77,8 @@ class Variant:
     name: str
     constants: Mapping[str, float] = field(default_factory=dict)
     """By module and name."""
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What stands instead of some code, by module."""
     patch: str = ""
     """A function of `mechanisms` that is called before anything is played."""
 
@@ -121,6 +121,8 @@ def _all() -> Iterable[Variant]:
     for name, values in mechanisms.BY_CONSTANTS.items():
         full = {f"lb.balancing.{constant}": value for constant, value in values.items()}
         yield Variant(f"off: {name}", full)
+    for name, (module, before, after) in mechanisms.BY_TEXT.items():
+        yield Variant(f"off: {name}", texts={f"lb.balancing.{module}": {before: after}})
     for name in mechanisms.PATCHES:
         yield Variant(f"off: {name}", patch=name)
     for name, value in constants().items():
