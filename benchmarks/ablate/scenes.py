@@ -71,6 +71,7 @@ def figures(
     *,
     kinds: Sequence[str] = (),
     is_due: bool = False,
+    network_s: float = 0.0,
 ) -> tuple[Figures, str]:
     """What came of a load.
 
@@ -78,10 +79,11 @@ def figures(
         load: what is measured, answered or not.
         kinds: those whose p99 is a goal of its own.
         is_due: answers in time are the only goal.
+        network_s: to clients and back: their deadlines are sooner than they say.
     """
     load = list(load)
     answered = sorted(each.latency_s for each in load if each.ended_at >= 0)
-    good = sum(each.is_good for each in load)
+    good = sum(0 <= each.ended_at <= each.deadline - network_s for each in load)
     found: Figures = {"in time": good / len(load)} if is_due else {}
     if not is_due:
         found["p50"] = quantile(answered, 0.5)
@@ -113,6 +115,7 @@ def at_load(
     make: Make | None = None,
     kinds: Sequence[str] = (),
     is_due: bool = False,
+    network_s: float = 0.0,
     turnaround_s: float = TURNAROUND_S,
     late_s: float = 0.0,
     seconds: float = 0.0,
@@ -124,7 +127,7 @@ def at_load(
         world = World(gpus, seed, turnaround_s, late_s)
         load = poisson(rate, seconds or REQUESTS / rate, seed, make)
         world.run(load, Scheduled(world, plan_of(world, limit)))
-        return figures(load, kinds=kinds, is_due=is_due)
+        return figures(load, kinds=kinds, is_due=is_due, network_s=network_s)
 
     return Scene(name, play)
 
@@ -195,6 +198,21 @@ def rare_giants(at: float, rng: Random) -> Request:
     """One of 200 requests has 200 rows, the others have one or two."""
     giant = rng.random() < 0.005
     return Request(at, 200 if giant else rng.choice((1, 2)), "giant" if giant else "small")
+
+
+def rare_files(at: float, rng: Random) -> Request:
+    """One of 200 requests has a megabyte, the others have some kilobytes."""
+    request = Request(at, 1, "small")
+    request.size = rng.choice((1000, 2000, 4000))
+    if rng.random() < 0.005:
+        request.size, request.kind = 1_000_000, "giant"
+    return request
+
+
+def very_long(at: float, rng: Random) -> Request:
+    """One of 500 requests takes a second, the others take five milliseconds and more."""
+    giant = rng.random() < 0.002
+    return Request(at, 200 if giant else 1, "giant" if giant else "small")
 
 
 def sized(at: float, rng: Random) -> Request:
@@ -585,6 +603,11 @@ def _ordinary() -> Iterable[Scene]:
     yield at_load("batched, late loops, at 50%", BATCHED, 0.5 * capacity(BATCHED), late_s=0.002)
     rate = 0.7 * capacity(BY_ROWS) / (1.0 + 0.005 * 24.0)
     yield at_load("rare giants", BY_ROWS, rate, make=rare_giants, kinds=("small",))
+    gpus = (Gpu(0.004, byte_s=1e-7),) * 2 + (Gpu(0.008, byte_s=2e-7),)
+    yield at_load("rare files", gpus, 350.0, make=rare_files, kinds=("small",))
+    gpus = (Gpu(0.0, 0.005),) * 3
+    kinds = ("small", "giant")
+    yield at_load("very long ones", gpus, 340.0, make=very_long, kinds=kinds, seconds=20.0)
     yield at_load("far at 80%", SLICES[:4], 0.8 * capacity(SLICES[:4]), turnaround_s=0.05)
     yield at_load("late loops at 80%", UNEQUAL, 0.8 * capacity(UNEQUAL), late_s=0.002)
     yield Scene("bursts and pauses", pauses)
@@ -601,6 +624,7 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("ten times slower and back, batched", gpus, 0.4 * capacity(BATCHED), seconds=5.0)
     gpus = with_slow((Gpu(0.005), *EQUAL[:2]), 0, (0.0, 8.0, 10.0))
     yield at_load("slow one becomes fast", gpus, 150.0, seconds=20.0)
+    yield at_load("slow one becomes fast, few requests", gpus, 40.0, seconds=60.0)
     gpus = [*EQUAL[:2], replace(EQUAL[2], first_s=10.0)]
     yield at_load("first execution of 10 s", gpus, 120.0, seconds=25.0)
     gpus = [replace(gpu, first_s=1.0) for gpu in UNEQUAL]
@@ -628,6 +652,10 @@ def _hazards() -> Iterable[Scene]:
         make=due_in(0.05, make=exponential),
         is_due=True,
     )
+    make = due_in(0.05)
+    yield at_load(
+        "due in 50 ms, clients 2 ms away", EQUAL, 280.0, make=make, is_due=True, network_s=0.002
+    )
     gpus = [Gpu(0.02, instances=4)] * 2
     rate = 1.2 * capacity(gpus)
     make = due_in(0.025, 0.2)
@@ -642,6 +670,8 @@ def _hazards() -> Iterable[Scene]:
     yield at_load("one stops for 8 s", gpus, 150.0, seconds=20.0)
     yield at_load("one of three fails half", with_failures(EQUAL, 1, 0.5), 150.0)
     yield at_load("one of three fails all", with_failures(EQUAL, 1, 1.0), 150.0)
+    gpus = [replace(gpu, failure_s=0.1) for gpu in with_failures(EQUAL, 1, 1.0)]
+    yield at_load("one of three fails all, slowly", gpus, 100.0)
     yield at_load("all fail half", with_failures(EQUAL, 3, 0.5), 100.0)
     yield Scene("never answered", never_answered)
     for number, rate in ((3, 4.0), (3, 10.0), (2, 10.0)):
