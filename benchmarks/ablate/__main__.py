@@ -11,87 +11,21 @@ that a run which was ended goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from benchmarks.ablate.journal import TOP, Journal
+from benchmarks.ablate.player import Player
 from benchmarks.ablate.reach import reaching
-from benchmarks.ablate.table import DECIDING, SCREENING, changes, report
+from benchmarks.ablate.table import BASE, DECIDING, SCREENING, changes, report
 from benchmarks.ablate.variants import variants
 
 MOVES_A_LITTLE: Final = 0.02
 """A change of that part is looked at more closely."""
-BASE: Final = "as it is"
 CHANCE: Final = "chance"
 JOURNAL: Final = TOP / "build" / "ablate.jsonl"
-
-
-class Player:
-    """Has children play what is not in the journal."""
-
-    def __init__(self, journal: Journal, scenes: Sequence[str], jobs: int) -> None:
-        self.journal = journal
-        self.scenes = scenes
-        self._jobs = jobs
-        self._lock = Lock()
-
-    def play(self, asked: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        """Play seeds of scenes, by variant."""
-        with ThreadPoolExecutor(self._jobs) as pool:
-            for number, _ in enumerate(pool.map(self._one, asked.items())):
-                print(f"\r{number + 1} of {len(asked)} variants", end="", file=sys.stderr)
-        print(file=sys.stderr)
-
-    def _one(self, asked: tuple[str, Mapping[str, Sequence[int]]]) -> None:
-        variant, plays = asked
-        left: dict[str, list[int]] = {}
-        marks: dict[str, str] = {}
-        for scene, seeds in plays.items():
-            if self.is_same(variant, scene):
-                continue
-            missing = [each for each in seeds if self.journal.find(variant, scene, each) is None]
-            if missing:
-                left[scene] = missing
-                base = self.journal.find(BASE, scene, missing[0])
-                if variant != BASE and base is not None:
-                    marks[scene] = base.mark
-        if left:
-            self.run(variant, {"variant": variant, "plays": left, "marks": marks})
-
-    def run(self, name: str, asked: Mapping[str, object]) -> None:
-        """Have a child play, and note what it says."""
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.ablate.child"],
-            cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert child.stdin is not None
-        assert child.stdout is not None
-        json.dump(asked, child.stdin)
-        child.stdin.close()
-        for line in child.stdout:
-            with self._lock:
-                self.journal.add(name, json.loads(line))
-        if child.wait():
-            print(f"\n{name}: did not play to the end", file=sys.stderr)
-
-    def is_same(self, variant: str, scene: str) -> bool:
-        """Whether a variant is known to change nothing in a scene."""
-        first = self.journal.find(variant, scene, SCREENING[0])
-        base = self.journal.find(BASE, scene, SCREENING[0])
-        return (
-            variant != BASE
-            and first is not None
-            and base is not None
-            and first.mark == base.mark
-            and "instructions" not in first.figures
-        )
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""Plays scenes with one variant of the scheduler, in a process of its own.
+"""Plays scenes with a variant of the scheduler, or several at once, in a process of its own.
 
-Reads `{"variant": NAME, "plays": {SCENE: [SEED, ...]}, "marks": {SCENE: MARK}}` from standard
-input, and writes a line of JSON for each play. Where the first play of a scene has the mark that is
-given for it, the variant changes nothing there, and the other seeds are left out. With
-`{"mentions": [SCENE, ...]}` it tells which names the scheduler mentions in scenes.
+Reads `{"variants": [NAME, ...], "plays": {SCENE: [SEED, ...]}, "marks": {SCENE: MARK}}` from
+standard input, and writes a line of JSON for each play. Where the first play of a scene has the
+mark that is given for it, the variants change nothing there, and the other seeds are left out.
+With `{"mentions": [SCENE, ...]}` it tells which names the scheduler mentions in scenes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ def main() -> None:
             names = mentioned(partial(SCENES[name].play, 1))
             print(json.dumps({"scene": name, "mentions": sorted(names)}), flush=True)
         return
-    variant = variants()[asked["variant"]]
-    override(variant.constants, variant.texts)
-    if variant.patch:
-        mechanisms.PATCHES[variant.patch]()
+    chosen = [variants()[name] for name in asked["variants"]]
+    constants: dict[str, float] = {}
+    texts: dict[str, dict[str, str]] = {}
+    for variant in chosen:
+        constants |= variant.constants
+        for module, changes in variant.texts.items():
+            texts.setdefault(module, {}).update(changes)
+    override(constants, texts)
+    for variant in chosen:
+        if variant.patch:
+            mechanisms.PATCHES[variant.patch]()
     from benchmarks.ablate.scenes import SCENES
 
     for name, seeds in asked["plays"].items():

@@ -10,6 +10,8 @@ from typing import Final
 from benchmarks.ablate.journal import Journal
 
 LOWER_IS_BETTER: Final = ("p50", "p99", "mean", "moved", "instructions")
+BASE: Final = "as it is"
+"""The variant that the others are compared with."""
 MOVES: Final = 0.05
 """A goal is moved by a change of that part."""
 SURE: Final = 3.0
@@ -32,11 +34,14 @@ class Change:
         return abs(self.mean) >= MOVES and abs(self.mean) >= SURE * self.error
 
 
-def changes(journal: Journal, variant: str, scene: str, seeds: Sequence[int]) -> dict[str, Change]:
-    """The changes of all goals of a scene; none where it was not played with these seeds."""
+def changes(
+    journal: Journal, variant: str, scene: str, seeds: Sequence[int], before: str = BASE
+) -> dict[str, Change]:
+    """The changes of all goals of a scene, compared with the variant before; none where it was not
+    played with these seeds."""
     logs: dict[str, list[float]] = {}
     for seed in seeds:
-        base = journal.find("as it is", scene, seed)
+        base = journal.find(before, scene, seed)
         other = journal.find(variant, scene, seed)
         if base is None or other is None:
             continue
