@@ -3,13 +3,14 @@
 Time is simulated: hours take seconds, and nothing but the arrivals and the policies is random. The
 policies are those of the product (`lb.balancing`). A backend runs requests in the order in which
 they arrive, on as many instances as it has, one by one or in batches of all that waits (a dynamic
-batcher without delay). Each way between the balancer and a backend takes half of the turnaround.
+batcher without delay). Models on one backend have instances of their own, which slow each other
+down. Each way between the balancer and a backend takes half of the turnaround.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
@@ -24,10 +25,12 @@ _MANY = 1 << 30
 
 @dataclass(frozen=True)
 class Gpu:
-    """How a backend executes: base_s and row_s per row, with a jitter of some part of that."""
+    """How a backend executes a model: base_s, row_s per row and byte_s per byte, with a jitter of
+    some part of that."""
 
     base_s: float
     row_s: float = 0.0
+    byte_s: float = 0.0
     instances: int = 1
     max_batch: int = 0
     """Rows in one execution; 0: requests are run one by one."""
@@ -36,6 +39,15 @@ class Gpu:
     """From when to when it takes how many times as long."""
     stalls: tuple[tuple[float, float], ...] = ()
     """When nothing ends, and for how long."""
+    first_s: float = 0.0
+    """How much longer the first execution of each instance takes."""
+    contention: float = 0.0
+    """What part of its time an execution takes longer for each other one that runs on the device
+    when it begins."""
+    failures: tuple[tuple[float, float, float], ...] = ()
+    """From when to when which part of the requests fails."""
+    failure_s: float = 0.001
+    """How long it takes to fail."""
 
     def rate(self, rows: int = 1) -> float:
         """Requests of so many rows per second that it does at most."""
@@ -52,17 +64,27 @@ class Request:
         "client",
         "deadline",
         "ended_at",
+        "has_failed",
+        "is_never_answered",
         "is_refused",
         "kind",
+        "model",
         "priority",
         "rows",
+        "size",
         "state",
         "tenant",
+        "work",
     )  # fmt: skip
 
     def __init__(self, at: float, rows: int = 1, kind: str = "") -> None:
         self.at = at
         self.rows = rows
+        self.size = 0
+        """Bytes."""
+        self.model = ""
+        self.work = 1.0
+        """How many times as long as its rows and bytes say it executes: nobody can see that."""
         self.kind = kind
         """Name for the tables."""
         self.deadline = float("inf")
@@ -74,6 +96,10 @@ class Request:
         self.ended_at = -1.0
         """When the client had its answer; negative where it had none."""
         self.is_refused = False
+        self.is_never_answered = False
+        """Every backend loses it at once."""
+        self.has_failed = False
+        """Its last execution failed."""
         self.state: object = None
         """What the policy notes about it."""
 
@@ -99,6 +125,10 @@ class Balancer(Protocol):
         """Its answer passed through."""
         ...
 
+    def failed(self, request: Request, now: float) -> None:
+        """Its attempt ended with an error: `World.send` it again, or `World.refuse` it."""
+        ...
+
     def wake_at(self) -> float:
         """When to be called though nothing happened."""
         ...
@@ -108,13 +138,23 @@ class Balancer(Protocol):
         ...
 
 
-class Server:
-    """One simulated backend."""
+class Device:
+    """What the models of one backend share."""
 
-    def __init__(self, gpu: Gpu, number: int, rng: Random) -> None:
+    def __init__(self, number: int) -> None:
+        self.backend = Backend(BackendSpec(name=f"gpu{number}", http=Address("127.0.0.1", 8000)))
+        self.running = 0
+        """Executions, of all models."""
+
+
+class Server:
+    """One model at one simulated backend."""
+
+    def __init__(self, gpu: Gpu, number: int, rng: Random, device: Device | None = None) -> None:
         self.gpu = gpu
         self.number = number
-        self.backend = Backend(BackendSpec(name=f"gpu{number}", http=Address("127.0.0.1", 8000)))
+        self.device = device or Device(number)
+        self.backend = self.device.backend
         self.queue: deque[Request] = deque()
         self.running = 0
         self.executions = 0
@@ -132,12 +172,41 @@ class Server:
             batch.append(self.queue.popleft())
         return batch
 
-    def execution_s(self, rows: int, now: float) -> float:
-        """How long an execution that begins now takes."""
+    def begin(self, batch: list[Request], now: float) -> float:
+        """Count an execution that begins now; how long it takes."""
+        took = self._execution_s(batch, now)
+        self.running += 1
+        self.device.running += 1
+        self.executions += 1
+        self.executed += len(batch)
+        self.busy_s += took
+        return took
+
+    def end(self) -> None:
+        """An execution is over."""
+        self.running -= 1
+        self.device.running -= 1
+
+    def _execution_s(self, batch: list[Request], now: float) -> float:
         gpu = self.gpu
-        took = gpu.base_s + gpu.row_s * rows
+        for begin, end, part in gpu.failures:
+            if begin <= now < end and self._rng.random() < part:
+                for request in batch:
+                    request.has_failed = True
+                return gpu.failure_s
+        rows = size = 0
+        work = 0.0
+        for request in batch:
+            rows += request.rows
+            size += request.size
+            work += request.work
+        took = (gpu.base_s + gpu.row_s * rows + gpu.byte_s * size) * work / len(batch)
         if gpu.jitter:
             took *= 1.0 + gpu.jitter * (2.0 * self._rng.random() - 1.0)
+        if gpu.contention:
+            took *= 1.0 + gpu.contention * self.device.running
+        if self.executions < gpu.instances:
+            took += gpu.first_s
         for begin, end, factor in gpu.slow:
             if begin <= now < end:
                 took *= factor
@@ -152,7 +221,7 @@ class World:
 
     def __init__(
         self,
-        gpus: Sequence[Gpu],
+        gpus: Sequence[Gpu | Mapping[str, Gpu]],
         seed: int = 1,
         turnaround_s: float = TURNAROUND_S,
         late_s: float = 0.0,
@@ -160,7 +229,7 @@ class World:
         """Begin at 0 seconds.
 
         Args:
-            gpus: what the backends are.
+            gpus: what the backends are; by model where they have several.
             seed: of everything that is random here.
             turnaround_s: both ways between balancer and backend together.
             late_s: what each way takes longer on average, exponentially distributed.
@@ -169,7 +238,16 @@ class World:
         rng = Random(seed)
         self._late = rng.expovariate if late_s else None
         self._per_late_s = 1.0 / late_s if late_s else 0.0
-        self.servers = [Server(gpu, number, rng) for number, gpu in enumerate(gpus)]
+        self.servers: list[Server] = []
+        """The models of the backends, one backend after the other."""
+        self._by_model: list[dict[str, Server]] = []
+        """By the number of the backend."""
+        for number, models in enumerate(gpus):
+            device = Device(number)
+            here = {"": models} if isinstance(models, Gpu) else models
+            found = {model: Server(gpu, number, rng, device) for model, gpu in here.items()}
+            self.servers += found.values()
+            self._by_model.append(found)
         self.done: list[Request] = []
         """Requests that were answered or refused."""
         self.again: Callable[[Request, float], Request | None] | None = None
@@ -182,7 +260,11 @@ class World:
     @property
     def backends(self) -> tuple[Backend, ...]:
         """The backends as policies know them."""
-        return tuple(server.backend for server in self.servers)
+        return tuple(server.backend for server in self.serving(""))
+
+    def serving(self, model: str) -> list[Server]:
+        """A model at each backend that has it."""
+        return [found[model] for found in self._by_model if model in found]
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Have something happen."""
@@ -192,7 +274,7 @@ class World:
     def send(self, request: Request, number: int) -> None:
         """A request goes to a backend."""
         request.backend = number
-        server = self.servers[number]
+        server = self._by_model[number][request.model]
         server.backend.in_flight += 1
         self.at(self.now + self._one_way_s(), lambda: self._reached(server, request))
 
@@ -238,21 +320,19 @@ class World:
             self._balancer.woken(self.now)
 
     def _reached(self, server: Server, request: Request) -> None:
+        if request.is_never_answered:
+            return
         server.queue.append(request)
         if server.running < server.gpu.instances:
             self._execute(server)
 
     def _execute(self, server: Server) -> None:
         batch = server.take()
-        server.running += 1
-        server.executions += 1
-        server.executed += len(batch)
-        took = server.execution_s(sum(request.rows for request in batch), self.now)
-        server.busy_s += took
+        took = server.begin(batch, self.now)
         self.at(self.now + took, lambda: self._executed(server, batch))
 
     def _executed(self, server: Server, batch: list[Request]) -> None:
-        server.running -= 1
+        server.end()
         if server.queue:
             self._execute(server)
         self.at(self.now + self._one_way_s(), lambda: self._answered(server, batch))
@@ -260,6 +340,10 @@ class World:
     def _answered(self, server: Server, batch: list[Request]) -> None:
         for request in batch:
             server.backend.in_flight -= 1
+            if request.has_failed:
+                request.has_failed = False
+                self._balancer.failed(request, self.now)
+                continue
             request.ended_at = self.now
             self._balancer.ended(request, self.now)
             self._finish(request)

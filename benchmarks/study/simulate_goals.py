@@ -146,20 +146,22 @@ def with_deadline(deadline_s: float) -> Callable[[float, Random], Request]:
     return make
 
 
-def with_priorities(low_rate: float, high_rate: float, seconds: float) -> list[Request]:
+def with_priorities(
+    low_rate: float, high_rate: float, seconds: float, seed: int = 1
+) -> list[Request]:
     """Few urgent requests among very many that are not."""
-    high = poisson(high_rate, seconds, 11, lambda at, _: Request(at, 1, "high"))
-    low = poisson(low_rate, seconds, 12, lambda at, _: Request(at, 1, "low"))
+    high = poisson(high_rate, seconds, 10 * seed + 1, lambda at, _: Request(at, 1, "high"))
+    low = poisson(low_rate, seconds, 10 * seed + 2, lambda at, _: Request(at, 1, "low"))
     for request in low:
         request.priority = 1
     return sorted(high + low, key=lambda each: each.at)
 
 
-def with_tenants(rates: dict[str, float], seconds: float) -> list[Request]:
+def with_tenants(rates: dict[str, float], seconds: float, seed: int = 1) -> list[Request]:
     """Every tenant sends at a rate of its own."""
     load = []
     for number, (tenant, rate) in enumerate(rates.items()):
-        requests = poisson(rate, seconds, 20 + number, lambda at, _: Request(at))
+        requests = poisson(rate, seconds, 20 * seed + number, lambda at, _: Request(at))
         for request in requests:
             request.tenant = request.kind = tenant
             request.deadline = request.at + 0.5

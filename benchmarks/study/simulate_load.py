@@ -64,7 +64,7 @@ class SharedBackends(Scheduled):
 
     def _ask(self, number: int) -> None:
         """Read what a Triton's metrics say."""
-        server = self._world.servers[number]
+        server = self.world.servers[number]
         load = ModelLoad(
             pending=float(len(server.queue)),
             requests=float(server.executed),
@@ -72,12 +72,12 @@ class SharedBackends(Scheduled):
             execution_s=server.busy_s,
         )
         report = LoadReport(
-            at=self._world.now,
+            at=self.world.now,
             models={MODEL: load},
             in_flight=self.scheduler.in_flight_by_model(server.backend),
         )
         self.scheduler.on_load_report(server.backend, report)
-        self._world.at(self._world.now + self._poll_s, lambda: self._ask(number))
+        self.world.at(self.world.now + self._poll_s, lambda: self._ask(number))
 
 
 def play(scene: Scene, rate: float, poll_s: float, seed: int, seconds: float) -> list[float]:

@@ -141,11 +141,10 @@ class Sequences(Scheduled):
             world.servers[number].backend = world.servers[number - count].backend
         world_backends = world.backends[:count]
         super().__init__(world, auto_plan(world))
-        self._plan = replace(
-            self._plan, limits={each: self._plan.limits[each] for each in world_backends}
-        )
-        self._backends = world_backends
-        self._numbers = {backend: number for number, backend in enumerate(world_backends)}
+        plan, _ = self.placements[""]
+        limits = {each: plan.limits[each] for each in world_backends}
+        self.placements[""] = (replace(plan, limits=limits), world_backends)
+        self.numbers = {backend: number for number, backend in enumerate(world_backends)}
         policy = make_policy("least_loaded", Random(seed))
         self._placement = Placement(world_backends, policy.build(world_backends), policy)
 
@@ -153,12 +152,12 @@ class Sequences(Scheduled):
         """A sequence begins."""
         self._ids += 1
         steps = self._rng.choice(kind.steps)
-        self._send(SequenceKey(kind.model, self._ids), kind, steps, steps - 1, self._world.now)
+        self._send(SequenceKey(kind.model, self._ids), kind, steps, steps - 1, self.world.now)
 
     def _send(
         self, key: SequenceKey, kind: SequenceKind, steps: int, left: int, began_at: float
     ) -> None:
-        now = self._world.now
+        now = self.world.now
         step = SequenceStep(key, left == steps - 1, not left)
         backend, pin = self.table.place(step, self._placement, _IDLE_S, now)
         assert backend is not None
@@ -167,10 +166,10 @@ class Sequences(Scheduled):
         request.state = Step(step, pin, pin.starts, now, kind, left)
         request.client = steps  # nobody else uses it here
         self.steps.append(request)
-        self._world.send(request, self._numbers[backend] + self._offset)
+        self.world.send(request, self.numbers[backend] + self._offset)
         if kind.is_fixed and left:
             at = began_at + (steps - left) * kind.pause_s
-            self._world.at(at, lambda: self._send(key, kind, steps, left - 1, began_at))
+            self.world.at(at, lambda: self._send(key, kind, steps, left - 1, began_at))
 
     def ended(self, request: Request, now: float) -> None:
         """A step, or a request of the scheduler's, was answered."""
@@ -187,7 +186,7 @@ class Sequences(Scheduled):
         if kind.burst and (steps - noted.left) % kind.burst == 0:
             pause_s = rng.expovariate(1.0 / kind.quiet_s)
         key = noted.step.key
-        self._world.at(now + pause_s, lambda: self._send(key, kind, steps, left, 0.0))
+        self.world.at(now + pause_s, lambda: self._send(key, kind, steps, left, 0.0))
 
 
 @dataclass(frozen=True)

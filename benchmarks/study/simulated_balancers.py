@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from benchmarks.study.simulate import Gpu, Request, World
 from lb.balancing.scheduler import Scheduler
@@ -17,13 +17,16 @@ from lb.domain.schedule import (
     Ticket,
 )
 
-_MODEL = b"gpu"
+_MODEL = "gpu"
+"""Name of the model where there is only one."""
+_ATTEMPTS = 3
+"""Of a request whose attempts fail."""
 
 
-def auto_plan(world: World, rules: QueueRules | None = None) -> Plan:
-    """What the model configurations of the backends say."""
+def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> Plan:
+    """What the configurations of a model say at the backends that have it."""
     return Plan(
-        limits={server.backend: auto_limit(server.gpu) for server in world.servers},
+        limits={server.backend: auto_limit(server.gpu) for server in world.serving(model)},
         rules=rules or QueueRules(max_waiting=100_000),
     )
 
@@ -41,39 +44,83 @@ def auto_limit(gpu: Gpu) -> Capacity:
 class Scheduled:
     """The scheduler places."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan | Mapping[str, Plan]) -> None:
+        """Schedule one model, or several of which each has a plan."""
         self.scheduler = Scheduler()
-        self._world = world
-        self._plan = plan
-        self._backends = world.backends
-        self._numbers = {backend: number for number, backend in enumerate(world.backends)}
+        self.world = world
+        plans = {"": plan} if isinstance(plan, Plan) else plan
+        self.placements = {
+            model: (each, tuple(server.backend for server in world.serving(model)))
+            for model, each in plans.items()
+        }
+        """Plan and eligible backends of each model."""
+        self.numbers = {server.backend: server.number for server in world.servers}
         self._requests: dict[Ticket, Request] = {}
 
-    def arrived(self, request: Request, now: float) -> None:
-        """Offer it."""
-        ticket = Ticket(_MODEL, b"", self._plan, self._backends, now)
+    def ticket(self, request: Request, now: float) -> Ticket:
+        """A ticket for a request that has just come."""
+        plan, backends = self.placements[request.model]
+        ticket = Ticket((request.model or _MODEL).encode(), b"", plan, backends, now)
         ticket.rows = request.rows
+        ticket.size = request.size
         ticket.deadline = request.deadline
         ticket.priority = request.priority
         ticket.tenant = request.tenant
         request.state = ticket
+        return ticket
+
+    def arrived(self, request: Request, now: float) -> None:
+        """Offer it."""
+        self._offer(self.ticket(request, now), request, now)
+
+    def _offer(self, ticket: Ticket, request: Request, now: float) -> None:
         try:
             backend = self.scheduler.offer(ticket, now)
         except ScheduleRefused:
-            self._world.refuse(request)
+            self.world.refuse(request)
             return
         self._requests[ticket] = request
         if backend is not None:
-            self._world.send(request, self._numbers[backend])
+            self.world.send(request, self.numbers[backend])
         self.woken(now)
 
     def ended(self, request: Request, now: float) -> None:
-        """Its lane is free."""
+        """Its model backend is free."""
+        self._complete(request, now, Ending.GOOD)
+        self.woken(now)
+
+    def failed(self, request: Request, now: float) -> None:
+        """Offer it again, for backends that it has not failed at."""
         ticket = request.state
         assert isinstance(ticket, Ticket)
-        self.scheduler.complete(ticket, now, Ending.GOOD)
-        del self._requests[ticket]
+        assert ticket.backend is not None
+        ticket.tried += (ticket.backend,)
+        self._complete(request, now, Ending.FAILED)
+        if len(ticket.tried) < _ATTEMPTS:
+            self._offer(ticket, request, now)
+            return
+        self.world.refuse(request)
         self.woken(now)
+
+    def leave(self, request: Request, now: float) -> None:
+        """The client of a request under way wants no answer any more."""
+        ticket = request.state
+        if not isinstance(ticket, Ticket) or ticket not in self._requests:
+            return
+        if ticket.is_waiting:
+            self.scheduler.drop(ticket)
+            del self._requests[ticket]
+        else:
+            assert ticket.backend is not None
+            ticket.backend.in_flight -= 1
+            self._complete(request, now, Ending.NEITHER)
+        self.woken(now)
+
+    def _complete(self, request: Request, now: float, ending: Ending) -> None:
+        ticket = request.state
+        assert isinstance(ticket, Ticket)
+        self.scheduler.complete(ticket, now, ending)
+        del self._requests[ticket]
 
     def wake_at(self) -> float:
         """As the scheduler says."""
@@ -83,9 +130,9 @@ class Scheduled:
         """Begin what is due, refuse what is late."""
         while (ticket := self.scheduler.next_due(now)) is not None:
             assert ticket.backend is not None
-            self._world.send(self._requests[ticket], self._numbers[ticket.backend])
+            self.world.send(self._requests[ticket], self.numbers[ticket.backend])
         while (ticket := self.scheduler.next_refused(now)) is not None:
-            self._world.refuse(self._requests.pop(ticket))
+            self.world.refuse(self._requests.pop(ticket))
 
 
 class AtOnce:
@@ -108,6 +155,10 @@ class AtOnce:
         """Have the policy learn from it."""
         if self.learn is not None:
             self.learn(request, now)
+
+    def failed(self, request: Request, now: float) -> None:
+        """Refuse it."""
+        self._world.refuse(request)
 
     def wake_at(self) -> float:
         """Never."""

@@ -1,0 +1,1 @@
+"""What each constant and each mechanism of the scheduler is worth: `make ablate`."""
