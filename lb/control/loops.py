@@ -17,6 +17,7 @@ from lb.domain.backend import AppProtocol
 from lb.domain.pool import PoolSnapshot
 from lb.health.lateness import Lateness, is_excused
 from lb.health.port import Finding
+from lb.net.iteration import IterationBudget
 from lb.net.tasks import TaskOwner
 from lb.net.tls.client import ClientTlsBook
 from lb.probes.plan import plan_probe
@@ -44,10 +45,12 @@ def network_probe(
     protocol: AppProtocol,
     tls: ClientTlsBook | None = None,
     identity: bytes = b"",
+    iteration: IterationBudget | None = None,
 ) -> Probe:
     """Make the probe of one port as its backend's settings ask for it; `identity` is ours, in the
-    hop marker."""
-    return NetworkProbe(plan_probe(member.spec, protocol, member.probe, identity), tls)
+    hop marker. Decrypting counts against `iteration`, see `dial`."""
+    plan = plan_probe(member.spec, protocol, member.probe, identity)
+    return NetworkProbe(plan, tls, iteration)
 
 
 def _probed(member: Member) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from lb.domain.backend import Address
 from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
+from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTls
 from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
@@ -34,6 +35,7 @@ async def dial(
     *,
     tls: ClientTls | None = None,
     handshake_s: float = 10.0,
+    iteration: IterationBudget | None = None,
 ) -> tuple[asyncio.Transport, _ProtocolT]:
     """Connect, trying every address of a host name in the resolver's order.
 
@@ -47,6 +49,7 @@ async def dial(
             equal share of what is left, so that one black hole does not hide the others.
         tls: of the port; the connection is verified before anything is sent over it.
         handshake_s: seconds for the handshake, beyond those for connecting.
+        iteration: the budget that decrypting counts against; None: one for this connection alone.
 
     Raises:
         UpstreamError: with CONNECT_REFUSED when every address refused or reset the connection
@@ -57,8 +60,9 @@ async def dial(
         return await _reach(loop, address, protocol_factory, timeout_s)
     if not tls.is_loaded:
         await _settle(tls, address, timeout_s)
+    budget = iteration or IterationBudget(loop)
     transport, secure = await _reach(
-        loop, address, lambda: DialledTls(tls, address, protocol_factory, loop), timeout_s
+        loop, address, lambda: DialledTls(tls, address, protocol_factory, loop, budget), timeout_s
     )
     try:
         async with asyncio.timeout(handshake_s):

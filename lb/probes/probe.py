@@ -15,6 +15,7 @@ from lb.domain.errors import UpstreamError
 from lb.domain.outcome import Outcome
 from lb.health.port import Finding
 from lb.net.dial import connect_failure, dial, is_numeric
+from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTlsBook
 from lb.probes.brief import BriefTalk, answer_of_loss
 from lb.probes.grpc import GrpcCall
@@ -45,9 +46,15 @@ class Probe(Protocol):
 class NetworkProbe:
     """Carries out a plan."""
 
-    def __init__(self, plan: ProbePlan, tls: ClientTlsBook | None = None) -> None:
+    def __init__(
+        self,
+        plan: ProbePlan,
+        tls: ClientTlsBook | None = None,
+        iteration: IterationBudget | None = None,
+    ) -> None:
         self._plan = plan
         self._tls = tls or ClientTlsBook()
+        self._iteration = iteration
         talk = _conversation(plan)
         self._opening = b"" if talk is None else talk.opening()
         self._is_plain = plan.tls is None and is_numeric(plan.address.host)
@@ -90,6 +97,7 @@ class NetworkProbe:
                     timeout_s,
                     tls=self._tls.find(self._plan.tls, self._plan.protocol),
                     handshake_s=timeout_s,
+                    iteration=self._iteration,
                 )
                 try:
                     return await outcome

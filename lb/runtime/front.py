@@ -73,6 +73,7 @@ class Front:
                 {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
                 self.factory,
                 timers,
+                product.http1.iteration,
                 timeouts.handshake,
                 lambda: traffic.connection_failed(Reason.HANDSHAKE),
             )

@@ -196,18 +196,19 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
     dispatcher = _dispatcher(settings, directory, sink, ledger, access.gate)
     scheduler = dispatcher.queue.scheduler
     dispatcher.steps.keep_swept(timers, time.monotonic, dispatcher.pool)
-    askers = _askers(settings, security, dispatcher.identity)
+    loop = asyncio.get_running_loop()
+    iteration = IterationBudget(loop)
+    askers = _askers(settings, security, dispatcher.identity, iteration)
     models, restorer, warm_up = _models(settings, directory, askers[1], rng)
     fan_out = _fan_out(settings, directory, askers[0], tasks, ledger)
     fan_out.news = models
-    loop = asyncio.get_running_loop()
     parts = RelayParts(
         loop=loop,
         dispatcher=dispatcher,
         timers=timers,
         ledger=ledger,
         tasks=tasks,
-        iteration=IterationBudget(loop),
+        iteration=iteration,
         crowd=Crowd(settings.limits.max_connections_per_client),
         tls=security.clients,
         fan_out=fan_out,
@@ -225,7 +226,7 @@ def build(settings: Settings, logs: Logs, digest: str = "") -> Product:
         directory=directory,
         membership=membership,
         discovery=discovery,
-        probes=_probes(directory, rng, security, dispatcher.identity),
+        probes=_probes(directory, rng, security, dispatcher.identity, iteration),
         models=models,
         restorer=restorer,
         warm_up=warm_up,
@@ -422,22 +423,31 @@ def _readers(
     return make_load_readers(directory, asker, scheduler, watch, interval_s)
 
 
-def _askers(settings: Settings, security: Security, identity: bytes) -> tuple[Asker, ...]:
+def _askers(
+    settings: Settings, security: Security, identity: bytes, iteration: IterationBudget
+) -> tuple[Asker, ...]:
     return tuple(
         Asker(
             security.clients,
             connect_timeout_s=settings.timeouts.connect,
             answer_bytes=answer_bytes,
             identity=identity,
+            iteration=iteration,
         )
         for answer_bytes in (ANSWER_BYTES, READ_BYTES)
     )
 
 
 def _probes(
-    directory: BackendDirectory, rng: Random, security: Security, identity: bytes
+    directory: BackendDirectory,
+    rng: Random,
+    security: Security,
+    identity: bytes,
+    iteration: IterationBudget,
 ) -> ProbeLoops:
-    make_probe = partial(network_probe, tls=security.clients, identity=identity)
+    make_probe = partial(
+        network_probe, tls=security.clients, identity=identity, iteration=iteration
+    )
     return ProbeLoops(directory, rng, make_probe=make_probe)
 
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from lb.net.iteration import IterationBudget
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
@@ -89,7 +90,11 @@ class Listening(NamedTuple):
 
 @asynccontextmanager
 async def tls_listener(
-    options: ServerTlsOptions, factories: dict[str, Factory], *, handshake_s: float = 10.0
+    options: ServerTlsOptions,
+    factories: dict[str, Factory],
+    *,
+    handshake_s: float = 10.0,
+    iteration: IterationBudget | None = None,
 ) -> AsyncIterator[Listening]:
     """Accept on a free port; the first of `factories` serves clients without ALPN."""
     loop = asyncio.get_running_loop()
@@ -101,6 +106,7 @@ async def tls_listener(
         factories,
         next(iter(factories.values())),
         timers,
+        iteration or IterationBudget(loop),
         handshake_s,
         lambda: failures.append(None),
     )

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from lb.net.iteration import ROOM
 from lb.net.tls.accept import AcceptedTls
 from lb.net.tls.server import ClientCertificates
 from lb.net.tls.watch import FileWatch
@@ -22,6 +23,7 @@ from tests.fakes.grpc_server import CHANNEL_OPTIONS, grpc_server, path
 from tests.fakes.http1_backend import Peer, eventually, reply, scripted_backend, soon
 from tests.fakes.relay import running_http1_relay, running_relay
 from tests.fakes.tls import Listening, World, look, shake, tls_listener
+from tests.fakes.tls_records import logging_context, trickle, writer_of
 
 BOTH_LOOPS = True
 
@@ -561,3 +563,97 @@ async def test_fifty_reloads_fail_no_handshake(world: World) -> None:
             assert all(seen.answer.startswith(b"HTTP/1.1 200 ") for seen in answers)
         assert len(contexts) == 50
         assert (watch.failures, listening.failures) == (0, [])
+
+
+# Key updates
+
+
+class CraftedClient:
+    """A client over a socket whose records a `RecordWriter` seals once the handshake is over."""
+
+    def __init__(self, world: World, port: int) -> None:
+        context = logging_context(world)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        secure = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        while True:
+            try:
+                secure.do_handshake()
+            except ssl.SSLWantReadError:
+                self.socket.sendall(outgoing.read())
+                incoming.write(self.socket.recv(65536))
+            else:
+                break
+        self.socket.sendall(outgoing.read())
+        self.writer = writer_of(context)
+        self._incoming, self._secure = incoming, secure
+
+    def __enter__(self) -> CraftedClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def read_until(self, end: bytes) -> bytes:
+        """Read until what came ends like this, or the server says goodbye."""
+        answer = b""
+        while not answer.endswith(end):
+            try:
+                piece = self._secure.read(65536)
+            except ssl.SSLWantReadError:
+                self._incoming.write(self.socket.recv(65536))
+                continue
+            except ssl.SSLZeroReturnError:
+                break
+            if not piece:
+                break
+            answer += piece
+        return answer
+
+
+class Collector(asyncio.Protocol):
+    """Keeps what it gets in one piece each."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = pieces
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+
+async def test_a_flood_of_key_updates_is_spread_over_iterations(world: World) -> None:
+    sent = bytes(5000)
+    pieces: list[bytes] = []
+
+    def send(port: int) -> None:
+        with CraftedClient(world, port) as client:
+            client.socket.sendall(trickle(client.writer, sent) + client.writer.goodbye())
+            client.read_until(b"the end")
+
+    async with tls_listener(world.options(), {"http/1.1": lambda: Collector(pieces)}) as listening:
+        await asyncio.to_thread(send, listening.port)
+    assert b"".join(pieces) == sent
+    # Two records and 15 units for each key update, and the slice that exceeds the budget.
+    assert max(map(len, pieces)) <= ROOM / 17 + 16
+
+
+async def test_a_key_update_after_a_refusal_is_no_error(world: World) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+    def send(port: int) -> bytes:
+        with CraftedClient(world, port) as client:
+            client.socket.sendall(client.writer.data(b"BAD\r\n\r\n"))
+            answer = client.read_until(b"never")
+            client.socket.sendall(trickle(client.writer, b"more"))
+            client.socket.sendall(client.writer.goodbye())
+            return answer
+
+    async with (
+        running_http1_relay() as relay,
+        tls_listener(world.options(), {"http/1.1": relay.accept}) as listening,
+    ):
+        answer = await asyncio.to_thread(send, listening.port)
+        await eventually(lambda: not any(each.transport for each in relay.clients))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert errors == []

@@ -24,6 +24,7 @@ from lb.net.ask.talk import (
     with_operator_fields,
 )
 from lb.net.dial import dial
+from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
 
@@ -49,6 +50,7 @@ class Asker:
         handshake_timeout_s: float = 10.0,
         answer_bytes: int = ANSWER_BYTES,
         identity: bytes = b"",
+        iteration: IterationBudget | None = None,
     ) -> None:
         """Take what holds for all calls.
 
@@ -58,12 +60,14 @@ class Asker:
             handshake_timeout_s: for its TLS.
             answer_bytes: longest answer that is taken.
             identity: ours, in the hop marker; empty: there is none.
+            iteration: the budget that decrypting counts against, see `dial`.
         """
         self._tls = tls or ClientTlsBook()
         self.connect_timeout_s = connect_timeout_s
         self._handshake_timeout_s = handshake_timeout_s
         self._answer_bytes = answer_bytes
         self._identity = identity
+        self._iteration = iteration
         self._turns = _Turns()
 
     async def http(
@@ -145,6 +149,7 @@ class Asker:
                     self.connect_timeout_s,
                     tls=self._tls.find(tls, protocol),
                     handshake_s=self._handshake_timeout_s,
+                    iteration=self._iteration,
                 )
                 try:
                     return await outcome

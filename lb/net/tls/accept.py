@@ -11,6 +11,7 @@ from typing import Any
 from lb.domain.client import IpAddress
 from lb.net.client import client_of
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.timers import Timer, TimerWheel
 from lb.net.tls.contexts import describe
 from lb.net.tls.server import ServerTls
@@ -39,6 +40,7 @@ class TlsAcceptor:
         factories: Mapping[str, ProtocolFactory],
         fallback: ProtocolFactory,
         timers: TimerWheel,
+        iteration: IterationBudget,
         handshake_s: float,
         on_failure: Callable[[], None],
     ) -> None:
@@ -48,6 +50,7 @@ class TlsAcceptor:
             factories: by ALPN protocol, see `ServerTls.protocols`.
             fallback: for clients that do not say which protocol they want.
             timers: for the limit of handshakes.
+            iteration: the budget of costly work, which all connections share.
             handshake_s: seconds from the connection to the end of its handshake.
             on_failure: called for each that fails or takes too long.
         """
@@ -55,6 +58,7 @@ class TlsAcceptor:
         self.factories = factories
         self.fallback = fallback
         self.timers = timers
+        self.iteration = iteration
         self.handshake_s = handshake_s
         self.on_failure = on_failure
         self.crowd = Crowd()
@@ -82,7 +86,7 @@ class AcceptedTls(TlsTransport):
     __slots__ = ("_acceptor", "_address", "_hello", "_peer", "_received", "_timer")
 
     def __init__(self, acceptor: TlsAcceptor) -> None:
-        super().__init__()
+        super().__init__(acceptor.iteration)
         self._acceptor = acceptor
         self._received = b""
         """Of the hello."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from lb.domain.backend import Address
+from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTls
 from lb.net.tls.contexts import TlsError, describe
 from lb.net.tls.transport import TlsTransport
@@ -26,8 +27,9 @@ class DialledTls(TlsTransport, Generic[_ProtocolT]):
         address: Address,
         factory: Callable[[], _ProtocolT],
         loop: asyncio.AbstractEventLoop,
+        iteration: IterationBudget,
     ) -> None:
-        super().__init__()
+        super().__init__(iteration)
         self._tls = tls
         self._address = address
         self._factory = factory

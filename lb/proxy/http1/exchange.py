@@ -591,6 +591,7 @@ class Http1Attempt(Attempt, AnswerSink):
                 relay.options.connect_timeout_s,
                 tls=relay.parts.tls.find(port.tls, AppProtocol.HTTP),
                 handshake_s=relay.options.handshake_timeout_s,
+                iteration=relay.iteration,
             )
         except UpstreamError as failure:
             port.connect_failures += 1

@@ -170,6 +170,7 @@ class UpstreamPool:
                 options.connect_timeout_s,
                 tls=self.relay.parts.tls.find(port.tls, AppProtocol.GRPC),
                 handshake_s=options.handshake_timeout_s,
+                iteration=self.relay.iteration,
             )
             await self._greet(link)
         except UpstreamError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb.net.crowd import Crowd
+from lb.net.iteration import IterationBudget
 from lb.net.timers import TimerWheel
 from lb.net.tls.accept import TlsAcceptor
 from lb.net.tls.server import ServerTls
@@ -25,11 +26,18 @@ class Door:
     """An acceptor with one connection."""
 
     def __init__(self, world: World) -> None:
-        self.timers = TimerWheel(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.timers = TimerWheel(loop)
         self.failures = 0
         tls = ServerTls("https", world.options(), ("http/1.1", "h2"))
         self.acceptor = TlsAcceptor(
-            tls, {"http/1.1": App, "h2": App}, App, self.timers, 5.0, self._fail
+            tls,
+            {"http/1.1": App, "h2": App},
+            App,
+            self.timers,
+            IterationBudget(loop),
+            5.0,
+            self._fail,
         )
         self.connection = self.acceptor()
         self.wire = Wire()

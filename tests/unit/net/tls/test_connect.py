@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lb.domain.backend import Address, AppProtocol, BackendTls
+from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTls
 from lb.net.tls.connect import DialledTls
 from lb.net.tls.contexts import TlsError
@@ -27,7 +28,8 @@ class Dialled:
 
     def __init__(self, world: World, protocol: AppProtocol, spoken: str) -> None:
         self.tls = ClientTls(BackendTls(ca=world.ca), protocol)
-        self.dialled = DialledTls(self.tls, ADDRESS, App, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.dialled = DialledTls(self.tls, ADDRESS, App, loop, IterationBudget(loop))
         self.wire = Wire()
         self.backend = End()
         self.backend.connection_made(self.backend.wire)

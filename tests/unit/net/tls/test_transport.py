@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
+from lb.net.iteration import ROOM, IterationBudget
 from lb.net.tls.transport import TlsTransport
 from tests.fakes.tls import World
+from tests.fakes.tls_records import RecordWriter, logging_context, trickle, writer_of
+
+
+class Iterations:
+    """The loop of a budget; its iterations come when the test says."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+        self.budget = IterationBudget(cast("asyncio.AbstractEventLoop", self))
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._due.append(callback)
+
+    def run(self, most: int = 100_000) -> int:
+        """Run iterations as long as there is something to do. Returns how many there were."""
+        for count in range(most):
+            if not self._due:
+                return count
+            due, self._due = self._due, []
+            for callback in due:
+                callback()
+        return most
 
 
 class Wire(asyncio.Transport):
@@ -22,8 +46,12 @@ class Wire(asyncio.Transport):
         self.out = bytearray()
         self.calls: list[str] = []
         self.size = 0
+        self.reads = True
+        self.is_closed = False
 
     def write(self, data: Any) -> None:
+        if "write_eof" in self.calls:
+            raise RuntimeError("Cannot call write() after write_eof()")
         self.out += data
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -42,7 +70,10 @@ class Wire(asyncio.Transport):
         return True
 
     def is_reading(self) -> bool:
-        return True
+        return self.reads
+
+    def is_closing(self) -> bool:
+        return self.is_closed
 
     def _note(self, name: str) -> None:
         self.calls.append(name)
@@ -51,15 +82,19 @@ class Wire(asyncio.Transport):
         self._note("write_eof")
 
     def close(self) -> None:
+        self.is_closed = True
         self._note("close")
 
     def abort(self) -> None:
+        self.is_closed = True
         self._note("abort")
 
     def pause_reading(self) -> None:
+        self.reads = False
         self._note("pause_reading")
 
     def resume_reading(self) -> None:
+        self.reads = True
         self._note("resume_reading")
 
 
@@ -94,8 +129,8 @@ class App(asyncio.Protocol):
 class End(TlsTransport):
     """One end."""
 
-    def __init__(self, *, heeds_cuts: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *, heeds_cuts: bool = False, iterations: Iterations | None = None) -> None:
+        super().__init__((iterations or Iterations()).budget)
         self.wire = Wire()
         self.app = App()
         self.not_opened_by: list[Exception | None] = []
@@ -296,3 +331,225 @@ def test_another_protocol_may_take_over(both: Both) -> None:
     both.carry()
     assert both.server.get_protocol() is other
     assert other.data == [b"x"]
+
+
+# Costly records
+
+
+class Trickle:
+    """A server, and a client that sends records of one byte with key updates between them."""
+
+    def __init__(self, world: World, *, heeds_cuts: bool = False) -> None:
+        self.iterations = Iterations()
+        self.server = End(heeds_cuts=heeds_cuts, iterations=self.iterations)
+        self.client = End()
+        context = logging_context(world)
+        for end in (self.client, self.server):
+            end.connection_made(end.wire)
+        self.server.start(self.server.make_object(world.server_context(), server_side=True))
+        self.client.start(self.client.make_object(context, server_hostname="localhost"))
+        while not self.client.is_open:
+            for one, other in ((self.client, self.server), (self.server, self.client)):
+                data = bytes(one.wire.out)
+                one.wire.out.clear()
+                if data and not self.client.is_open:
+                    other.data_received(data)
+        self.finished = bytes(self.client.wire.out)
+        """What ends the handshake; the server has not got it."""
+        self.client.wire.out.clear()
+        self.writer = writer_of(context)
+        self.sent = bytes(at % 251 for at in range(3000))
+
+    def begin(self) -> None:
+        """Have all the records come in one read, of which the budget allows a part."""
+        self.server.data_received(self.finished)
+        self.server.data_received(trickle(self.writer, self.sent))
+
+    def make(self, records: list[str | int]) -> tuple[bytes, bytes]:
+        """Key updates, many one-byte records, and records of some sizes, and the data in them."""
+        stream, sent = bytearray(), bytearray()
+        for kind in records:
+            if kind == "update":
+                stream += self.writer.key_update()
+                continue
+            data = b"many" * 10 if isinstance(kind, str) else bytes((len(sent) % 251,)) * kind
+            seal = trickle if isinstance(kind, str) else RecordWriter.data
+            stream += seal(self.writer, data)
+            sent += data
+        return bytes(stream), bytes(sent)
+
+    @property
+    def got(self) -> bytes:
+        return b"".join(self.server.app.data)
+
+
+@pytest.fixture
+def flood(world: World) -> Trickle:
+    return Trickle(world)
+
+
+def test_costly_records_are_spread_over_iterations(flood: Trickle) -> None:
+    flood.begin()
+    server = flood.server
+    assert 0 < len(flood.got) < ROOM / 4
+    assert len(server.app.data) == 1
+    assert server.wire.calls == ["pause_reading"]
+    assert server.is_reading()
+    assert flood.iterations.run() > 6
+    assert flood.got == flood.sent
+    assert server.wire.calls == ["pause_reading", "resume_reading"]
+
+
+def test_the_rest_of_a_handshake_is_spread_too(flood: Trickle) -> None:
+    flood.server.data_received(flood.finished + trickle(flood.writer, flood.sent))
+    assert flood.server.app.told == ["made"]
+    assert 0 < len(flood.got) < ROOM / 4
+    flood.iterations.run()
+    assert flood.got == flood.sent
+
+
+def test_many_connections_share_the_budget(world: World) -> None:
+    first, second = Trickle(world), Trickle(world)
+    second.server._iteration = first.server._iteration
+    for each in (first, second):
+        each.begin()
+    assert len(second.got) < 10
+    first.iterations.run(3)
+    assert 0 < len(second.got) < ROOM / 2
+    first.iterations.run()
+    assert (first.got, second.got) == (first.sent, second.sent)
+
+
+def test_a_small_request_does_not_wait_for_the_budget(flood: Trickle) -> None:
+    flood.server.data_received(flood.finished)
+    flood.iterations.budget.spend(10 * ROOM)
+    flood.server.data_received(flood.writer.data(b"head") + flood.writer.data(b"body"))
+    flood.server.data_received(flood.writer.data(b"next"))
+    assert flood.server.app.data == [b"headbody", b"next"]
+    assert flood.server.wire.calls == []
+
+
+def test_a_protocol_that_pauses_gets_nothing_more_until_it_resumes(flood: Trickle) -> None:
+    flood.begin()
+    server = flood.server
+    got = flood.got
+    server.pause_reading()
+    assert not server.is_reading()
+    flood.iterations.run()
+    assert flood.got == got
+    server.resume_reading()
+    server.resume_reading()
+    assert flood.got == got
+    assert server.is_reading()
+    assert server.wire.calls == ["pause_reading"]
+    flood.iterations.run()
+    assert flood.got == flood.sent
+    assert server.wire.calls == ["pause_reading", "resume_reading"]
+
+
+def test_a_pause_outlasts_what_was_held_back(flood: Trickle) -> None:
+    flood.begin()
+    app, server = flood.server.app, flood.server
+    server.pause_reading()
+    server.resume_reading()
+    take = app.data_received
+
+    def take_and_pause(data: bytes) -> None:
+        take(data)
+        if len(flood.got) == len(flood.sent):
+            server.pause_reading()
+
+    app.data_received = take_and_pause  # type: ignore[method-assign]
+    flood.iterations.run()
+    assert flood.got == flood.sent
+    assert not server.wire.reads
+    server.resume_reading()
+    assert server.wire.reads
+
+
+def test_reads_that_come_nevertheless_keep_their_order(flood: Trickle) -> None:
+    flood.begin()
+    flood.server.data_received(flood.writer.data(b"last"))
+    flood.iterations.run()
+    assert flood.got == flood.sent + b"last"
+
+
+@pytest.mark.parametrize("heeds_cuts", [True, False])
+def test_the_end_comes_after_what_was_held_back(world: World, heeds_cuts: bool) -> None:
+    flood = Trickle(world, heeds_cuts=heeds_cuts)
+    flood.begin()
+    server = flood.server
+    assert server.eof_received()
+    assert server.app.told == ["made"]
+    flood.iterations.run()
+    assert flood.got == flood.sent
+    assert server.app.told == (["made"] if heeds_cuts else ["made", "eof"])
+    assert ("abort" in server.wire.calls) is heeds_cuts
+
+
+def test_a_goodbye_ends_what_was_held_back(flood: Trickle) -> None:
+    flood.begin()
+    flood.server.data_received(flood.writer.goodbye() + b"after it")
+    assert flood.server.app.told == ["made"]
+    flood.iterations.run()
+    assert flood.got == flood.sent
+    assert flood.server.app.told == ["made", "eof"]
+    assert flood.server.wire.calls == ["pause_reading", "resume_reading"]
+
+
+def test_a_broken_record_ends_what_was_held_back(flood: Trickle) -> None:
+    flood.begin()
+    server = flood.server
+    server.data_received(b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert "close" not in server.wire.calls
+    flood.iterations.run()
+    server.connection_lost(None)
+    assert flood.got == flood.sent
+    assert server.wire.calls[-1] == "close"
+    assert server.app.told[-1].startswith("lost [SSL")
+
+
+@pytest.mark.parametrize("call", ["close", "abort"])
+def test_a_closed_connection_hands_over_nothing_more(flood: Trickle, call: str) -> None:
+    flood.begin()
+    got = flood.got
+    getattr(flood.server, call)()
+    flood.iterations.run()
+    flood.server.connection_lost(None)
+    flood.iterations.run()
+    assert flood.got == got
+    assert flood.server.wire.calls == ["pause_reading", call]
+    assert flood.server.app.told == ["made", "lost None"]
+
+
+def test_a_lost_connection_drops_what_was_held_back(flood: Trickle) -> None:
+    flood.begin()
+    got = flood.got
+    flood.server.connection_lost(None)
+    flood.iterations.run()
+    assert flood.got == got
+    assert flood.server.app.told == ["made", "lost None"]
+
+
+def test_a_protocol_that_fails_later_loses_its_connection(flood: Trickle) -> None:
+    flood.begin()
+
+    def fail(data: bytes) -> None:
+        raise ZeroDivisionError
+
+    flood.server.app.data_received = fail  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        flood.iterations.run()
+    assert flood.server.wire.calls[-1] == "abort"
+
+
+def test_nothing_is_written_after_our_end(flood: Trickle) -> None:
+    server = flood.server
+    server.data_received(flood.finished)
+    server.write_eof()
+    goodbye = bytes(server.wire.out)
+    server.data_received(flood.writer.key_update())
+    server.data_received(trickle(flood.writer, b"late"))
+    server.data_received(flood.writer.data(b"!"))
+    assert flood.got == b"late!"
+    assert bytes(server.wire.out) == goodbye
