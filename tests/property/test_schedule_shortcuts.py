@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 import pytest
@@ -25,9 +26,14 @@ ROWS = st.sampled_from((1, 1, 1, 2, 8, 64))
 SIZES = st.sampled_from((0, 0, 100, 5000))
 
 
+_ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
+
+
 def state(value: Any) -> dict[str, Any]:
     """All numbers that an object holds."""
-    slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+    kind = type(value)
+    # Compiled classes have descriptors, and no list of slots.
+    slots = [name for name in dir(kind) if isinstance(getattr(kind, name), _ATTRIBUTES)]
     found: dict[str, Any] = {}
     for slot in slots:
         each = getattr(value, slot, None)
