@@ -46,13 +46,13 @@ class AdminAccess:
                 always good.
         """
         self.sessions = Sessions()
-        """Of browsers; each stands for a token."""
+        """The sessions of browsers. Each one stands for a token."""
         self.replace(tokens, hosts)
 
     def replace(self, tokens: TokenBook | None, hosts: frozenset[str]) -> None:
         """Go by other tokens and names from now on."""
         self.tokens = tokens
-        """Those in force; None: nobody needs one."""
+        """The tokens in force. None: nobody needs one."""
         self._hosts = hosts | {"localhost"}
 
     @property
@@ -69,7 +69,7 @@ class AdminAccess:
     async def _check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request pass, or say why not; note what changes anything."""
         token = self.identify(request)
-        refusal = self.refusal(request)
+        refusal = self.refusal(request, token)
         status = 500
         try:
             response = await handler(request) if refusal is None else refusal
@@ -93,15 +93,19 @@ class AdminAccess:
         digest = shown_digest(AUTHORIZATION, [value.encode("utf-8", "replace") for value in shown])
         return self.tokens.find(digest) if digest is not None else None
 
-    def refusal(self, request: web.Request) -> web.Response | None:
-        """What to answer a request that may not pass; None: it may."""
+    def refusal(self, request: web.Request, token: Token | None) -> web.Response | None:
+        """What to answer a request that may not pass; None: it may.
+
+        Args:
+            request: of a client.
+            token: what `identify` says of it.
+        """
         if not self._goes_by(request.headers.get(hdrs.HOST, "")):
             return error_response(403, "this host name is not one of admin.hosts")
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
             return error_response(403, "requests from other web sites are refused")
         if self.tokens is not None and not _is_open(request):
-            token = self.identify(request)
             wanted = role_for(request.method)
             if token is None:
                 return error_response(

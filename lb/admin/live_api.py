@@ -65,7 +65,8 @@ class LiveApi:
                 async with asyncio.timeout(_WRITE_S):
                     await response.write(b"data: " + self._view.text() + b"\n\n")
                 await self._pause()
-                if self._access.refusal(request) is not None:
+                token = self._access.identify(request)
+                if self._access.refusal(request, token) is not None:
                     break  # its session has ended, or its token was taken back
         except TimeoutError:
             if request.transport is not None:
