@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 
-from lb.admin.live_openapi import live_paths, live_schemas
-from lb.admin.models import Error, View
+from lb.admin.models import Error
 from lb.admin.operations import (
     COMMON_REFUSALS,
+    LIVE_OPERATIONS,
     OPERATIONS,
     UNKNOWN_METHOD,
     UNKNOWN_PATH,
@@ -21,6 +22,8 @@ from lb.admin.operations import (
 )
 
 Json = dict[str, Any]
+
+_ALL: Final = (*OPERATIONS, *LIVE_OPERATIONS)
 
 _DESCRIPTION = """\
 State of the backends; adding, draining and removing them.
@@ -35,7 +38,7 @@ Clients ignore fields that they do not know, since later versions may add some.
 def openapi_document(version: str) -> Json:
     """Return the document for one version of the product."""
     paths: dict[str, Json] = {}
-    for operation in OPERATIONS:
+    for operation in _ALL:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
     return {
         "openapi": "3.1.0",
@@ -44,9 +47,9 @@ def openapi_document(version: str) -> Json:
             "version": version,
             "description": _DESCRIPTION,
         },
-        "paths": paths | live_paths(),
+        "paths": paths,
         "components": {
-            "schemas": {**_schemas(), **live_schemas()},
+            "schemas": _schemas(),
             "responses": {
                 **{
                     _response_name(status): _refusal(refusal)
@@ -69,7 +72,9 @@ def openapi_document(version: str) -> Json:
 
 def _operation(operation: Operation) -> Json:
     responses = {
-        str(operation.status): _content(_schema(operation.answer), operation.meaning),
+        str(operation.status): _content(
+            _schema(operation.answer), operation.meaning, operation.media_type
+        ),
         **{str(status): _refusal(each) for status, each in operation.refusals.items()},
         **{
             str(status): {"$ref": f"#/components/responses/{_response_name(status)}"}
@@ -80,12 +85,12 @@ def _operation(operation: Operation) -> Json:
         "description": operation.description,
         "parameters": [_parameter(each) for each in operation.parameters],
         "requestBody": _body(operation.body),
+        "security": [{}, {"token": [operation.role.value]}] if operation.needs_token else None,
     }
     return {
         "operationId": operation.id,
         "summary": operation.summary,
         **{key: value for key, value in optional.items() if value},
-        "security": [{}, {"token": [operation.role.value]}],
         "responses": dict(sorted(responses.items())),
     }
 
@@ -100,7 +105,7 @@ def _parameter(parameter: Parameter) -> Json:
     }
 
 
-def _body(model: type[View] | None) -> Json | None:
+def _body(model: type[Any] | None) -> Json | None:
     if model is None:
         return None
     return {"required": True, "content": {"application/json": {"schema": _schema(model)}}}
@@ -115,11 +120,11 @@ def _response_name(status: int) -> str:
     return HTTPStatus(status).phrase.title().replace(" ", "")
 
 
-def _content(schema: Json, description: str) -> Json:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+def _content(schema: Json, description: str, media_type: str = "application/json") -> Json:
+    return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
-def _schema(model: type[View] | None) -> Json:
+def _schema(model: type[Any] | None) -> Json:
     return {"type": "object"} if model is None else {"$ref": _reference(model.__name__)}
 
 
@@ -137,16 +142,18 @@ class _Schema(GenerateJsonSchema):
 
 def _schemas() -> Mapping[str, Json]:
     """Schemas of all models that operations name, and of those inside of them, by name."""
-    models: dict[type[View], Literal["validation", "serialization"]] = {Error: "serialization"}
-    for operation in OPERATIONS:
+    models: dict[type[Any], Literal["validation", "serialization"]] = {Error: "serialization"}
+    for operation in _ALL:
         for refusal in operation.refusals.values():
             models[refusal.answer] = "serialization"
         if operation.answer is not None:
             models[operation.answer] = "serialization"
         if operation.body is not None:
             models[operation.body] = "validation"
-    _, document = models_json_schema(
-        list(models.items()), ref_template=_reference("{model}"), schema_generator=_Schema
+    _, document = TypeAdapter.json_schemas(
+        [(model.__name__, mode, TypeAdapter(model)) for model, mode in models.items()],
+        ref_template=_reference("{model}"),
+        schema_generator=_Schema,
     )
     definitions: dict[str, Json] = document["$defs"]
     return definitions

@@ -1,11 +1,15 @@
-"""The operations of the admin API: one table, from which the application gets its routes and the
-OpenAPI document its paths."""
+"""The operations of the admin API, from which the OpenAPI document gets its paths.
+
+`OPERATIONS` are answered with a model each; the application gets their routes from here, too.
+`LIVE_OPERATIONS` write their answers themselves, see `lb.admin.live_api`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from lb.admin.live_document import LiveDocument, Login, SessionRights
 from lb.admin.models import (
     Backend,
     Backends,
@@ -19,7 +23,6 @@ from lb.admin.models import (
     Sources,
     Status,
     Upgrade,
-    View,
 )
 from lb.domain.access import Role
 
@@ -74,12 +77,16 @@ class Operation:
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
-    body: type[View] | None = None
+    body: type[Any] | None = None
     """The JSON that a request must have as its body; None: no body is needed."""
     status: int = 200
     """The HTTP status of the answer when the request is carried out."""
-    answer: type[View] | None
-    """None: the OpenAPI document."""
+    answer: type[Any] | None
+    """The model of the answer's JSON. None: any JSON object, as the OpenAPI document is."""
+    media_type: str = "application/json"
+    """The media type of the answer."""
+    needs_token: bool = True
+    """Whether `role` is needed, where tokens with roles exist."""
     meaning: str
     """The answer in words."""
     refusals: dict[int, Refusal] = field(default_factory=dict)
@@ -253,5 +260,52 @@ OPERATIONS: Final = (
         summary="Show this document.",
         answer=None,
         meaning="OpenAPI 3.1.",
+    ),
+)
+LIVE_OPERATIONS: Final = (
+    Operation(
+        id="getLive",
+        method="GET",
+        path=LIVE,
+        summary="Show the whole process in one document.",
+        answer=LiveDocument,
+        meaning="LiveDocument.",
+    ),
+    Operation(
+        id="getLiveEvents",
+        method="GET",
+        path=EVENTS,
+        summary="Send that document once a second as server-sent events, to at most 32 viewers.",
+        answer=LiveDocument,
+        meaning="LiveDocument.",
+        media_type="text/event-stream",
+    ),
+    Operation(
+        id="getSession",
+        method="GET",
+        path=SESSION,
+        summary="Show what this browser may do.",
+        answer=SessionRights,
+        meaning="SessionRights.",
+        needs_token=False,
+    ),
+    Operation(
+        id="logIn",
+        method="POST",
+        path=SESSION,
+        summary="Begin a session for a token: sets a cookie.",
+        body=Login,
+        answer=SessionRights,
+        meaning="SessionRights.",
+        needs_token=False,
+    ),
+    Operation(
+        id="logOut",
+        method="DELETE",
+        path=SESSION,
+        summary="End the session.",
+        answer=None,
+        meaning="It has ended, if there was one.",
+        needs_token=False,
     ),
 )
