@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from lb.testing.addresses import free_addresses
 from lb.testing.processes import Child, StartError
 from lb.testing.tritons import Triton
 
@@ -106,7 +106,7 @@ def _start(config: Path, settings: Mapping[str, Any]) -> Balancer:
         StartError: it did not start.
     """
     for left in reversed(range(_TRIES)):
-        addresses = _free_addresses()
+        addresses = dict(zip(_LISTENERS, free_addresses([0] * len(_LISTENERS)), strict=True))
         config.write_text(yaml.safe_dump({"listen": addresses, **settings}, sort_keys=False))
         command = (sys.executable, "-m", "lb", "serve", "--config", str(config))
         balancer = Balancer(Child("triton-lb", command), addresses)
@@ -120,17 +120,6 @@ def _start(config: Path, settings: Mapping[str, Any]) -> Balancer:
         else:
             return balancer
     raise AssertionError("the last try returns or raises")
-
-
-def _free_addresses() -> dict[str, str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in _LISTENERS]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return {
-            name: f"127.0.0.1:{each.getsockname()[1]}"
-            for name, each in zip(_LISTENERS, sockets, strict=True)
-        }
 
 
 def _get(address: str, path: str) -> bytes:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 START_S: Final = 30.0
@@ -18,6 +19,12 @@ END_S: Final = 10.0
 _POLL_S: Final = 0.02
 _LOG_LINES: Final = 15
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+END_WITH_PARENT: Final[Callable[[], object] | None] = (
+    partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux"
+    else None
+)
+"""For `preexec_fn`: the kernel ends the child when its parent ends, however it does."""
 
 
 class StartError(Exception):
@@ -37,7 +44,7 @@ class Child:
             stderr=subprocess.STDOUT,
             # Ctrl-C reaches the parent alone, which then ends its children in order.
             start_new_session=True,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=END_WITH_PARENT,
         )
 
     @property
@@ -89,7 +96,3 @@ class Child:
             self._process.kill()
             self._process.wait()
         self._log.close()
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,8 +14,8 @@ import yaml
 from lb.admin.models import Backend, Backends
 from lb.admin.operations import BACKENDS
 from lb.simulator.process import Ports
+from lb.testing.addresses import free_addresses
 
-HOST = "127.0.0.1"
 USUAL_PORTS: Final = (8000, 8001, 8002, 8003)
 
 
@@ -34,23 +32,14 @@ class Listeners:
 def usual_listeners() -> Listeners:
     """Return the addresses that triton-lb has by default, or others where one of them is taken."""
     try:
-        return _listeners(USUAL_PORTS)
+        return Listeners(*free_addresses(USUAL_PORTS))
     except OSError:
         return free_listeners()
 
 
 def free_listeners() -> Listeners:
     """Return addresses that were free just now, all different."""
-    return _listeners((0, 0, 0, 0))
-
-
-def _listeners(ports: Sequence[int]) -> Listeners:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in ports]
-        for each, port in zip(sockets, ports, strict=True):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind((HOST, port))
-        return Listeners(*(f"{HOST}:{each.getsockname()[1]}" for each in sockets))
+    return Listeners(*free_addresses((0, 0, 0, 0)))
 
 
 def configuration(

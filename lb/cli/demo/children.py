@@ -7,22 +7,20 @@ on Linux the kernel ends them too should the demo be killed outright.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import signal
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from lb.net.tasks import TaskOwner
+from lb.testing.processes import END_WITH_PARENT
 
 END_S: Final = 5.0
 """How long a child may take to end before it is killed."""
 READY_S: Final = 15.0
 """How long a child may take to start."""
 TAIL_LINES: Final = 15
-_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 class DemoError(Exception):
@@ -46,7 +44,6 @@ class Children:
         self._end_s = end_s
         self._processes: list[Process] = []
         self._watchers = TaskOwner()
-        self._prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     async def __aenter__(self) -> Children:
         return self
@@ -79,7 +76,7 @@ class Children:
                 stdout=PIPE if announces else log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=self._die_with_parent,
+                preexec_fn=END_WITH_PARENT,
             )
         self._processes.append(process)
         watch = self._await_death(name, process, on_end)
@@ -115,10 +112,6 @@ class Children:
             on_end(how)
         else:
             self._on_death(self.with_log(f"{name} {how}"))
-
-    def _die_with_parent(self) -> None:
-        if self._prctl is not None:
-            self._prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _end(processes: list[Process], end_s: float) -> None:
