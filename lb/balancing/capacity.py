@@ -94,7 +94,7 @@ class AutomaticCapacity(CapacityRule):
         return 2 * self.instances * max_batch
 
 
-class AdaptiveCapacity(CapacityRule):
+class AdaptiveCapacity(AutomaticCapacity):
     """The limit is found by measuring throughput; see `lb.balancing.adaptive`."""
 
     __slots__ = ("_adaptive",)
@@ -103,20 +103,6 @@ class AdaptiveCapacity(CapacityRule):
         super().__init__(plan)
         self._adaptive = AdaptiveLimit(plan.concurrency or max(1, plan.instances))
         self.instances = self._adaptive.limit
-
-    @property
-    def is_exact(self) -> bool:
-        """The number is where measuring begins."""
-        return False
-
-    @property
-    def follows_cost(self) -> bool:
-        """It changes with what is measured."""
-        return True
-
-    def limit(self, ahead: int) -> int:
-        """What was found, and those that are ahead."""
-        return self.instances + ahead
 
     def batch_limit(self, max_batch: int) -> int:
         """What was found: it contains how many requests fill a batch."""
