@@ -115,8 +115,8 @@ class Queue:
     """All that wait in one process. To be used from its event loop."""
 
     __slots__ = (
-        "_anew", "_armed_for", "_backends", "_clock", "_held", "_homeless", "_homeless_due",
-        "_is_soon", "_is_stale", "_later", "_ledger", "_pool", "_timer", "_waiting", "options",
+        "_anew", "_armed_for", "_backends", "_clock", "_held", "_is_soon", "_is_stale", "_later",
+        "_ledger", "_pool", "_timer", "_unplaced", "_unplaced_due", "_waiting", "options",
         "positions", "scheduler", "terms", "wait_reasons",
     )  # fmt: skip
 
@@ -149,10 +149,10 @@ class Queue:
         self._waiting: dict[Ticket, _Held] = {}
         self._held = 0
         """Bytes that those which wait may come to hold."""
-        self._homeless: dict[Exchange, tuple[float, Waiting]] = {}
+        self._unplaced: dict[Exchange, tuple[float, Waiting]] = {}
         """Exchanges that no backend would take, or that cannot have their turn any more, and when
         they are placed anew, whatever the pool is then."""
-        self._homeless_due = inf
+        self._unplaced_due = inf
         """When these are to be looked at though the pool stays as it is."""
         self._anew: deque[Exchange] = deque()
         """Those of them that are to be looked at now; some may have left."""
@@ -182,12 +182,12 @@ class Queue:
 
     def __len__(self) -> int:
         """Exchanges that wait."""
-        return len(self._waiting) + len(self._homeless)
+        return len(self._waiting) + len(self._unplaced)
 
     def has(self, exchange: Exchange) -> bool:
         """Whether an exchange waits."""
         queued = _queued(exchange)
-        return exchange in self._homeless or (queued is not None and queued.ticket in self._waiting)
+        return exchange in self._unplaced or (queued is not None and queued.ticket in self._waiting)
 
     def room(self, exchange: Exchange) -> int:
         """Bytes of an exchange that may be held while it waits for its turn: what was counted for
@@ -335,13 +335,13 @@ class Queue:
             self._count_wait(b"", "no_backend")
         look_at = now + _LOOK_S if exchange.tried else inf
         due = min(look_at, exchange.held_until)
-        self._homeless[exchange] = due, waiting
-        self._homeless_due = min(due, self._homeless_due)
-        self._arm(self._homeless_due, now)
+        self._unplaced[exchange] = due, waiting
+        self._unplaced_due = min(due, self._unplaced_due)
+        self._arm(self._unplaced_due, now)
 
     def leave(self, exchange: Exchange) -> None:
         """An exchange without an attempt under way is over: if it waits, it waits no more."""
-        self._homeless.pop(exchange, None)
+        self._unplaced.pop(exchange, None)
         queued = _queued(exchange)
         ticket = queued.ticket if queued is not None else None
         if ticket is not None and self._forget(ticket) is not None:
@@ -483,7 +483,7 @@ class Queue:
     @property
     def unplaced(self) -> int:
         """How many wait for any backend, or to be placed anew."""
-        return len(self._homeless)
+        return len(self._unplaced)
 
     # Turns
 
@@ -495,7 +495,7 @@ class Queue:
 
     def _on_snapshot(self, _snapshot: PoolSnapshot) -> None:
         self._is_stale = True
-        if self._waiting or self._homeless:
+        if self._waiting or self._unplaced:
             self._soon()
         else:
             self._follow(self._clock())
@@ -511,7 +511,7 @@ class Queue:
             elif self.scheduler.is_following:
                 self._place_otherwise(self.scheduler.follow_rest(now))
             left = _TURNS_AT_ONCE
-            if self._anew or (self._homeless and (is_news or now >= self._homeless_due)):
+            if self._anew or (self._unplaced and (is_news or now >= self._unplaced_due)):
                 left -= self._place_anew(now, is_news=is_news)
             if not self._go(now, left):
                 self._soon()
@@ -558,7 +558,7 @@ class Queue:
     def _place_anew(self, now: float, *, is_news: bool) -> int:
         """Look at some that are not where they could have a turn: at those that have waited long
         enough, and where there is another pool at all. Gives at how many."""
-        anew, unplaced = self._anew, self._homeless
+        anew, unplaced = self._anew, self._unplaced
         if is_news or not anew:
             # Whoever was looked at stands behind the others, so that frequent news keep nobody
             # from being looked at.
@@ -573,11 +573,11 @@ class Queue:
                 count += 1
                 self._look_at(exchange, *held, now)
         if not anew:
-            self._homeless_due = inf
+            self._unplaced_due = inf
             if unplaced:
                 # All of them are looked at together, so this is not done for each.
-                self._homeless_due = max(min([due for due, _ in unplaced.values()]), now + _APART_S)
-                self._arm(self._homeless_due, now)
+                self._unplaced_due = max(min([due for due, _ in unplaced.values()]), now + _APART_S)
+                self._arm(self._unplaced_due, now)
         return count
 
     def _look_at(self, exchange: Exchange, due: float, waiting: Waiting, now: float) -> None:
@@ -590,7 +590,7 @@ class Queue:
         elif now >= exchange.held_until:
             waiting.refuse(RequestRefused(Reason.NO_BACKEND, NO_BACKEND))
         else:
-            self._homeless[exchange] = (due if due > now else exchange.held_until), waiting
+            self._unplaced[exchange] = (due if due > now else exchange.held_until), waiting
 
     # Another snapshot
 
@@ -613,7 +613,7 @@ class Queue:
             queued = _queued(held.exchange) if held is not None else None
             if held is not None and queued is not None:
                 queued.ticket = None
-                self._homeless[held.exchange] = _AT_ONCE, held.waiting
+                self._unplaced[held.exchange] = _AT_ONCE, held.waiting
 
     def _renew(self, ticket: Ticket) -> tuple[Plan, tuple[Backend, ...]] | None:
         """What holds for a waiting ticket now; None: it is to be placed otherwise."""
@@ -631,8 +631,8 @@ class Queue:
             if held is not None:
                 self.scheduler.drop(ticket)
                 held.waiting.refuse(refused)
-        for exchange in tuple(self._homeless):
-            unplaced = self._homeless.pop(exchange, None)
+        for exchange in tuple(self._unplaced):
+            unplaced = self._unplaced.pop(exchange, None)
             if unplaced is not None:
                 _, waiting = unplaced
                 waiting.refuse(refused)
