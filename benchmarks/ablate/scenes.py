@@ -36,7 +36,7 @@ Figures = dict[str, float]
 Make = Callable[[float, Random], Request]
 
 REQUESTS: Final = 3000
-"""Of a scene and seed, about."""
+"""The approximate duration of a scene with one seed."""
 RESERVED: Final = QueueRules(max_waiting=200, reserved=0.34)
 FOUR: Final = (Gpu(0.002), Gpu(0.005), Gpu(0.010), Gpu(0.040))
 NEARLY_EQUAL: Final = (Gpu(0.010), Gpu(0.010), Gpu(0.011))
@@ -147,7 +147,7 @@ def closed(
     seconds: float,
     limit: Callable[[Gpu], Capacity] = auto_limit,
 ) -> Scene:
-    """So many clients that send their next request when the last one is answered."""
+    """The number of clients that send their next request when the last one is answered."""
 
     def play(seed: int) -> tuple[Figures, str]:
         world = World(gpus, seed)

@@ -20,7 +20,7 @@ from lb.domain.schedule import (
 _MODEL = "gpu"
 """Name of the model where there is only one."""
 _ATTEMPTS = 3
-"""Of a request whose attempts fail."""
+"""The limit for a request whose attempts fail."""
 
 
 def auto_plan(world: World, rules: QueueRules | None = None, model: str = "") -> Plan:

@@ -119,7 +119,7 @@ class LiveSources:
     oldest_s: Callable[[float], float]
     model_queues: Callable[[float], Iterable[ModelQueueView]]
     model_backends: Callable[[Collection[bytes]], Iterable[ModelBackendView]]
-    """Of models with these names."""
+    """Reads the scheduler's figures of models with these names."""
     wait_reasons: Callable[[], Mapping[tuple[bytes, str], int]]
     """Requests that had to wait since the start, by model and reason."""
     reruns: Callable[[], RerunCounts]

@@ -20,7 +20,7 @@ estimate of fewer samples."""
 MIN_SAMPLES: Final = 2
 """An estimate is used from this many samples on. Of two samples it is the smaller one."""
 _FIRST: Final = 4
-"""Of this many first samples the median counts."""
+"""The median of this many first samples counts."""
 _STALE_S: Final = 10.0
 """An estimate that is older than this many seconds refuses nothing."""
 _STALE_COUNT: Final = 2

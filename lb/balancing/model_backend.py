@@ -77,7 +77,7 @@ _SETTLED: Final = 0.06
 """A cost is settled if estimates are off by less than this part of it on average. Then one of
 sixteen executions is learnt from, too."""
 _AS_EXPECTED: Final = 0.25
-"""But always one that ends earlier or later than expected by more than this part of the cost."""
+"""Executions off from what was expected by more than this part of the cost always teach."""
 _USUAL_EVERY: Final = 3
 """One of this many executions and one more counts for the typical cost of the model."""
 

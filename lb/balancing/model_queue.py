@@ -41,7 +41,7 @@ _ROUNDING_S: Final = 1e-6
 _RECHECK_S: Final = 0.001
 """A queue is checked again this many seconds after its best model backend should be free."""
 _RECHECK_SHARE: Final = 0.25
-"""The same as a part of an execution, which comes on top."""
+"""A part of an execution that is added to `_RECHECK_S`."""
 _SAME_WORK: Final = 1.2
 """Requests are alike if one takes no more than this many times as long as the other."""
 _TRIES: Final = 8
@@ -97,7 +97,7 @@ class ModelQueue:
         self.waiting: dict[EligibleSet, None] = {}
         """The eligible sets with queued requests."""
         self.retired: dict[EligibleSet, None] = {}
-        """Those of old snapshots with queued requests, which are to be moved to other sets."""
+        """Sets of old snapshots, whose queued requests are to be moved to other sets."""
         self.last_set = EligibleSet((), plan.rules, self.stats)
         """The eligible set that was found last."""
         self.last_eligible: tuple[Backend, ...] | None = None

@@ -28,7 +28,7 @@ LATE_LEAD_S: Final = 0.004
 """Seconds before its execution at which a request is sent ahead at the earliest where the next one
 to arrive may be better placed. The network delay comes on top."""
 YIELDING_LEAD_S: Final = 0.002
-"""The same for requests that should not be in the way of more urgent ones."""
+"""The lead of requests that should not be in the way of more urgent ones."""
 NO_LEAD_S: Final = -1.0
 """Nothing is sent ahead, since more urgent requests use the reserved slots: the next slot that
 becomes free is for these."""
@@ -59,7 +59,7 @@ NORMAL: Final = Mode(OWN_EXECUTION_WEIGHT, _BUSY_EXECUTION_WEIGHT)
 EARLIEST_END: Final = Mode(1.0, 1.0)
 """Earliest end of this request: its deadline is near."""
 FAST_FIRST: Final = Mode(OWN_EXECUTION_WEIGHT, OWN_EXECUTION_WEIGHT)
-"""As normal, without the use of slow model backends for the sake of others."""
+"""Normal mode, without the use of slow model backends for the sake of others."""
 
 
 class Decision:

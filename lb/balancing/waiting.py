@@ -36,7 +36,7 @@ _OVERTAKEN_RATIO: Final = 10.0
 """It counts as due later by this many times its execution time, so that shorter requests pass it:
 a wait should be in proportion to the work that is asked for."""
 _MAX_OVERTAKEN_S: Final = 2.0
-"""But by no more than this many seconds: an execution may be long, or be predicted so."""
+"""The upper bound of that time in seconds: an execution may be long, or be predicted so."""
 _LAST_NUMBER: Final = 1 << 62
 """A number above those of all tickets."""
 

@@ -31,7 +31,7 @@ _ADMIN_STATES: Final = {
     AdminState.LEAVING: BackendState.LEAVING,
 }
 PAST_STATES: Final = 30
-"""Of one backend that are remembered: a minute of one that flaps every two seconds."""
+"""How many states of a backend are remembered: a minute of one that flaps every two seconds."""
 LISTING_KINDS: Final = frozenset({BackendKind.TRITON, BackendKind.KSERVE})
 """Servers that may be able to list their models."""
 _WORST_FIRST: Final = (

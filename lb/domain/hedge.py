@@ -21,7 +21,7 @@ class HedgeRules:
     quantile: float = 0.95
     """Of the times that answers of a model took: after so long a second backend is asked."""
     least_s: float = 0.01
-    """But not before this: a hedge that is sent sooner costs more than it saves."""
+    """The earliest time for a hedge: one that is sent sooner costs more than it saves."""
     share: float = 0.05
     """Of all requests that may be sent twice so."""
 

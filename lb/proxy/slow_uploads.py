@@ -35,7 +35,7 @@ class SlowUploads:
         self._set_aside: set[Attempt] = set()
         """Attempts that do not count."""
         self._still: set[Attempt] = set()
-        """Of these, the ones that this scan has found."""
+        """The attempts of that set that this scan has found."""
 
     @property
     def may_rest(self) -> bool:

@@ -62,9 +62,10 @@ class SlowStartSettings(Section):
 
 
 class WarmUpSettings(Section):
-    """A model that becomes ready on a Triton can be warmed up before requests of clients go there:
-    by an inference of zeros in the shapes and types of its configuration, with batch size 1 and 1
-    for dimensions of variable size. Over HTTP; not for models with sequences and decoupled ones."""
+    """A model that becomes ready on a Triton can be warmed up before requests of clients go there.
+    An inference of zeros is sent over HTTP, in the shapes and types of the model's configuration.
+    Batch size and dimensions of variable size are 1. Models with sequences and decoupled models
+    are not warmed up."""
 
     enabled: bool = False
     """Whether to warm up. Meanwhile the model counts as loading there, if another backend has it

@@ -17,10 +17,10 @@ from lb.kserve import inference_pb2 as pb
 from lb.testing import Balancer, running, simulated
 
 _ELEMENTS = 100_000
-"""Of an FP32 tensor: 400 KB, more than is held back before a request begins."""
+"""The size of an FP32 tensor: 400 KB, more than is held back before a request begins."""
 _CLIENTS = 40
 _PATIENCE_S = 15.0
-"""Of a good client. Without any care it waits for minutes."""
+"""How long a good client waits. Without any care it would take minutes."""
 
 Finish = Callable[[], int]
 """Sends the rest of the slow requests; gives how many were answered well."""

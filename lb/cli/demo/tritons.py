@@ -65,7 +65,7 @@ class SimulatedTritons:
         )
 
     def running(self) -> list[str]:
-        """Those that neither ended nor are frozen."""
+        """Names of Tritons that neither ended nor are frozen."""
         return [name for name in self.names if name not in self.fates]
 
     def kill(self, name: str) -> None:

@@ -16,7 +16,7 @@ class Model:
         self.model = OpenModel(b"m", 1, self.latencies)
 
     def runs(self, backend: Backend, count: int) -> None:
-        """So many sequences are open on a backend."""
+        """Have a number of sequences open on a backend."""
         found = OpenSequences(self.model, backend, len(self.model.by_backend))
         found.open = count
         self.model.by_backend[backend] = found
