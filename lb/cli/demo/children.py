@@ -118,8 +118,10 @@ async def _end(processes: list[Process], end_s: float) -> None:
     """Terminate, and kill what does not end in time."""
     running = [process for process in processes if process.returncode is None]
     for process in running:
+        # A frozen one cannot end. The signal that ends it comes last: another one would take the
+        # exit status of a child that has ended, and asyncio's watcher would find none (255).
+        process.send_signal(signal.SIGCONT)
         process.terminate()
-        process.send_signal(signal.SIGCONT)  # one that is frozen cannot end
     try:
         async with asyncio.timeout(end_s):
             for process in running:
