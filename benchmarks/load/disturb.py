@@ -37,6 +37,7 @@ _CERTIFICATE_S = 0.5
 _RELOAD_S = 1.0
 _RELOAD_LIMIT_S = 15.0
 """A file is read beside the load, which leaves little of the core."""
+_PAGES = 3
 _PARAMETERS = '"parameters":{"sequence_id":%d,"sequence_start":true,"sequence_end":true}'
 
 
@@ -211,6 +212,22 @@ def _views(given: argparse.Namespace) -> Callable[[], None]:
     return once
 
 
+def _events(given: argparse.Namespace) -> Callable[[], None]:
+    """Three people have the page open: each reads a document a second."""
+    readers = []
+    for _ in range(_PAGES):
+        connection = http.client.HTTPConnection("127.0.0.1", given.admin, timeout=_TIMEOUT_S)
+        connection.request("GET", "/api/v1/live/events")
+        readers.append(connection.getresponse())
+
+    def once() -> None:
+        for reader in readers:
+            while not reader.readline().startswith(b"data: "):
+                pass
+
+    return once
+
+
 def _merged(given: argparse.Namespace) -> Callable[[], None]:
     def once() -> None:
         _post(given.http, "/v2/repository/index", b"")
@@ -246,6 +263,7 @@ KINDS: dict[str, Callable[[argparse.Namespace], Callable[[], None]]] = {
     "certificates": _certificates,
     "reload": _reload,
     "views": _views,
+    "events": _events,
     "merged": _merged,
     "tables": _tables,
     "broadcast": _broadcast,
