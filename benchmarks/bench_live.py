@@ -12,6 +12,7 @@ import time
 from random import Random
 
 from lb.admin.live import LiveView
+from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
 from lb.control.drift import table_statuses
 from lb.control.record import Member
@@ -19,7 +20,7 @@ from lb.domain.backend import Address, AppProtocol, BackendSpec
 from lb.domain.load import DeviceLoad, LoadReport
 from lb.domain.model import ModelEntry, ModelState
 from lb.domain.operation import Operation, OperationKind
-from lb.domain.schedule import Capacity, Plan, Scheduler, Ticket
+from lb.domain.schedule import Capacity, Plan, Ticket
 from lb.health.models import ModelList
 from lb.health.port import Finding
 from lb.probes.probe import ProbeResult

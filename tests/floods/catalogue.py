@@ -122,7 +122,16 @@ def _slow_floods() -> list[Flood]:
             for name, play in slow.HANDSHAKE_FLOODS.items()
         ),
         Flood("zero window", frames.zero_window, is_timed=True, is_sampled=True, tls=True),
-        Flood("TCP unread", frames.unread_answers, is_timed=True, is_sampled=True, tls=True),
+        # The kernel takes the first bytes of some dozens of the streams, as if they were read. Their
+        # windows grow to 1 MiB then, and what comes within them is held, and counted as held.
+        Flood(
+            "TCP unread",
+            frames.unread_answers,
+            is_timed=True,
+            is_sampled=True,
+            tls=True,
+            rss_limit=45 << 20,
+        ),
     ]
 
 
