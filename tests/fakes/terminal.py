@@ -42,6 +42,11 @@ class Terminal:
         self._process.wait()
         os.close(self._ours)
 
+    @property
+    def pid(self) -> int:
+        """Of the command."""
+        return self._process.pid
+
     def press(self, key: str) -> None:
         """Type; Ctrl-C is the signal that it is at a terminal."""
         if key == "\x03":

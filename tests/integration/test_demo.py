@@ -48,6 +48,38 @@ def test_keys_kill_and_restore_at_a_terminal() -> None:
         assert terminal.wait(20) == 0
 
 
+def test_each_triton_may_be_killed_frozen_and_drained_by_others() -> None:
+    with Terminal(COMMAND[:-2], columns=160) as terminal:
+        terminal.until("k kill")
+        admin = re.search(r"admin +(http://\S+)", terminal.text)
+        assert admin is not None
+        for name in ("triton-0", "triton-1", "triton-2"):
+            process_of(terminal.pid, name).send_signal(signal.SIGKILL)
+            terminal.until("was killed by SIGKILL")
+            terminal.press("r")
+            terminal.until(f"{name} back")
+            terminal.until(f"{name}   up ")
+            frozen = process_of(terminal.pid, name)
+            frozen.send_signal(signal.SIGSTOP)
+            terminal.until(f"{name}   suspected")
+            frozen.send_signal(signal.SIGCONT)
+            terminal.until(f"{name}   up ")
+            for action, state in (("drain", "draining"), ("enable", "up ")):
+                url = f"{admin[1]}/{name}/{action}"
+                urllib.request.urlopen(urllib.request.Request(url, method="POST")).close()
+                terminal.until(f"{name}   {state}")
+        assert re.search(r"[1-9]\d* right, 0 wrong, 0 failed", terminal.text)
+        assert not re.search(r"[1-9]\d* (wrong|failed)", terminal.text)
+        terminal.press("\x03")
+        assert terminal.wait(20) == 0
+
+
+def process_of(demo: int, name: str) -> psutil.Process:
+    """The simulated Triton of that name."""
+    children = psutil.Process(demo).children(recursive=True)
+    return next(each for each in children if f"--gpu=GPU-{name}" in each.cmdline())
+
+
 @pytest.fixture
 def demo() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, text=True) as process:
