@@ -16,7 +16,7 @@ from lb.admin.operations import EVENTS, LIVE, SESSION
 from lb.admin.session import Session
 from lb.domain.access import Role
 
-MOST_VIEWERS: Final = 32
+MOST_VIEWERS: Final = 16
 """Readers of events at once; each holds a connection and up to one document."""
 _WRITE_S: Final = 5.0
 """A reader that does not take an event within this time is dropped."""

@@ -275,10 +275,11 @@ LIVE_OPERATIONS: Final = (
         id="getLiveEvents",
         method="GET",
         path=EVENTS,
-        summary="Send that document once a second as server-sent events, to at most 32 viewers.",
+        summary="Send that document once a second as server-sent events, to at most 16 viewers.",
         answer=LiveDocument,
         meaning="LiveDocument.",
         media_type="text/event-stream",
+        refusals={503: Refusal("16 viewers are connected already.")},
     ),
     Operation(
         id="getSession",
@@ -298,6 +299,10 @@ LIVE_OPERATIONS: Final = (
         answer=SessionRights,
         meaning="SessionRights.",
         needs_token=False,
+        refusals={
+            400: Refusal("The body has no token."),
+            409: Refusal("No token is needed here."),
+        },
     ),
     Operation(
         id="logOut",

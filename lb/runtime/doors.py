@@ -17,8 +17,9 @@ from lb.runtime.front import Front, drawn_age
 from lb.runtime.predecessor import Inherited
 from lb.runtime.wiring import Product
 
-_OWN_CONNECTIONS: Final = 16
-"""Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
+_OWN_CONNECTIONS: Final = 48
+"""Of the metrics port and of the admin API each, so that they do not use up the descriptors. Three
+times as many as may read events of the page: a browser has a few more beside that one."""
 _IDLE_CLOSED: Final = 32
 """Idle connections to backends that are closed at once when descriptors get short."""
 _ANY: Final = ("0.0.0.0", "::")
