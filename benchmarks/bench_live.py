@@ -12,7 +12,6 @@ import time
 from random import Random
 
 from lb.admin.live import LiveView
-from lb.balancing.scheduler import Scheduler
 from lb.control.directory import BackendDirectory
 from lb.control.drift import table_statuses
 from lb.control.record import Member
@@ -27,7 +26,7 @@ from lb.probes.probe import ProbeResult
 from lb.telemetry.meter import Meter
 from lb.telemetry.record import RequestRecord
 from tests.fakes.live import live_sources
-from tests.fakes.relay import named_policy, new_scheduler
+from tests.fakes.relay import Scheduler, named_policy, new_scheduler
 
 BACKENDS = 200
 MODELS = 1000

@@ -122,7 +122,7 @@ def _slow_floods() -> list[Flood]:
             for name, play in slow.HANDSHAKE_FLOODS.items()
         ),
         Flood("zero window", frames.zero_window, is_timed=True, is_sampled=True, tls=True),
-        # The kernel takes the first bytes of some dozens of the streams, as if they were read. Their
+        # The kernel takes the first bytes of dozens of the streams, as if they were read. Their
         # windows grow to 1 MiB then, and what comes within them is held, and counted as held.
         Flood(
             "TCP unread",

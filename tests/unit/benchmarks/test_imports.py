@@ -19,7 +19,7 @@ FILES = sorted(
 
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_names_from_this_project_exist(path: Path) -> None:
-    """Only what comes from the product and its tests: peers and plots need packages of their own."""
+    """Only what comes from the product and its tests: plots need packages of their own."""
     tree = ast.parse((REPOSITORY / path).read_text())
     ours = [
         node
