@@ -15,7 +15,7 @@ from lb.runtime.descriptors import Budget, DescriptorUse
 from lb.runtime.endpoints import OWN, Bound, Endpoint, Listeners
 from lb.runtime.front import Front, drawn_age
 from lb.runtime.predecessor import Inherited
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 
 _OWN_CONNECTIONS: Final = 16
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
@@ -28,15 +28,15 @@ class Doors:
     """All listening sockets of the process while it runs."""
 
     def __init__(
-        self, product: Product, listeners: Listeners, own: Mapping[str, web.Server]
+        self, balancer: LoadBalancer, listeners: Listeners, own: Mapping[str, web.Server]
     ) -> None:
         """
         Args:
-            product: what stands behind those for requests.
+            balancer: what stands behind those for requests.
             listeners: open sockets; this closes them.
             own: what stands behind `metrics` and `admin`.
         """
-        self._product = product
+        self._balancer = balancer
         self.listeners = listeners
         self._own = own
         self._acceptors: dict[Bound, Acceptor] = {}
@@ -122,7 +122,9 @@ class Doors:
         if name in self._own:
             server = self._own[name]
             room = lambda: _make_room(server)  # noqa: E731  # it is one of two
-        acceptor = Acceptor(name, bound.socket, self._factory(name), room, self._product.tasks)
+        acceptor = Acceptor(
+            name, bound.socket, self._factory(name), room, self._balancer.parts.tasks
+        )
         self._acceptors[bound] = acceptor
         return acceptor
 
@@ -130,7 +132,7 @@ class Doors:
         return self._own[name] if name in self._own else self._fronts[name].factory
 
     def _put_behind(self, endpoint: Endpoint) -> None:
-        self._fronts[endpoint.name] = Front(self._product, endpoint)
+        self._fronts[endpoint.name] = Front(self._balancer, endpoint)
 
     def _shut(self, bound: Bound) -> None:
         servers = self._servers(bound)
@@ -142,37 +144,38 @@ class Doors:
     def _limit_ages(self, bound: Bound, limit_s: float) -> None:
         """Connections that stand have another limit, from now on."""
         for server in self._servers(bound):
-            server.limit_age(drawn_age(limit_s, self._product.rng))
+            server.limit_age(drawn_age(limit_s, self._balancer.parts.rng))
 
     def _servers(self, bound: Bound) -> list[ServerConnection | ServerLink]:
         """The connections that came through a socket."""
         local = bound.socket.getsockname()
-        product = self._product
+        balancer = self._balancer
         servers: tuple[ServerConnection | ServerLink, ...]
-        servers = (*product.http1.servers, *product.http2.servers)
+        servers = (*balancer.relay.http1.servers, *balancer.relay.http2.servers)
         return [server for server in servers if _came_through(server.transport, local)]
 
     # Room
 
     def _plan(self) -> Budget:
-        product = self._product
+        balancer = self._balancer
         return self._use.budget(
-            backends=len(product.directory.records), wanted=product.settings.limits.max_connections
+            backends=len(balancer.control.directory.records),
+            wanted=balancer.settings.limits.max_connections,
         )
 
     @property
     def clients(self) -> int:
         """Open connections of clients, those that are still shaking hands included."""
         fronts = (*self._fronts.values(), *self._earlier)
-        return self._product.connections + sum(map(len, fronts))
+        return self._balancer.relay.connections + sum(map(len, fronts))
 
     def _room(self) -> int:
-        product = self._product
+        balancer = self._balancer
         clients = self.clients
-        found = self.budget.room(clients, product.upstream_connections)
+        found = self.budget.room(clients, balancer.relay.upstream_connections)
         if found <= 0 and clients < self.budget.clients:
             # What is missing is held by connections to backends.
-            product.http1.upstreams.close_idle(_IDLE_CLOSED)
+            balancer.relay.http1.upstreams.close_idle(_IDLE_CLOSED)
         return found
 
 

@@ -13,7 +13,7 @@ from lb.net.tls.accept import TlsAcceptor
 from lb.proxy.sniff import Sniffer
 from lb.runtime.endpoints import Endpoint
 from lb.runtime.fronts import front_factory
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 
 ProtocolFactory = Callable[[], Any]
 _AGE_JITTER: Final = 0.1
@@ -37,23 +37,25 @@ def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFacto
 class Front:
     """The stages of an endpoint's connections, from the first byte to the protocol."""
 
-    def __init__(self, product: Product, endpoint: Endpoint) -> None:
+    def __init__(self, balancer: LoadBalancer, endpoint: Endpoint) -> None:
         """
         A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
         it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.
         """
         factories: dict[AppProtocol, ProtocolFactory] = {
-            AppProtocol.HTTP: product.http1.server_protocol,
-            AppProtocol.GRPC: product.http2.server_protocol,
+            AppProtocol.HTTP: balancer.relay.http1.server_protocol,
+            AppProtocol.GRPC: balancer.relay.http2.server_protocol,
         }
-        own = front_factory(product.settings.fronts, endpoint.name, product.http1)
+        own = front_factory(balancer.settings.fronts, endpoint.name, balancer.relay.http1)
         if own is not None:
             factories[AppProtocol.HTTP] = own
         if endpoint.max_connection_age_s:
             for protocol, make in factories.items():
-                factories[protocol] = _ageing(make, endpoint.max_connection_age_s, product.rng)
-        timeouts, timers = product.settings.timeouts, product.timers
-        traffic = product.meter.traffic[endpoint.protocols[0]]
+                factories[protocol] = _ageing(
+                    make, endpoint.max_connection_age_s, balancer.parts.rng
+                )
+        timeouts, timers = balancer.settings.timeouts, balancer.parts.timers
+        traffic = balancer.relay.meter.traffic[endpoint.protocols[0]]
         self.sniffer: Sniffer | None = None
         self.tls: TlsAcceptor | None = None
         self.proxied: ProxyAcceptor | None = None
@@ -66,21 +68,21 @@ class Front:
                 timers,
                 timeouts.head,
             )
-        tls = product.security.servers.get(endpoint.name)
+        tls = balancer.security.servers.get(endpoint.name)
         if tls is not None:
             self.factory = self.tls = TlsAcceptor(
                 tls,
                 {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
                 self.factory,
                 timers,
-                product.http1.iteration,
+                balancer.relay.http1.iteration,
                 timeouts.handshake,
                 lambda: traffic.connection_failed(Reason.HANDSHAKE),
             )
         if endpoint.proxy_protocol:
             self.factory = self.proxied = ProxyAcceptor(
                 self.factory,
-                product.settings.listen.proxies,
+                balancer.settings.listen.proxies,
                 timers,
                 timeouts.handshake,
                 lambda: traffic.connection_failed(Reason.PROXY_HEADER),
@@ -88,7 +90,7 @@ class Front:
 
         for stage in (self.sniffer, self.tls):
             if stage is not None:
-                stage.crowd = product.http1.parts.crowd
+                stage.crowd = balancer.relay.http1.parts.crowd
                 stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from lb.balancing.sequences import OpenSequence
 from lb.control.membership import RuntimeChanges
 from lb.domain.backend import Address, AdminState
 from lb.domain.sequence import SequenceKey
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
 
 _log = logging.getLogger(__name__)
@@ -29,21 +29,21 @@ _ROWS_AT_ONCE: Final = 500
 _STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
 
 
-def operator_state(product: Product) -> dict[str, Any]:
+def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
     """What operators said while the process ran."""
-    changes = product.membership.runtime_changes
+    changes = balancer.control.membership.runtime_changes
     return {
         "added": [_plain(entry) for entry in changes.added],
         "removed": sorted(changes.removed),
         "states": {
             record.backend.name: record.admin.value
-            for record in product.directory.records
+            for record in balancer.control.directory.records
             if record.admin in _STATES
         },
     }
 
 
-def resume_operator_state(product: Product, state: Mapping[str, Any]) -> None:
+def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> None:
     """Take over what operators said to the process before. What this version cannot use is left
     out, and told."""
     added = []
@@ -53,16 +53,18 @@ def resume_operator_state(product: Product, state: Mapping[str, Any]) -> None:
         except ValidationError as error:
             fields = {"backend": entry.get("name"), "why": str(error.errors()[0]["msg"])}
             _log.warning("backend that an operator added cannot be taken over", extra=fields)
-    product.membership.resume(RuntimeChanges(tuple(added), frozenset(state.get("removed", ()))))
-    known = {record.backend.name for record in product.directory.records}
+    balancer.control.membership.resume(
+        RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
+    )
+    known = {record.backend.name for record in balancer.control.directory.records}
     for name, value in state.get("states", {}).items():
         if name in known:
-            product.directory.set_admin(name, AdminState(value), monotonic())
+            balancer.control.directory.set_admin(name, AdminState(value), monotonic())
 
 
-def sequence_parts(product: Product) -> Iterator[list[list[Any]]]:
+def sequence_parts(balancer: LoadBalancer) -> Iterator[list[list[Any]]]:
     """All open sequences, in parts; between two of them the loop may turn."""
-    table, begin = product.dispatcher.steps.table, 0
+    table, begin = balancer.relay.dispatcher.steps.table, 0
     while (part := table.export(begin, _ROWS_AT_ONCE)) is not None:
         if part:
             yield [_row(each) for each in part]
@@ -80,8 +82,8 @@ class SequenceNews:
     and go on over one that it has to the other. What one of them said is told to the others only.
     """
 
-    def __init__(self, product: Product) -> None:
-        self._product = product
+    def __init__(self, balancer: LoadBalancer) -> None:
+        self._balancer = balancer
         self._others: list[Tell] = []
         self._speaker: Tell | None = None
         """Who is being heard."""
@@ -89,13 +91,13 @@ class SequenceNews:
     def follow(self, tell: Tell) -> None:
         """Tell somebody of what begins or ends from now on."""
         self._others.append(tell)
-        self._product.dispatcher.steps.table.told = self._say
+        self._balancer.relay.dispatcher.steps.table.told = self._say
 
     def forget(self, tell: Tell) -> None:
         """Tell them no more."""
         self._others = [each for each in self._others if each != tell]
         if not self._others:
-            self._product.dispatcher.steps.table.told = None
+            self._balancer.relay.dispatcher.steps.table.told = None
 
     def hear(self, rows: Sequence[Sequence[Any]], speaker: Tell | None = None) -> None:
         """Take over what somebody tells.
@@ -106,7 +108,7 @@ class SequenceNews:
         """
         self._speaker = speaker
         try:
-            resume_sequences(self._product, rows)
+            resume_sequences(self._balancer, rows)
         finally:
             self._speaker = None
 
@@ -116,10 +118,12 @@ class SequenceNews:
                 tell([_row(sequence)])
 
 
-def resume_sequences(product: Product, rows: Sequence[Sequence[Any]]) -> None:
+def resume_sequences(balancer: LoadBalancer, rows: Sequence[Sequence[Any]]) -> None:
     """Take over what another process told of sequences."""
-    table, now = product.dispatcher.steps.table, monotonic()
-    backends = {record.backend.name: record.backend for record in product.directory.records}
+    table, now = balancer.relay.dispatcher.steps.table, monotonic()
+    backends = {
+        record.backend.name: record.backend for record in balancer.control.directory.records
+    }
     for model, sequence_id, backend, lifetime_s in rows:
         key = SequenceKey(model.encode("utf-8", "surrogateescape"), sequence_id)
         sequence = OpenSequence(key, backend, lifetime_s)

@@ -124,11 +124,3 @@ def _protocols(endpoint: Endpoint) -> tuple[str, ...]:
     """HTTP/1.1 comes first: curl and browsers can speak both, but only gRPC is spoken over `h2`
     here, and gRPC clients offer nothing else."""
     return tuple(protocol.alpn for protocol in endpoint.protocols)
-
-
-def private_fields(settings: Settings) -> frozenset[bytes]:
-    """Headers that only we may send to backends, whatever listener a request came through."""
-    headers = (
-        endpoint.tls.subject_header for endpoint in endpoints(settings) if endpoint.tls is not None
-    )
-    return frozenset(header.lower().replace("_", "-").encode() for header in headers if header)

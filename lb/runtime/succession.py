@@ -11,7 +11,7 @@ from typing import Final
 from lb.runtime.handover import SequenceNews, resume_operator_state
 from lb.runtime.peer import Peer
 from lb.runtime.predecessor import Predecessor
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Succession:
     def __init__(
         self,
         predecessor: Predecessor,
-        product: Product,
+        balancer: LoadBalancer,
         stop: Callable[[Peer, bool], None],
         news: SequenceNews | None = None,
         reload: Callable[[str], None] | None = None,
@@ -32,16 +32,16 @@ class Succession:
         """
         Args:
             predecessor: the process before.
-            product: gets its state.
+            balancer: gets its state.
             stop: called when the process before was told to stop, or does not want this one; see
                 `Peer`.
             news: of sequences, where other processes hear of them as well.
             reload: called when the process before was told to reload; see `Peer`.
         """
         self.predecessor = predecessor
-        self._product = product
+        self._balancer = balancer
         self._stop = stop
-        self._news = news or SequenceNews(product)
+        self._news = news or SequenceNews(balancer)
         self._reload = reload
         self._peer: Peer | None = None
         self._is_dismissed = False
@@ -69,7 +69,7 @@ class Succession:
         self._peer.say("prepared")
         while (event := await self._peer.hear()) is not None:
             if "operator" in event:
-                resume_operator_state(self._product, event["operator"])
+                resume_operator_state(self._balancer, event["operator"])
             if "begin" in event or self._is_dismissed:
                 return
         _log.warning("process before this one went before it had told everything")
@@ -92,7 +92,7 @@ class Succession:
                 self.is_done = True
             elif "handed_over" in event:
                 self.is_done = True
-                self._product.tasks.spawn(peer.follow(), name="process before")
+                self._balancer.parts.tasks.spawn(peer.follow(), name="process before")
 
     def decline(self, reason: str) -> None:
         """Tell the process before that we shall not serve, so that it goes on."""

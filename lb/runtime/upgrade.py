@@ -42,7 +42,7 @@ from lb.runtime.notify import ready, reloading
 from lb.runtime.peer import Peer
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.reload import Reloader
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class Upgrader:
 
     def __init__(
         self,
-        product: Product,
+        balancer: LoadBalancer,
         doors: Doors,
         reloader: Reloader,
         give_way: Callable[[int], Awaitable[None]],
@@ -77,7 +77,7 @@ class Upgrader:
     ) -> None:
         """
         Args:
-            product: its state is handed over.
+            balancer: its state is handed over.
             doors: its sockets likewise.
             reloader: reloads nothing during an upgrade.
             give_way: called with the id of the new process once that accepts. It may raise
@@ -87,13 +87,13 @@ class Upgrader:
             ready_timeout_s: then a new process that is not ready is stopped.
         """
         self._ready_timeout_s = ready_timeout_s
-        self._product = product
+        self._balancer = balancer
         self._doors = doors
         self._reloader = reloader
         self._give_way = give_way
         self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
-        self.news = SequenceNews(product)
+        self.news = SequenceNews(balancer)
         """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
         self._starting: subprocess.Popen[bytes] | None = None
@@ -216,7 +216,7 @@ class Upgrader:
         self.closed = f"process {process.pid} has taken over"
         self.successor = peer
         peer.say("handed_over")
-        self._product.tasks.spawn(peer.follow(), name="next process")
+        self._balancer.parts.tasks.spawn(peer.follow(), name="next process")
         process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
         return ""
 
@@ -224,7 +224,7 @@ class Upgrader:
         """End a new process that is not to serve, and return its exit code."""
         peer.say("stop", False)
         process.terminate()  # it may not listen yet
-        shutdown = self._product.settings.shutdown
+        shutdown = self._balancer.settings.shutdown
         limit_s = _STOP_S
         if peer.shares_news:  # it may have clients
             limit_s += shutdown.pre_stop_delay + shutdown.drain
@@ -256,7 +256,7 @@ class Upgrader:
             for each in bound
         ]
         greeting: dict[str, Any] = {"listeners": listeners}
-        operator = operator_state(self._product)
+        operator = operator_state(self._balancer)
         if len(json.dumps(operator)) < _MOST_GREETING:
             greeting["operator"] = operator
         text = json.dumps(greeting).encode() + b"\n"
@@ -278,9 +278,9 @@ class Upgrader:
 
     async def _tell_state(self, peer: Peer) -> None:
         """Tell what exists nowhere else, and go on telling until we end."""
-        peer.say("operator", operator_state(self._product))
+        peer.say("operator", operator_state(self._balancer))
         peer.share_news()
-        for rows in sequence_parts(self._product):
+        for rows in sequence_parts(self._balancer):
             peer.tell(rows)
             await peer.flush()
             await asyncio.sleep(0)

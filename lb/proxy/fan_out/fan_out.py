@@ -97,6 +97,10 @@ class BackendFanOut:
         loads for minutes must not keep clients from looking, nor they it from being told."""
         self._turns: dict[tuple[str, bytes], _Turn] = {}
 
+    def configure(self, options: FanOutOptions) -> None:
+        """Go by other options from now on."""
+        self.options = options
+
     @property
     def is_changing(self) -> bool:
         """Whether some call is under way that should reach all backends, or none."""

@@ -14,7 +14,7 @@ from lb.runtime.endpoints import endpoints
 from lb.runtime.front import Front
 from lb.runtime.fronts import front_addresses, front_factory
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 
 FRONTS: dict[str, Any] = {
@@ -31,10 +31,10 @@ BASE: dict[str, Any] = {"listen": {"http": "a:1"}, "backends": [{"http": "b:1"}]
 
 
 @pytest.fixture
-async def product(tmp_path: Path) -> AsyncIterator[Product]:
+async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
     settings = Settings.model_validate({**BASE, "fronts": FRONTS})
     logs = Logs(settings)
-    made = build(settings, logs)
+    made = LoadBalancer(settings, logs)
     yield made
     await made.aclose()
     logs.close()
@@ -44,7 +44,7 @@ def test_fronts_that_are_off_listen_nowhere() -> None:
     assert front_addresses(Settings.model_validate(BASE).fronts) == {}
 
 
-async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: Product) -> None:
+async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: LoadBalancer) -> None:
     found = {each.name: each for each in endpoints(product.settings)}
 
     assert [str(found[name].address) for name in ("http", "sagemaker", "vertex")] == [
@@ -58,8 +58,8 @@ async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: Pr
     assert made["http"].front is None
 
 
-async def test_other_listeners_are_no_fronts(product: Product) -> None:
-    assert front_factory(product.settings.fronts, "http", product.http1) is None
+async def test_other_listeners_are_no_fronts(product: LoadBalancer) -> None:
+    assert front_factory(product.settings.fronts, "http", product.relay.http1) is None
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ async def test_other_listeners_are_no_fronts(product: Product) -> None:
     ],
 )
 async def test_fronts_do_what_is_configured(
-    product: Product, name: str, request_line: bytes, asks: bytes
+    product: LoadBalancer, name: str, request_line: bytes, asks: bytes
 ) -> None:
-    make = front_factory(product.settings.fronts, name, product.http1)
+    make = front_factory(product.settings.fronts, name, product.relay.http1)
     assert make is not None
     connection = make()
     plan = connection._read_plan(request_line + b" HTTP/1.1\r\nHost: a\r\n\r\n")
