@@ -32,23 +32,16 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
 from lb.net.file_thread import FileStalled
-from lb.runtime.allocator import keep_freed_memory, share_one_heap
-from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.descriptors import raise_limit
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
-from lb.runtime.handover import resume_operator_state
-from lb.runtime.inheritance import claim
+from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.handover import Peer, resume_operator_state
+from lb.runtime.limits import is_limited, keep_freed_memory, raise_limit, share_one_heap
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.memory import is_limited
-from lb.runtime.notify import notify, ready
-from lb.runtime.peer import Peer
-from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
-from lb.runtime.reload import ChangeRefused, ConfigurationWatch, Reloader
-from lb.runtime.signals import release_signals
-from lb.runtime.succession import Succession
-from lb.runtime.upgrade import UpgradeFailed, Upgrader
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.signals import PidFileError, notify, ready, release_signals, remove_pid, write_pid
+from lb.runtime.sockets import Listeners, claim
+from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
 from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.settings.model import Settings
 from lb.wire.compiled import is_compiled

@@ -25,15 +25,14 @@ from typing import Final, TypeVar
 
 from lb.domain.errors import LoadBalancerError
 from lb.net.file_thread import FileStalled
-from lb.net.files import FilePrint, print_of
 from lb.net.listeners import ListenErrors
 from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Bound, Listeners
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs, open_access_log
-from lb.runtime.notify import ready, reloading
 from lb.runtime.security import Security, make_security
+from lb.runtime.signals import ready, reloading
+from lb.runtime.sockets import Bound, Listeners
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
@@ -293,31 +292,6 @@ class Reloader:
                 await asyncio.to_thread(closing.close)
             except RuntimeError:  # there is no thread to wait for its end, which comes all the same
                 closing.close(0.0)
-
-
-class ConfigurationWatch:
-    """Sees when the file has changed. It may be seen half written, so it must hold still first."""
-
-    def __init__(self, file: ConfigurationFile, changed: Callable[[], None]) -> None:
-        """
-        Args:
-            file: says which state was read.
-            changed: told when there is another state than was read, once of each.
-        """
-        self._file = file
-        self._changed = changed
-        self._told = self._seen = file.state
-
-    def look(self) -> Callable[[], None]:
-        """See which state the file is in; see `Follower`."""
-        seen = print_of(self._file.path)
-        return lambda: self._take(seen)
-
-    def _take(self, seen: FilePrint) -> None:
-        before, self._seen = self._seen, seen
-        if seen is not None and seen == before and seen not in (self._file.state, self._told):
-            self._told = seen
-            self._changed()
 
 
 def _place(path: str, problem: Problem) -> str:

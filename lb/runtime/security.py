@@ -11,7 +11,7 @@ from lb.net.file_thread import FileThread
 from lb.net.tls.client import ClientTls, ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch, Watched
-from lb.runtime.endpoints import Endpoint, endpoints
+from lb.runtime.sockets import Endpoint, endpoints
 from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
 from lb.settings.model import Settings
 

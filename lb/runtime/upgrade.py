@@ -21,6 +21,8 @@ to the socket. Whatever goes wrong before "ready" leaves the old process as it w
 
 The old process decides who serves: the new one by "handed_over", neither of them by "stop". An end
 without a word is a crash, after which the new process serves alone.
+
+`Upgrader` is the old process, `Succession` the new one.
 """
 
 from __future__ import annotations
@@ -36,12 +38,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
-from lb.runtime.doors import Doors
-from lb.runtime.handover import SequenceNews, operator_state, sequence_parts
-from lb.runtime.notify import ready, reloading
-from lb.runtime.peer import Peer
-from lb.runtime.predecessor import VARIABLE
+from lb.runtime.handover import (
+    Peer,
+    SequenceNews,
+    operator_state,
+    resume_operator_state,
+    sequence_parts,
+)
+from lb.runtime.listeners import Doors
+from lb.runtime.predecessor import VARIABLE, Predecessor
 from lb.runtime.reload import Reloader
+from lb.runtime.signals import ready, reloading
 from lb.runtime.wiring import LoadBalancer
 
 _log = logging.getLogger(__name__)
@@ -53,6 +60,9 @@ take some seconds."""
 _STOP_S: Final = 5.0
 """How long a new process that is not wanted may take to end, beside what requests may take."""
 _LINE_BYTES: Final = 1 << 20
+"""The longest message of the new process."""
+_STATE_LINE_BYTES: Final = 16 << 20
+"""The longest message of the old process: what operators have said may be long."""
 _MOST_GREETING: Final = 64 << 10
 """Characters: what nobody reads yet must fit the buffer of the socket. What does not is told later,
 and backends that operators added are then probed only once the new process serves."""
@@ -295,3 +305,98 @@ def _end(process: subprocess.Popen[bytes], limit_s: float) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
+
+
+class Succession:
+    """The conversation with the process before, from its successor's side."""
+
+    def __init__(
+        self,
+        predecessor: Predecessor,
+        balancer: LoadBalancer,
+        stop: Callable[[Peer, bool], None],
+        news: SequenceNews | None = None,
+        reload: Callable[[str], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            predecessor: the process before.
+            balancer: gets its state.
+            stop: called when the process before was told to stop, or does not want this one; see
+                `Peer`.
+            news: of sequences, where other processes hear of them as well.
+            reload: called when the process before was told to reload; see `Peer`.
+        """
+        self.predecessor = predecessor
+        self._balancer = balancer
+        self._stop = stop
+        self._news = news or SequenceNews(balancer)
+        self._reload = reload
+        self._peer: Peer | None = None
+        self._is_dismissed = False
+        self.is_done = False
+        """We are the service: the process before has handed over, or has crashed."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The process before while it finishes what it has, and we are the service."""
+        return self._peer if self.is_done else None
+
+    async def take_over(self) -> None:
+        """Everything is prepared: hear what exists nowhere else. If the process before has crashed,
+        there is nobody to wait for.
+
+        Raises:
+            ValueError: it says something unknown.
+        """
+        channel = self.predecessor.channel
+        channel.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=channel, limit=_STATE_LINE_BYTES)
+        self._peer = Peer(
+            "process before this one", reader, writer, self._news, self._on_stop, self._reload
+        )
+        self._peer.say("prepared")
+        while (event := await self._peer.hear()) is not None:
+            if "operator" in event:
+                resume_operator_state(self._balancer, event["operator"])
+            if "begin" in event or self._is_dismissed:
+                return
+        _log.warning("process before this one went before it had told everything")
+
+    def accepts(self) -> None:
+        """Tell the process before that we accept connections."""
+        if self._peer is not None and not self._peer.is_gone:
+            self._peer.say("ready", os.getpid())
+            self._peer.share_news()
+
+    async def answer(self) -> None:
+        """Wait until the process before has said who serves. May be called again when it was
+        cancelled."""
+        peer = self._peer
+        while peer is not None and not self.is_done and not self._is_dismissed:
+            event = await peer.hear()
+            if event is None:
+                _log.warning("process before this one went before it had handed over")
+                peer.close()
+                self.is_done = True
+            elif "handed_over" in event:
+                self.is_done = True
+                self._balancer.parts.tasks.spawn(peer.follow(), name="process before")
+
+    def decline(self, reason: str) -> None:
+        """Tell the process before that we shall not serve, so that it goes on."""
+        if self._peer is None:
+            self.predecessor.tell("failed", reason)
+        else:
+            self._peer.say("failed", reason)
+
+    def close(self) -> None:
+        """This process ends."""
+        if self._peer is None:
+            self.predecessor.channel.close()
+        else:
+            self._peer.close()
+
+    def _on_stop(self, peer: Peer, force: bool) -> None:
+        self._is_dismissed = not self.is_done
+        self._stop(peer, force)

@@ -29,8 +29,8 @@ from lb.net.tasks import TaskOwner
 from lb.net.timers import TimerWheel
 from lb.proxy.role import RelayRole
 from lb.runtime.access import make_access
+from lb.runtime.limits import find_memory
 from lb.runtime.logs import Logs
-from lb.runtime.memory import find_memory
 from lb.runtime.security import make_security
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses

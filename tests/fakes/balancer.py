@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lb.domain.schedule import ModelBackendView
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
+from lb.runtime.sockets import Listeners
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.relay import lanes_of

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Bound, Listeners
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
+from lb.runtime.sockets import Bound, Listeners
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 

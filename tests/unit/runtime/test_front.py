@@ -14,9 +14,9 @@ from lb.domain.outcome import Reason
 from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.sniff import SniffProtocol
-from lb.runtime.endpoints import endpoints
-from lb.runtime.front import Front, drawn_age
+from lb.runtime.listeners import ConnectionPipeline, drawn_age
 from lb.runtime.logs import Logs
+from lb.runtime.sockets import endpoints
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.tls import World
@@ -44,7 +44,7 @@ async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
 
 
 async def test_protocols_stand_behind_their_sockets(product: LoadBalancer) -> None:
-    http, grpc, shared = (Front(product, each) for each in endpoints(product.settings))
+    http, grpc, shared = (ConnectionPipeline(product, each) for each in endpoints(product.settings))
     assert isinstance(http.factory(), ServerConnection)
     assert isinstance(grpc.factory(), ServerLink)
     assert shared.factory is shared.tls
@@ -58,7 +58,7 @@ async def test_protocols_stand_behind_their_sockets(product: LoadBalancer) -> No
 
 async def test_a_proxy_header_comes_before_tls(product: LoadBalancer) -> None:
     endpoint = replace(endpoints(product.settings)[2], proxy_protocol=True)
-    front = Front(product, endpoint)
+    front = ConnectionPipeline(product, endpoint)
     assert front.factory is front.proxied
     assert front.proxied is not None
     assert front.proxied.factory is front.tls
@@ -70,7 +70,8 @@ async def test_a_proxy_header_comes_before_tls(product: LoadBalancer) -> None:
 async def test_connections_that_have_not_reached_their_protocol_are_counted(
     product: LoadBalancer,
 ) -> None:
-    front = Front(product, replace(endpoints(product.settings)[2], proxy_protocol=True))
+    shared = replace(endpoints(product.settings)[2], proxy_protocol=True)
+    front = ConnectionPipeline(product, shared)
     assert len(front) == 0
     plain = FakeTransport()
     front.factory().connection_made(plain)
@@ -81,7 +82,7 @@ async def test_connections_that_have_not_reached_their_protocol_are_counted(
 
 async def test_connections_get_an_age_by_chance_around_the_limit(product: LoadBalancer) -> None:
     shared = replace(endpoints(product.settings)[2], max_connection_age_s=100.0)
-    front = Front(product, replace(shared, tls=None))
+    front = ConnectionPipeline(product, replace(shared, tls=None))
     assert front.tls is not None
     ages = [drawn_age(100.0, product.parts.rng) for _ in range(1000)]
     assert 90.0 <= min(ages) < 92.0

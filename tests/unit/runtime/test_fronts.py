@@ -10,10 +10,9 @@ import pytest
 
 from lb.proxy.http1.sagemaker import SageMakerFront
 from lb.proxy.http1.vertex import VertexFront
-from lb.runtime.endpoints import endpoints
-from lb.runtime.front import Front
-from lb.runtime.fronts import front_addresses, front_factory
+from lb.runtime.listeners import ConnectionPipeline, front_factory
 from lb.runtime.logs import Logs
+from lb.runtime.sockets import endpoints
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 
@@ -41,7 +40,7 @@ async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
 
 
 def test_fronts_that_are_off_listen_nowhere() -> None:
-    assert front_addresses(Settings.model_validate(BASE).fronts) == {}
+    assert Settings.model_validate(BASE).fronts.addresses == {}
 
 
 async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: LoadBalancer) -> None:
@@ -52,7 +51,7 @@ async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: Lo
         "a:3",
         "a:4",
     ]
-    made = {name: Front(product, each).factory() for name, each in found.items()}
+    made = {name: ConnectionPipeline(product, each).factory() for name, each in found.items()}
     assert isinstance(made["sagemaker"].front, SageMakerFront)
     assert isinstance(made["vertex"].front, VertexFront)
     assert made["http"].front is None

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.handover import SequenceNews
+from lb.runtime.handover import Peer, SequenceNews
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
 from lb.runtime.predecessor import line
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings

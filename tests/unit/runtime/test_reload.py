@@ -13,11 +13,11 @@ import yaml
 from aiohttp import web
 
 from lb.cli.loading import load
-from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.reload import ChangeRefused, ConfigurationWatch, Reloader
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.sockets import Listeners
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.reading import Loaded
 from tests.fakes.configured import configuration_of

@@ -13,10 +13,10 @@ import pytest
 
 from lb.domain.backend import AdminState
 from lb.domain.sequence import SequenceKey
+from lb.runtime.handover import Peer
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
 from lb.runtime.predecessor import Predecessor, line
-from lb.runtime.succession import Succession
+from lb.runtime.upgrade import Succession
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.gated import until

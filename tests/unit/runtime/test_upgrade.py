@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.handover import Peer
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
-from lb.runtime.pid_file import PidFileError
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.reload import Reloader
+from lb.runtime.signals import PidFileError
+from lb.runtime.sockets import Listeners
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
 from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings

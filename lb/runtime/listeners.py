@@ -1,21 +1,37 @@
-"""Where the process accepts connections: its listening sockets, and what stands behind each."""
+"""Where the process accepts connections: its listening sockets, and what stands behind each.
+
+Behind a socket are stages: a PROXY header, TLS, a look at what a client speaks, and the protocols
+of its listeners. Ports for hosting platforms have HTTP connections of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from random import Random
 from typing import Any, Final
 
 from aiohttp import web
 
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
+from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
+from lb.kserve.vertex import VertexRoutes
 from lb.net.acceptor import Acceptor
+from lb.net.proxy_protocol import ProxyAcceptor
+from lb.net.tls.accept import TlsAcceptor
+from lb.proxy.http1.front import Front
+from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http1.sagemaker import SageMakerFront
 from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.vertex import VertexFront
 from lb.proxy.http2.server import ServerLink
-from lb.runtime.descriptors import Budget, DescriptorUse
-from lb.runtime.endpoints import OWN, Bound, Endpoint, Listeners
-from lb.runtime.front import Front, drawn_age
+from lb.proxy.sniff import Sniffer
+from lb.runtime.limits import Budget, DescriptorUse
 from lb.runtime.predecessor import Inherited
+from lb.runtime.sockets import OWN, Bound, Endpoint, Listeners
 from lb.runtime.wiring import LoadBalancer
+from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
 
 _OWN_CONNECTIONS: Final = 16
 """Of the metrics port and of the admin API each, so that they do not use up the descriptors."""
@@ -40,9 +56,9 @@ class Doors:
         self.listeners = listeners
         self._own = own
         self._acceptors: dict[Bound, Acceptor] = {}
-        self._fronts: dict[str, Front] = {}
+        self._pipelines: dict[str, ConnectionPipeline] = {}
         """By name of the endpoint."""
-        self._earlier: list[Front] = []
+        self._earlier: list[ConnectionPipeline] = []
         """Whose connections may not have reached their protocols yet."""
         self._use = DescriptorUse()
         self.budget = self._plan()
@@ -66,8 +82,8 @@ class Doors:
         came through one that goes is asked to leave after its next answer."""
         before, self.listeners = self.listeners, listeners
         self.budget = self._plan()
-        self._earlier = [front for front in (*self._earlier, *self._fronts.values()) if len(front)]
-        self._fronts = {}
+        self._earlier = [each for each in (*self._earlier, *self._pipelines.values()) if len(each)]
+        self._pipelines = {}
         for endpoint in listeners.endpoints:
             self._put_behind(endpoint)
         ages = {before.bound[each.name]: each.max_connection_age_s for each in before.endpoints}
@@ -91,8 +107,8 @@ class Doors:
         for name, bound in self.listeners.bound.items():
             if name not in OWN and bound in self._acceptors:
                 self._acceptors[bound].close()
-        for front in (*self._fronts.values(), *self._earlier):
-            front.close()
+        for each in (*self._pipelines.values(), *self._earlier):
+            each.close()
 
     def own(self, inherited: Iterable[Inherited]) -> None:
         """The process before, which these are from, gives way: files of Unix sockets are ours."""
@@ -129,10 +145,10 @@ class Doors:
         return acceptor
 
     def _factory(self, name: str) -> Callable[[], Any]:
-        return self._own[name] if name in self._own else self._fronts[name].factory
+        return self._own[name] if name in self._own else self._pipelines[name].factory
 
     def _put_behind(self, endpoint: Endpoint) -> None:
-        self._fronts[endpoint.name] = Front(self._balancer, endpoint)
+        self._pipelines[endpoint.name] = ConnectionPipeline(self._balancer, endpoint)
 
     def _shut(self, bound: Bound) -> None:
         servers = self._servers(bound)
@@ -166,8 +182,8 @@ class Doors:
     @property
     def clients(self) -> int:
         """Open connections of clients, those that are still shaking hands included."""
-        fronts = (*self._fronts.values(), *self._earlier)
-        return self._balancer.relay.connections + sum(map(len, fronts))
+        pipelines = (*self._pipelines.values(), *self._earlier)
+        return self._balancer.relay.connections + sum(map(len, pipelines))
 
     def _room(self) -> int:
         balancer = self._balancer
@@ -195,3 +211,130 @@ def _make_room(server: web.Server) -> int:
     for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
         connection.force_close()
     return room
+
+
+ProtocolFactory = Callable[[], Any]
+_AGE_JITTER: Final = 0.1
+"""Clients that came at once must not all come again at once."""
+
+
+def drawn_age(limit_s: float, rng: Random) -> float:
+    """How long one connection may last where the limit is `limit_s`; 0 is no limit."""
+    return limit_s * rng.uniform(1.0 - _AGE_JITTER, 1.0 + _AGE_JITTER)
+
+
+def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFactory:
+    def make_ageing() -> Any:
+        protocol = make()
+        protocol.limit_age(drawn_age(limit_s, rng))
+        return protocol
+
+    return make_ageing
+
+
+class ConnectionPipeline:
+    """The stages of an endpoint's connections, from the first byte to the protocol."""
+
+    def __init__(self, balancer: LoadBalancer, endpoint: Endpoint) -> None:
+        """
+        A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
+        it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.
+        """
+        factories: dict[AppProtocol, ProtocolFactory] = {
+            AppProtocol.HTTP: balancer.relay.http1.server_protocol,
+            AppProtocol.GRPC: balancer.relay.http2.server_protocol,
+        }
+        own = front_factory(balancer.settings.fronts, endpoint.name, balancer.relay.http1)
+        if own is not None:
+            factories[AppProtocol.HTTP] = own
+        if endpoint.max_connection_age_s:
+            for protocol, make in factories.items():
+                factories[protocol] = _ageing(
+                    make, endpoint.max_connection_age_s, balancer.parts.rng
+                )
+        timeouts, timers = balancer.settings.timeouts, balancer.parts.timers
+        traffic = balancer.relay.meter.traffic[endpoint.protocols[0]]
+        self.sniffer: Sniffer | None = None
+        self.tls: TlsAcceptor | None = None
+        self.proxied: ProxyAcceptor | None = None
+        self.factory = factories[endpoint.protocols[0]]
+        """Of the first stage."""
+        if len(endpoint.protocols) > 1:
+            self.factory = self.sniffer = Sniffer(
+                factories[AppProtocol.HTTP],
+                factories[AppProtocol.GRPC],
+                timers,
+                timeouts.head,
+            )
+        tls = balancer.security.servers.get(endpoint.name)
+        if tls is not None:
+            self.factory = self.tls = TlsAcceptor(
+                tls,
+                {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
+                self.factory,
+                timers,
+                balancer.relay.http1.iteration,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.HANDSHAKE),
+            )
+        if endpoint.proxy_protocol:
+            self.factory = self.proxied = ProxyAcceptor(
+                self.factory,
+                balancer.settings.listen.proxies,
+                timers,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.PROXY_HEADER),
+            )
+
+        for stage in (self.sniffer, self.tls):
+            if stage is not None:
+                stage.crowd = balancer.relay.http1.parts.crowd
+                stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+
+    def __len__(self) -> int:
+        """Connections that have not reached their protocol."""
+        stages = (self.sniffer, self.tls, self.proxied)
+        return sum(len(stage) for stage in stages if stage is not None)
+
+    def close(self) -> None:
+        """End the connections that would not get further than a handshake or a header."""
+        for stage in (self.tls, self.proxied):
+            if stage is not None:
+                stage.close()
+
+
+SAGEMAKER: Final = "sagemaker"
+VERTEX: Final = "vertex"
+
+
+def front_factory(
+    fronts: FrontSettings, name: str, relay: Http1Relay
+) -> Callable[[], ServerConnection] | None:
+    """What accepts connections at the listener `name`; None where it is no front's."""
+    front: Front
+    if name == SAGEMAKER:
+        front = SageMakerFront(relay, _sagemaker(fronts.sagemaker))
+    elif name == VERTEX:
+        front = VertexFront(relay, _vertex(fronts.vertex), _model(fronts.vertex.default_model))
+    else:
+        return None
+    return lambda: ServerConnection(relay, front)
+
+
+def _sagemaker(settings: SageMakerSettings) -> SageMakerRoutes:
+    return SageMakerRoutes(
+        model=_model(settings.default_model or UNSPECIFIED),
+        inference=settings.inference.value.encode(),
+        ping=settings.ping.value.encode(),
+        is_multi_model=settings.multi_model,
+    )
+
+
+def _vertex(settings: VertexSettings) -> VertexRoutes:
+    # The rules on settings say that both are given where the front is enabled.
+    health, predict = settings.health_route or "", settings.predict_route or ""
+    return VertexRoutes(health=health.encode(), predict=predict.encode())
+
+
+def _model(name: str | None) -> bytes:
+    return (name or "").encode()
