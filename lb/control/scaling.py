@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from lb.domain.load import LoadSample
 from lb.net.timers import TimerWheel
 from lb.settings.reporting import ScalingSettings
-from lb.telemetry.scaling import ScalingStatus
+from lb.telemetry.counts import ScalingStatus
 
 TICK_S: Final = 5.0
 """How often to look."""

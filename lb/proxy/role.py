@@ -36,10 +36,10 @@ from lb.proxy.monitor import Monitor
 from lb.proxy.parts import RelayParts
 from lb.proxy.slow_uploads import SlowUploads
 from lb.settings.model import Settings
+from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
 from lb.telemetry.queue import QueueStatus
 from lb.telemetry.record import RequestSink
-from lb.telemetry.reruns import RerunCounts
 from lb.wire.ledger import Ledger
 
 _MENDED_BY_BACKENDS = frozenset({

@@ -36,10 +36,8 @@ from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
 from lb.telemetry.access_log import AccessLog
 from lb.telemetry.collector import BuildInfo, LoadBalancerCollector, Sources, make_registry
-from lb.telemetry.loop_lag import LoopLag
-from lb.telemetry.record import RequestSink
-from lb.telemetry.reloads import Reloads
-from lb.telemetry.sinks import combine
+from lb.telemetry.counts import LoopLag, Reloads
+from lb.telemetry.record import RequestSink, combine
 from lb.wire.hops import new_identity
 
 

@@ -26,7 +26,7 @@ from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.fan_out.result import Result
 from lb.proxy.fan_out.targets import concerned
 from lb.proxy.fan_out.views import Views
-from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.counts import OwnCalls
 from lb.wire.ledger import Ledger
 from lb.wire.protobuf import ProtobufError, fields
 
