@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from lb.control.scaling import TICK_S, LoadSample, Scaling
+from lb.control.scaling import TICK_S, Scaling
+from lb.domain.load import LoadSample
 
 DAY_S: Final = 86_400
 SERVICE_S: Final = 0.020

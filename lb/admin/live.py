@@ -41,9 +41,9 @@ from lb.domain.pool import ModelRoute, Placements, PoolSnapshot
 from lb.domain.schedule import ModelBackendView, ModelQueueView
 from lb.health.models import Version
 from lb.telemetry.collector import ModelTableStatus
+from lb.telemetry.counts import RerunCounts
 from lb.telemetry.labels import OTHER
 from lb.telemetry.meter import Meter
-from lb.telemetry.reruns import RerunCounts
 from lb.wire.grpc.status import GrpcStatus
 
 EVERY_S: Final = 1.0

@@ -113,7 +113,7 @@ class LoadReader:
         """How often each is asked, if they are not too many; 0: not at all."""
         return self._interval_s
 
-    def use(self, interval_s: float) -> None:
+    def configure(self, interval_s: float) -> None:
         """Ask so often from now on. The first time needs a running loop."""
         self._interval_s = interval_s
         self._changed.set()

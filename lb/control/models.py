@@ -26,6 +26,7 @@ from lb.domain.outcome import Outcome
 from lb.domain.pool import PoolSnapshot
 from lb.health.models import ModelList, Version
 from lb.net.tasks import TaskOwner
+from lb.settings.passive import ModelTableSettings
 
 _log = logging.getLogger(__name__)
 
@@ -91,14 +92,15 @@ class ModelWatch:
         directory: BackendDirectory,
         questions: Questions,
         rng: Random,
+        options: ModelTableSettings | None = None,
         *,
-        refresh_s: float,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._directory = directory
         self._questions = questions
         self._rng = rng
-        self.refresh_s = refresh_s
+        self.options = options or ModelTableSettings()
+        """Those in force."""
         self._clock = clock
         self._tasks = TaskOwner()
         self._lists = ListReader()
@@ -121,6 +123,10 @@ class ModelWatch:
         """Told of what has become ready on a backend, before requests for it go there."""
         self.left: Callable[[BackendRecord], None] = _no_one
         """Told of a backend that is not in the pool any more."""
+
+    def configure(self, options: ModelTableSettings) -> None:
+        """Go by other options from now on."""
+        self.options = options
 
     def start(self) -> None:
         """Begin to ask, and follow the pool from now on."""
@@ -261,7 +267,7 @@ class ModelWatch:
             return None
         if record.models.lists is False:
             return _UNLISTED_S
-        pause_s = self.refresh_s * (1 + _JITTER * (2 * self._rng.random() - 1))
+        pause_s = self.options.refresh * (1 + _JITTER * (2 * self._rng.random() - 1))
         if record.models.is_changing or record.state is BackendState.PARTIAL:
             pause_s = min(_SOON_S, pause_s)
         return pause_s
@@ -349,7 +355,7 @@ class ModelWatch:
         """It gave no answer: what it said before counts for a while."""
         now = self._clock()
         age_s = record.models.age_s(now)
-        limit_s = max(_STALE_S, _STALE_REFRESHES * self.refresh_s)
+        limit_s = max(_STALE_S, _STALE_REFRESHES * self.options.refresh)
         if record.answers and (age_s is None or age_s > limit_s):
             self._take_none(record, why)
 

@@ -63,7 +63,7 @@ class PassiveHealth:
         self.changes = ChangeLog()
         """Gets ejections, and their ends."""
 
-    def use(self, rules: OutlierRules | None, now: float) -> None:
+    def configure(self, rules: OutlierRules | None, now: float) -> None:
         """Judge by other rules from now on."""
         self._is_on = rules is not None
         if rules is not None:

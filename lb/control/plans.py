@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Final
 
 from lb.domain.backend import Backend
 from lb.domain.model import ModelFacts
-from lb.domain.schedule import Capacity, Plan, QueueRules
+from lb.domain.schedule import Capacity, Order, Plan, QueueRules
+from lb.settings.model import Settings
+from lb.settings.scheduling import Concurrency, PolicyName, PriorityOrder, SchedulingSettings
 
 _ADAPTIVE_START: Final = 8
 """Requests at once to begin with, where the model's configuration says nothing."""
@@ -47,6 +50,41 @@ class PlanRules:
     usual: LineRule = LineRule()
     models: Mapping[bytes, LineRule] = field(default_factory=dict)
     """Of models that have rules of their own, by name."""
+
+
+def plan_rules(settings: Settings) -> PlanRules:
+    """Read from settings which models are scheduled, and how."""
+    scheduling = settings.scheduling
+    concurrency = scheduling.max_requests_per_backend
+    if concurrency is None:
+        # Who asks for round robin wants round robin.
+        is_by_load = settings.balancing.policy is PolicyName.LEAST_LOADED
+        concurrency = "auto" if is_by_load else "off"
+    usual = _line_rule(scheduling, concurrency, scheduling.max_queue_size)
+    models = {
+        name.encode(): _line_rule(
+            scheduling,
+            concurrency if own.max_requests_per_backend is None else own.max_requests_per_backend,
+            scheduling.max_queue_size if own.max_queue_size is None else own.max_queue_size,
+        )
+        for name, own in settings.models.items()
+        if own.max_requests_per_backend is not None or own.max_queue_size is not None
+    }
+    return PlanRules(usual=usual, models=models)
+
+
+def _line_rule(scheduling: SchedulingSettings, concurrency: Concurrency, queue: int) -> LineRule:
+    rules = QueueRules(
+        max_waiting=queue,
+        max_wait_s=scheduling.max_wait or inf,
+        order=Order.STRICT if scheduling.priorities is PriorityOrder.STRICT else Order.WEIGHTED,
+        weights=dict(enumerate(scheduling.weights)),
+        reserved=scheduling.reserved,
+        tenant_weights=dict(scheduling.shares),
+    )
+    if isinstance(concurrency, int):
+        return LineRule(by=LimitBy.NUMBER, concurrency=concurrency, queue=rules)
+    return LineRule(by=LimitBy(concurrency), queue=rules)
 
 
 class Planner:

@@ -30,6 +30,7 @@ from lb.kserve.repository import Region
 from lb.kserve.server_settings import Settings, to_copy
 from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.targets import concerned
+from lb.settings.passive import ModelTableSettings
 
 _log = logging.getLogger(__name__)
 
@@ -145,11 +146,9 @@ class Restorer:
         directory: BackendDirectory,
         watch: ModelWatch,
         questions: Questions,
-        *,
-        is_on: bool = True,
     ) -> None:
-        self.is_on = is_on
-        """Whether backends that join are looked after."""
+        self.options = ModelTableSettings()
+        """Those in force."""
         self._directory = directory
         self._watch = watch
         self._questions = questions
@@ -165,13 +164,17 @@ class Restorer:
         self.counts: dict[tuple[str, str], int] = {}
         """What was done since the start, by kind and result."""
 
+    def configure(self, options: ModelTableSettings) -> None:
+        """Go by other options from now on: for backends that join."""
+        self.options = options
+
     async def aclose(self) -> None:
         """Leave what is under way."""
         await self._tasks.aclose()
 
     def joined(self, record: BackendRecord) -> None:
         """A backend has come or come back; see `ModelWatch.joined`."""
-        if not self.is_on or record.member.spec.kind is not BackendKind.TRITON:
+        if not self.options.restore or record.member.spec.kind is not BackendKind.TRITON:
             return
         before = self._joining.get(record)
         if before is not None:

@@ -18,14 +18,20 @@ step by step until the budget speaks, whatever servers do in parallel or in batc
 many load balancers share them: each sees its part of the rate and of the demand, and the ratio is
 the same. Ticks in which much more came than was answered, or the other way round, are no points.
 
-Pure: time and counters are arguments. Times in seconds.
+Time and counters are arguments; `ScalingSignal` alone looks at a clock. Times in seconds.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import ceil, floor, log2
 from typing import Final, NamedTuple
+
+from lb.domain.load import LoadSample
+from lb.net.timers import TimerWheel
+from lb.settings.reporting import ScalingSettings
+from lb.telemetry.counts import ScalingStatus
 
 TICK_S: Final = 5.0
 """How often to look."""
@@ -61,23 +67,6 @@ _UNEVEN: Final = 0.2
 _FEW: Final = 4
 _NEAR: Final = 2
 """Levels between which the curve is a line."""
-
-
-class LoadSample(NamedTuple):
-    """Counters of the process, and who there is to do the work."""
-
-    answered: int
-    """Inferences that were finished but not refused."""
-    seconds: float
-    """How long all of them took together."""
-    refused: int
-    """Requests that found no backend, or no room."""
-    open: int
-    """Requests under way, those that wait included."""
-    weight: float
-    """Of the backends that may get requests, as far as slow start lets them."""
-    backends: int
-    """How many these are."""
 
 
 class Point(NamedTuple):
@@ -290,3 +279,32 @@ class Scaling:
         if self._wrong_s >= _SURE_S:
             self._wrong_s = 0.0
             self.curve.forget(rate)
+
+
+class ScalingSignal:
+    """The number of backends that the load of this process needs."""
+
+    def __init__(self, sample: Callable[[], LoadSample]) -> None:
+        """
+        Args:
+            sample: reads the counters.
+        """
+        self.options = ScalingSettings()
+        """Those in force."""
+        self.scaling = Scaling()
+        self._sample = sample
+
+    def configure(self, options: ScalingSettings) -> None:
+        """Go by other options from now on."""
+        self.options = options
+        self.scaling.budget_s = options.latency
+
+    def keep(self, timers: TimerWheel, clock: Callable[[], float]) -> None:
+        """Look every few seconds from now on, until the timers are closed."""
+        self.scaling.observe(self._sample(), clock())
+        timers.after(TICK_S, lambda: self.keep(timers, clock))
+
+    def status(self) -> ScalingStatus:
+        """For the metrics."""
+        scaling = self.scaling
+        return ScalingStatus(scaling.desired, scaling.demand, scaling.rate)

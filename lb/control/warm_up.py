@@ -22,6 +22,7 @@ from lb.health.models import Version
 from lb.kserve.faults import fault_of_answer
 from lb.kserve.warm_up import warm_up_request
 from lb.net.tasks import TaskOwner
+from lb.settings.passive import WarmUpSettings
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +37,19 @@ class WarmUp:
         self,
         directory: BackendDirectory,
         questions: Questions,
-        *,
-        is_on: bool = False,
-        timeout_s: float = 60.0,
+        options: WarmUpSettings | None = None,
     ) -> None:
-        self.is_on = is_on
-        self.timeout_s = timeout_s
-        """For one inference."""
+        self.options = options or WarmUpSettings()
+        """Those in force."""
         self._directory = directory
         self._questions = questions
         self._tasks = TaskOwner()
         self._queues: dict[BackendRecord, list[Version]] = {}
         """What is left to be warmed up where a task does that."""
+
+    def configure(self, options: WarmUpSettings) -> None:
+        """Go by other options from now on."""
+        self.options = options
 
     async def aclose(self) -> None:
         """Leave what is under way."""
@@ -55,7 +57,8 @@ class WarmUp:
 
     def came(self, record: BackendRecord, versions: frozenset[Version]) -> None:
         """Some versions have become ready; see `ModelWatch.came`."""
-        if not self.is_on or not versions or record.member.spec.kind is not BackendKind.TRITON:
+        is_wanted = self.options.enabled and versions
+        if not is_wanted or record.member.spec.kind is not BackendKind.TRITON:
             return
         cold = frozenset(each for each in versions if self._is_elsewhere(record, each))
         record.models.keep_cold(record.models.cold | cold)
@@ -115,7 +118,7 @@ class WarmUp:
                 _log.debug("model cannot be warmed up", extra=fields)
                 return True
             began = monotonic()
-            reply = await self._questions.infer(record, version, request, self.timeout_s)
+            reply = await self._questions.infer(record, version, request, self.options.timeout)
         except (NotOffered, ValueError) as error:
             _log.info("model not warmed up", extra={**fields, "why": str(error)})
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +71,20 @@ class Measured:
     def mean_s(self) -> float:
         """Seconds of an execution on average."""
         return self.base_s + self.row_s * self.rows
+
+
+class LoadSample(NamedTuple):
+    """Counters of a process, and who there is to do the work: how many backends the load needs."""
+
+    answered: int
+    """Inferences that were finished but not refused."""
+    seconds: float
+    """How long all of them took together."""
+    refused: int
+    """Requests that found no backend, or no room."""
+    open: int
+    """Requests under way, those that wait included."""
+    weight: float
+    """Of the backends that may get requests, as far as slow start lets them."""
+    backends: int
+    """How many these are."""

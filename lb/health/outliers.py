@@ -23,6 +23,7 @@ from lb.domain.fault import Fault
 from lb.domain.trial import Trial
 from lb.health.evidence import CLEAR, LIKELY, SURE, Rest, is_slow_beside, may_be_slow
 from lb.health.standing import Phase, Run, Share, Standing
+from lb.settings.model import Settings
 
 MAX_MODELS: Final = 2000
 """Names of models are made up by clients; more are not looked after."""
@@ -69,6 +70,19 @@ class OutlierRules:
     base_s: float = 5.0
     """The first ejection; each further one takes twice as long."""
     max_s: float = MAX_EJECTION_S
+
+
+def outlier_rules(settings: Settings) -> OutlierRules | None:
+    """Read from settings when a backend is ejected; None: never."""
+    detection = settings.outlier_detection
+    if not detection.enabled:
+        return None
+    return OutlierRules(
+        consecutive=detection.consecutive_failures,
+        latency_factor=detection.latency_factor,
+        base_s=detection.base_ejection_time,
+        max_s=max(MAX_EJECTION_S, detection.base_ejection_time),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lb.domain.backend import Backend
+from lb.settings.model import Settings
 
 MIN_SHARE: Final = 0.1
 """Part of its share with which a backend begins: enough to notice that it is slow or fails."""
@@ -33,12 +34,21 @@ class RampRules:
 NO_RAMP = RampRules(window_s=0.0)
 
 
+def ramp_rules(settings: Settings) -> RampRules:
+    """Read from settings how a backend that joins or comes back gets its share."""
+    return RampRules(window_s=settings.slow_start.window)
+
+
 class Ramps:
     """Those that have begun of late. Sets `Backend.share`. Times are monotonic seconds."""
 
     def __init__(self, rules: RampRules) -> None:
         self.rules = rules
         self._began: dict[Backend, float] = {}
+
+    def configure(self, rules: RampRules) -> None:
+        """Go by other rules from now on."""
+        self.rules = rules
 
     def begin(self, backend: Backend, now: float) -> None:
         """A backend begins to serve; nothing new where it began a moment ago."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from lb.domain.operation import OperationKind
 from lb.proxy.exchange import Exchange
+from lb.settings.model import Settings
 
 _SCANS: Final = 10
 """Within the shortest time: an attempt is given up at most a tenth of that late."""
@@ -40,15 +41,28 @@ class AttemptTimes:
         return min((each for each in (self.common, *self.models.values()) if each), default=0.0)
 
 
+def attempt_times(settings: Settings) -> AttemptTimes:
+    """Read from settings how long answers may take to begin."""
+    own = {name.encode(): each.attempt_timeout for name, each in settings.models.items()}
+    return AttemptTimes(
+        common=settings.timeouts.attempt,
+        models={name: seconds for name, seconds in own.items() if seconds is not None},
+    )
+
+
 class AttemptTimeout:
     """Finds the attempts that are late. A check of `AttemptScan`."""
 
     may_rest: Final = True
     """Nobody waits for the attempts of requests that are over."""
 
-    def __init__(self, times: AttemptTimes) -> None:
-        self.times = times
+    def __init__(self, times: AttemptTimes | None = None) -> None:
+        self.times = times or AttemptTimes()
         """Those in force."""
+
+    def configure(self, times: AttemptTimes) -> None:
+        """Go by other times from now on. The monitor is to be woken."""
+        self.times = times
 
     def interval_s(self, _now: float) -> float:
         """See `AttemptCheck`."""

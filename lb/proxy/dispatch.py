@@ -21,10 +21,11 @@ from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
 from lb.proxy.exchange import Exchange
 from lb.proxy.placement import Placer
-from lb.proxy.queue import Queue, QueueOptions
+from lb.proxy.queue import Queue, QueueOptions, queue_options
 from lb.proxy.reruns import Reruns
-from lb.proxy.retry import Misplaced, Retry
-from lb.proxy.steps import SequenceRules, Steps
+from lb.proxy.retry import Misplaced, Retry, retry_rules
+from lb.proxy.steps import SequenceRules, Steps, sequence_rules
+from lb.settings.model import Settings
 from lb.telemetry.record import RequestSink
 from lb.wire.ledger import Ledger
 
@@ -36,6 +37,15 @@ class DispatchOptions:
     retry: RetryRules = field(default_factory=RetryRules)
     queue: QueueOptions = field(default_factory=QueueOptions)
     sequences: SequenceRules = field(default_factory=SequenceRules)
+
+
+def dispatch_options(settings: Settings) -> DispatchOptions:
+    """Read from settings how requests are repeated, wait, and are bound to backends."""
+    return DispatchOptions(
+        retry=retry_rules(settings),
+        queue=queue_options(settings),
+        sequences=sequence_rules(settings),
+    )
 
 
 def _nobody_cares(_backend: Backend, _model: bytes, _version: bytes) -> None:

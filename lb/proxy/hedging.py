@@ -16,6 +16,7 @@ from lb.domain.operation import OperationKind
 from lb.domain.rerun import RerunBudget
 from lb.proxy.dispatch import Dispatcher
 from lb.proxy.exchange import Attempt, Exchange
+from lb.settings.model import Settings
 
 _SCANS: Final = 4
 """Within the shortest time after which a request is sent again."""
@@ -24,6 +25,14 @@ _SHORTEST_S: Final = 0.005
 _LONGEST_S: Final = 0.1
 _FLOOR: Final = 1.0
 """Requests a second that may be sent twice in any case."""
+
+
+def hedge_rules(settings: Settings) -> HedgeRules | None:
+    """Read from settings when requests are sent to a second backend; None: never."""
+    own = settings.hedging
+    if not own.enabled:
+        return None
+    return HedgeRules(quantile=own.quantile, share=own.max_ratio)
 
 
 class Hedger:
@@ -61,7 +70,7 @@ class Hedger:
         self.refused = 0
         """Those that were not, since the budget was spent."""
 
-    def use(self, rules: HedgeRules | None) -> None:
+    def configure(self, rules: HedgeRules | None) -> None:
         """Go by these from now on; None: send nothing twice. The monitor is to be woken."""
         if rules == self.rules:
             return

@@ -38,6 +38,9 @@ from lb.proxy.exchange import Exchange, Queued, Waiting
 from lb.proxy.hints import priority_of
 from lb.proxy.lost import report_lost
 from lb.proxy.terms import Terms, TermsBook
+from lb.settings.model import Settings
+from lb.settings.scheduling import TenantBy
+from lb.settings.values import field_name
 from lb.wire.ledger import Ledger
 
 _HELD_AT_MOST: Final = 1 << 20
@@ -102,6 +105,25 @@ class QueueOptions:
     def noted(self) -> frozenset[bytes]:
         """Headers that are read."""
         return frozenset({self.priority_header, self.tenant_header} - {b""})
+
+
+def queue_options(settings: Settings) -> QueueOptions:
+    """Read from settings what waiting requests go by."""
+    scheduling = settings.scheduling
+    by_header = scheduling.tenants is TenantBy.HEADER
+    return QueueOptions(
+        wait_for_backend_s=scheduling.wait_for_backend,
+        overload_status=scheduling.overload_status.value,
+        priority_header=field_name(scheduling.priority_header),
+        priority=scheduling.priority,
+        priorities={
+            name.encode(): own.priority
+            for name, own in settings.models.items()
+            if own.priority is not None
+        },
+        by_token=scheduling.tenants is TenantBy.TOKEN,
+        tenant_header=field_name(scheduling.tenant_header) if by_header else b"",
+    )
 
 
 class _Held(NamedTuple):

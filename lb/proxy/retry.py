@@ -16,7 +16,7 @@ from lb.domain.backend import Backend
 from lb.domain.operation import OperationKind
 from lb.domain.outcome import OUTCOME_REASONS, Outcome, Reason
 from lb.domain.pool import PoolRef
-from lb.domain.retry import REPLAY_TABLE, Ran, RetryRules, Verdict, decide
+from lb.domain.retry import MIN_RETRIES_PER_S, REPLAY_TABLE, Ran, RetryRules, Verdict, decide
 from lb.kserve.errors import Meaning
 from lb.proxy.accounts import Accounts
 from lb.proxy.blame import Blame
@@ -26,6 +26,8 @@ from lb.proxy.failure import upstream_detail
 from lb.proxy.queue import Queue
 from lb.proxy.reruns import Reruns
 from lb.proxy.steps import Steps
+from lb.settings.model import Settings
+from lb.settings.retry import RetryMode
 
 SAME_BACKEND_WILL_DO: Final = frozenset({Outcome.STALE, Outcome.REFUSED})
 """What a fresh connection to the same backend mends, where there is no other."""
@@ -46,6 +48,20 @@ class Next(Enum):
     """The exchange is to be placed again, by `Retry.go_again`."""
     NOTHING = "nothing"
     """The client is told."""
+
+
+def retry_rules(settings: Settings) -> RetryRules:
+    """Read from settings how often requests go again."""
+    retry = settings.retry
+    never = frozenset(
+        name.encode() for name, own in settings.models.items() if own.retry is RetryMode.NEVER
+    )
+    return RetryRules(
+        max_attempts=retry.attempts,
+        share=retry.budget,
+        floor=MIN_RETRIES_PER_S if retry.budget else 0.0,
+        never=never,
+    )
 
 
 class Retry:

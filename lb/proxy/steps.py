@@ -20,6 +20,7 @@ from lb.domain.retry import REPLAY_TABLE, Ran
 from lb.domain.sequence import SequenceStep
 from lb.net.timers import TimerWheel
 from lb.proxy.exchange import Attempt, Exchange, Particulars
+from lb.settings.model import Settings
 
 _SWEEP_S: Final = 1.0
 _HTTP_GOOD: Final = range(200, 300)
@@ -43,17 +44,28 @@ class SequenceRules:
     bound: float = 0.0
 
 
+def sequence_rules(settings: Settings) -> SequenceRules:
+    """Read from settings how sequences are bound to backends."""
+    sequences = settings.sequences
+    return SequenceRules(
+        limit=sequences.max_open,
+        affinity=Affinity(sequences.affinity.value),
+        bound=HASH_BALANCE_FACTOR,
+    )
+
+
 class Steps:
     """Brings exchanges and the table of sequences together."""
 
     def __init__(self, rules: SequenceRules | None = None) -> None:
-        rules = rules or SequenceRules()
+        self.rules = rules = rules or SequenceRules()
         self.table = SequenceTable(limit=rules.limit, affinity=rules.affinity, bound=rules.bound)
         self._backends: tuple[Backend, ...] = ()
         """Those of the pool when it was last looked at."""
 
     def configure(self, rules: SequenceRules) -> None:
         """Go by other rules from now on; sequences that run stay where they are."""
+        self.rules = rules
         self.table.limit = rules.limit
         self.table.affinity = rules.affinity
         self.table.bound = rules.bound

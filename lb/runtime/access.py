@@ -22,7 +22,6 @@ from lb.settings.problems import shown
 _log = logging.getLogger(__name__)
 
 _MAX_CHARACTERS: Final = 64 * 1024
-_FOR_CLIENTS: Final = frozenset({Role.INFER, Role.CONTROL})
 _FOR_ADMIN: Final = frozenset({Role.READ, Role.OPERATE})
 
 
@@ -204,12 +203,3 @@ def _admin(settings: Settings, book: TokenBook) -> AdminRules:
         hosts.add(listener.address.host)
     asks = any(_FOR_ADMIN & set(token.roles) for token in settings.access.tokens)
     return AdminRules(book if asks else None, frozenset(host.lower() for host in hosts))
-
-
-def credential_fields(settings: Settings) -> frozenset[bytes]:
-    """Headers of clients that hold tokens of ours, and are not for backends."""
-    access = settings.access
-    is_ours = any(_FOR_CLIENTS & set(token.roles) for token in access.tokens)
-    if access.pass_on or not is_ours:
-        return frozenset()
-    return frozenset({access.header.lower().replace("_", "-").encode()})

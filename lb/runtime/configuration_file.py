@@ -34,3 +34,28 @@ class ConfigurationFile:
         """
         self.state = print_of(self.path)
         return self._read()
+
+
+class ConfigurationWatch:
+    """Sees when the file has changed. It may be seen half written, so it must hold still first."""
+
+    def __init__(self, file: ConfigurationFile, changed: Callable[[], None]) -> None:
+        """
+        Args:
+            file: says which state was read.
+            changed: told when there is another state than was read, once of each.
+        """
+        self._file = file
+        self._changed = changed
+        self._told = self._seen = file.state
+
+    def look(self) -> Callable[[], None]:
+        """See which state the file is in; see `Follower`."""
+        seen = print_of(self._file.path)
+        return lambda: self._take(seen)
+
+    def _take(self, seen: FilePrint) -> None:
+        before, self._seen = self._seen, seen
+        if seen is not None and seen == before and seen not in (self._file.state, self._told):
+            self._told = seen
+            self._changed()

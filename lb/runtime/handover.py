@@ -1,12 +1,18 @@
-"""What one process tells the next one of its state: what operators said, and which sequences run.
+"""What two processes of an upgrade tell each other, and the conversation that carries it.
 
 Settings come from the file; whether backends live is found out by probes; what is learnt of models
-is asked for again. What is told here exists nowhere else. Both processes go on telling each other
-of sequences that begin and end, until the one before has ended.
+is asked for again. What is told here exists nowhere else: what operators said, and which sequences
+run. Both processes go on telling each other of sequences that begin and end, and of stops, until
+the one before has ended. To the successor go reloads that the process before was asked for.
+
+The connection ends when the other process ends, whatever ended it. So a crash needs no message, and
+a stop has one: without it, a process goes on alone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -19,7 +25,8 @@ from lb.balancing.sequences import OpenSequence
 from lb.control.membership import RuntimeChanges
 from lb.domain.backend import Address, AdminState
 from lb.domain.sequence import SequenceKey
-from lb.runtime.wiring import Product
+from lb.runtime.predecessor import MOST_UNSENT, line, unsent
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
 
 _log = logging.getLogger(__name__)
@@ -29,21 +36,21 @@ _ROWS_AT_ONCE: Final = 500
 _STATES: Final = (AdminState.DRAINING, AdminState.DISABLED)
 
 
-def operator_state(product: Product) -> dict[str, Any]:
+def operator_state(balancer: LoadBalancer) -> dict[str, Any]:
     """What operators said while the process ran."""
-    changes = product.membership.runtime_changes
+    changes = balancer.control.membership.runtime_changes
     return {
         "added": [_plain(entry) for entry in changes.added],
         "removed": sorted(changes.removed),
         "states": {
             record.backend.name: record.admin.value
-            for record in product.directory.records
+            for record in balancer.control.directory.records
             if record.admin in _STATES
         },
     }
 
 
-def resume_operator_state(product: Product, state: Mapping[str, Any]) -> None:
+def resume_operator_state(balancer: LoadBalancer, state: Mapping[str, Any]) -> None:
     """Take over what operators said to the process before. What this version cannot use is left
     out, and told."""
     added = []
@@ -53,16 +60,18 @@ def resume_operator_state(product: Product, state: Mapping[str, Any]) -> None:
         except ValidationError as error:
             fields = {"backend": entry.get("name"), "why": str(error.errors()[0]["msg"])}
             _log.warning("backend that an operator added cannot be taken over", extra=fields)
-    product.membership.resume(RuntimeChanges(tuple(added), frozenset(state.get("removed", ()))))
-    known = {record.backend.name for record in product.directory.records}
+    balancer.control.membership.resume(
+        RuntimeChanges(tuple(added), frozenset(state.get("removed", ())))
+    )
+    known = {record.backend.name for record in balancer.control.directory.records}
     for name, value in state.get("states", {}).items():
         if name in known:
-            product.directory.set_admin(name, AdminState(value), monotonic())
+            balancer.control.directory.set_admin(name, AdminState(value), monotonic())
 
 
-def sequence_parts(product: Product) -> Iterator[list[list[Any]]]:
+def sequence_parts(balancer: LoadBalancer) -> Iterator[list[list[Any]]]:
     """All open sequences, in parts; between two of them the loop may turn."""
-    table, begin = product.dispatcher.steps.table, 0
+    table, begin = balancer.relay.dispatcher.steps.table, 0
     while (part := table.export(begin, _ROWS_AT_ONCE)) is not None:
         if part:
             yield [_row(each) for each in part]
@@ -80,8 +89,8 @@ class SequenceNews:
     and go on over one that it has to the other. What one of them said is told to the others only.
     """
 
-    def __init__(self, product: Product) -> None:
-        self._product = product
+    def __init__(self, balancer: LoadBalancer) -> None:
+        self._balancer = balancer
         self._others: list[Tell] = []
         self._speaker: Tell | None = None
         """Who is being heard."""
@@ -89,13 +98,13 @@ class SequenceNews:
     def follow(self, tell: Tell) -> None:
         """Tell somebody of what begins or ends from now on."""
         self._others.append(tell)
-        self._product.dispatcher.steps.table.told = self._say
+        self._balancer.relay.dispatcher.steps.table.told = self._say
 
     def forget(self, tell: Tell) -> None:
         """Tell them no more."""
         self._others = [each for each in self._others if each != tell]
         if not self._others:
-            self._product.dispatcher.steps.table.told = None
+            self._balancer.relay.dispatcher.steps.table.told = None
 
     def hear(self, rows: Sequence[Sequence[Any]], speaker: Tell | None = None) -> None:
         """Take over what somebody tells.
@@ -106,7 +115,7 @@ class SequenceNews:
         """
         self._speaker = speaker
         try:
-            resume_sequences(self._product, rows)
+            resume_sequences(self._balancer, rows)
         finally:
             self._speaker = None
 
@@ -116,10 +125,12 @@ class SequenceNews:
                 tell([_row(sequence)])
 
 
-def resume_sequences(product: Product, rows: Sequence[Sequence[Any]]) -> None:
+def resume_sequences(balancer: LoadBalancer, rows: Sequence[Sequence[Any]]) -> None:
     """Take over what another process told of sequences."""
-    table, now = product.dispatcher.steps.table, monotonic()
-    backends = {record.backend.name: record.backend for record in product.directory.records}
+    table, now = balancer.relay.dispatcher.steps.table, monotonic()
+    backends = {
+        record.backend.name: record.backend for record in balancer.control.directory.records
+    }
     for model, sequence_id, backend, lifetime_s in rows:
         key = SequenceKey(model.encode("utf-8", "surrogateescape"), sequence_id)
         sequence = OpenSequence(key, backend, lifetime_s)
@@ -145,3 +156,105 @@ def _plain(value: object) -> Any:
     if isinstance(value, (tuple, list, frozenset, set)):
         return [_plain(each) for each in value]
     return value
+
+
+class Peer:
+    """The conversation with one other process of the same service."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        news: SequenceNews,
+        stop: Callable[[Peer, bool], None],
+        reload: Callable[[str], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            name: what the log calls the other process.
+            reader: what it says.
+            writer: what it hears.
+            news: of sequences, told to it once `share_news` was called.
+            stop: called when it was told to stop, with whether that cuts requests.
+            reload: called when it was told to reload, with who asked for it; None where only this
+                process may serve, so that the other one has nobody to pass that on to.
+        """
+        self._name = name
+        self._reader = reader
+        self._writer = writer
+        self._news = news
+        self._stop = stop
+        self._reload = reload
+        self.shares_news = False
+        """The other process hears of sequences."""
+        self.is_gone = False
+        """The other process has ended, or has closed the connection."""
+
+    def say(self, event: str, value: Any = True) -> None:
+        """Send a message; nobody may be there any more."""
+        if not self._writer.is_closing():
+            self._writer.write(line(event, value))
+
+    async def flush(self) -> None:
+        """Wait until the other process has read most of what was sent.
+
+        Raises:
+            OSError: it has gone.
+        """
+        await self._writer.drain()
+
+    def tell(self, rows: list[list[Any]]) -> None:
+        """Send news of sequences, unless the other process has stopped reading."""
+        if unsent(self._writer) < MOST_UNSENT:
+            self._writer.write(line("sequences", rows))
+
+    def share_news(self) -> None:
+        """Send it every sequence that begins or ends from now on."""
+        self.shares_news = True
+        self._news.follow(self.tell)
+
+    async def hear(self) -> dict[str, Any] | None:
+        """Wait for one message, and act on those that both sides may send at any time.
+
+        Returns:
+            The message; None when the other process has gone.
+
+        Raises:
+            ValueError: it is no message.
+        """
+        try:
+            text = await self._reader.readline()
+        except OSError as error:
+            _log.debug(f"{self._name} has gone", extra={"why": str(error)})
+            text = b""
+        if not text.endswith(b"\n"):  # what a crash cut off counts for nothing
+            self.is_gone = True
+            return None
+        event = json.loads(text)
+        if not isinstance(event, dict):
+            raise ValueError(f"not a message: {text[:80]!r}")
+        if "sequences" in event:
+            self._news.hear(event["sequences"], self.tell)
+        if "stop" in event:
+            self._stop(self, bool(event["stop"]))
+        if "reload" in event and self._reload is not None:
+            self._reload(str(event["reload"]))
+        return event
+
+    async def follow(self) -> None:
+        """Act on its messages until it has ended."""
+        try:
+            while await self.hear() is not None:
+                pass
+            _log.info(f"{self._name} has ended")
+        except ValueError as error:
+            _log.warning(f"{self._name} is not understood", extra={"why": str(error)})
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the conversation."""
+        self.is_gone = True
+        self._news.forget(self.tell)
+        self._writer.close()

@@ -32,25 +32,17 @@ from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.kserve.health import EXITING
 from lb.net.file_thread import FileStalled
-from lb.runtime.allocator import keep_freed_memory, share_one_heap
-from lb.runtime.change import ChangeRefused
-from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.descriptors import raise_limit
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
-from lb.runtime.handover import resume_operator_state
-from lb.runtime.inheritance import claim
+from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.handover import Peer, resume_operator_state
+from lb.runtime.limits import is_limited, keep_freed_memory, raise_limit, share_one_heap
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.memory import is_limited
-from lb.runtime.notify import notify, ready
-from lb.runtime.peer import Peer
-from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
 from lb.runtime.predecessor import Inherited, Predecessor
-from lb.runtime.reload import ConfigurationWatch, Reloader
-from lb.runtime.signals import release_signals
-from lb.runtime.succession import Succession
-from lb.runtime.upgrade import UpgradeFailed, Upgrader
-from lb.runtime.wiring import Product, admin_app, build, metrics_app
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.signals import PidFileError, notify, ready, release_signals, remove_pid, write_pid
+from lb.runtime.sockets import Listeners, claim
+from lb.runtime.upgrade import Succession, UpgradeFailed, Upgrader
+from lb.runtime.wiring import LoadBalancer, admin_app, metrics_app
 from lb.settings.model import Settings
 from lb.wire.compiled import is_compiled
 
@@ -68,8 +60,6 @@ _LOOK_S: Final = 0.9
 """How often files are looked at that may be replaced; a change counts once it was seen twice."""
 _STEP_S: Final = 0.02
 """How often the shutdown looks whether everything has ended."""
-_TABLES_S: Final = 2.0
-"""How long the start waits for the backends to say which models they have."""
 _REMOVE_S: Final = 1.0
 """How long the end of the process waits until the PID file is removed."""
 _FLUSH_TURNS: Final = 3
@@ -181,40 +171,35 @@ class Process:
         """Start, serve, shut down."""
         # Until here signals do what they do by default: certificates and tokens are read, and the
         # process must end even if one of these files hangs.
-        product = build(self._settings, self._logs, self._start.digest)
+        balancer = LoadBalancer(self._settings, self._logs, self._start.digest)
         self._handle_signals()
-        doors = Doors(product, self._listeners, await self._own_servers(product))
+        doors = Doors(balancer, self._listeners, await self._own_servers(balancer))
         try:
-            reloader = Reloader(product, doors, self._logs, self._start.file, self._pass_on)
+            reloader = Reloader(balancer, doors, self._start.file, self._pass_on)
             upgrader = Upgrader(
-                product,
+                balancer,
                 doors,
                 reloader,
-                partial(self._give_way, product, doors),
+                partial(self._give_way, balancer, doors),
                 self._stop_service,
             )
             self._reloader, self._upgrader = reloader, upgrader
-            self._handle_requests(product, reloader, upgrader)
-            product.tasks.spawn(self._watch_lag(product), name="event-loop-lag")
-            product.tasks.spawn(self._watch_files(product, reloader), name="files")
+            self._handle_requests(balancer, reloader, upgrader)
+            balancer.parts.tasks.spawn(self._watch_lag(balancer), name="event-loop-lag")
+            balancer.parts.tasks.spawn(self._watch_files(balancer, reloader), name="files")
             if self._start.predecessor is None:
                 await doors.open_own()
             else:  # what operators added is probed with the rest
-                resume_operator_state(product, self._start.predecessor.operator)
+                resume_operator_state(balancer, self._start.predecessor.operator)
                 self._succession = Succession(
                     self._start.predecessor,
-                    product,
+                    balancer,
                     self._stop_service,
                     upgrader.news,
-                    lambda why: self._ask_to_reload(product, reloader, why),
+                    lambda why: self._ask_to_reload(balancer, reloader, why),
                 )
-            await self._unless_stopped(product.discovery.start())
-            product.probes.start()
-            product.models.start()
-            await self._unless_stopped(product.probes.first_round())
-            await self._unless_stopped(product.models.first_round(_TABLES_S))
-            await self._unless_stopped(product.readers.priors.first_round(_TABLES_S))
-            await self._begin(product, doors)
+            await self._unless_stopped(balancer.control.start())
+            await self._begin(balancer, doors)
             if not self._accepting:
                 reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
             reloader.begun.set()  # those that wait for it are refused, at the least
@@ -222,17 +207,17 @@ class Process:
             if self._accepting:
                 await self._stop.wait()
                 reloader.closed = upgrader.closed = upgrader.closed or _SHUTS_DOWN
-                await self._shut_down(product, doors)
+                await self._shut_down(balancer, doors)
                 if self._successor:
                     await self._vanish(doors)
         finally:
-            await self._remove_pid_file(product)
+            await self._remove_pid_file(balancer)
             if self._upgrader is not None:
                 await self._upgrader.aclose()
             if self._succession is not None:
                 self._succession.close()
             doors.close()
-            await product.aclose()
+            await balancer.aclose()
             await self._close_own_servers()
         _log.info("stopped")
 
@@ -274,18 +259,20 @@ class Process:
         after = self._upgrader.successor if self._upgrader is not None else None
         return [peer for peer in (before, after) if peer is not None and not peer.is_gone]
 
-    def _handle_requests(self, product: Product, reloader: Reloader, upgrader: Upgrader) -> None:
+    def _handle_requests(
+        self, balancer: LoadBalancer, reloader: Reloader, upgrader: Upgrader
+    ) -> None:
         def upgrade() -> None:
-            product.tasks.spawn(upgrader.ask("SIGUSR2"), name="upgrade")
+            balancer.parts.tasks.spawn(upgrader.ask("SIGUSR2"), name="upgrade")
 
         loop = asyncio.get_running_loop()
-        reload = partial(self._ask_to_reload, product, reloader, "SIGHUP")
+        reload = partial(self._ask_to_reload, balancer, reloader, "SIGHUP")
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_signal_handler(signal.SIGUSR2, upgrade)
         release_signals()
 
-    def _ask_to_reload(self, product: Product, reloader: Reloader, why: str) -> None:
-        product.tasks.spawn(reloader.ask(why), name="reload")
+    def _ask_to_reload(self, balancer: LoadBalancer, reloader: Reloader, why: str) -> None:
+        balancer.parts.tasks.spawn(reloader.ask(why), name="reload")
 
     def _pass_on(self, why: str) -> bool:
         """Ask the process that has taken over to reload. False when there is none."""
@@ -316,14 +303,14 @@ class Process:
             goes_on = "" if self._is_stopping else ", this process goes on"
             raise not_done(f"upgrade failed{goes_on}", [str(failure)]) from None
 
-    async def _give_way(self, product: Product, doors: Doors, successor: int) -> None:
+    async def _give_way(self, balancer: LoadBalancer, doors: Doors, successor: int) -> None:
         """Another process accepts at our sockets.
 
         Raises:
             PidFileError: it cannot be said that it serves; nothing has changed.
             FileStalled: likewise, since the file cannot be written now.
         """
-        await self._unless_stopped(self._write_pid_file(product, successor))
+        await self._unless_stopped(self._write_pid_file(balancer, successor))
         if self._is_stopping:
             return
         self._successor = successor
@@ -345,13 +332,13 @@ class Process:
         except ExceptionGroup as raised:
             raise raised.exceptions[0] from None
 
-    async def _own_servers(self, product: Product) -> Mapping[str, web.Server]:
+    async def _own_servers(self, balancer: LoadBalancer) -> Mapping[str, web.Server]:
         """What stands behind the metrics port and the admin API, whether they listen or not: a
         reload may open them."""
         servers = {}
         apps = {
-            "metrics": metrics_app(product, lambda: self.is_ready),
-            "admin": admin_app(product, self._reload, self._upgrade),
+            "metrics": metrics_app(balancer, lambda: self.is_ready),
+            "admin": admin_app(balancer, self._reload, self._upgrade),
         }
         for name, app in apps.items():
             # Whoever has its answer must not hold one of the few connections for more of its body.
@@ -375,7 +362,7 @@ class Process:
         except asyncio.CancelledError:
             _log.warning("requests of operators were cut")
 
-    async def _begin(self, product: Product, doors: Doors) -> None:
+    async def _begin(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Accept, unless told to stop; take over from the process before, if there is one.
 
         Raises:
@@ -387,7 +374,7 @@ class Process:
             if succession is not None:
                 await self._unless_stopped(succession.take_over())
             else:  # whoever waits until we are ready finds the file
-                await self._unless_stopped(self._write_pid_file(product, os.getpid()))
+                await self._unless_stopped(self._write_pid_file(balancer, os.getpid()))
         if self._stop.is_set():
             if succession is not None:
                 succession.decline("it was told to stop")
@@ -398,7 +385,7 @@ class Process:
         quiet_the_collector()
         self._accepting = True
         if succession is None:
-            self._announce(product, doors)
+            self._announce(balancer, doors)
             return
         succession.accepts()
         await self._unless_stopped(succession.answer())
@@ -411,10 +398,10 @@ class Process:
         if self._is_stopping:  # the process before has not heard of it
             self._stop_service(None, self._force.is_set())
         try:
-            await self._unless_stopped(self._write_pid_file(product, os.getpid()))
+            await self._unless_stopped(self._write_pid_file(balancer, os.getpid()))
         except (PidFileError, FileStalled) as error:
             _log.error("no PID file", extra={"why": str(error)})  # nobody else serves
-        self._announce(product, doors)
+        self._announce(balancer, doors)
 
     async def _unless_late(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -423,18 +410,18 @@ class Process:
         except TimeoutError:
             return
 
-    def _announce(self, product: Product, doors: Doors) -> None:
+    def _announce(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Say that this process serves."""
         addresses = {name: str(address) for name, address in doors.listeners.addresses.items()}
         facts = {
-            "backends": len(product.directory.records),
+            "backends": len(balancer.control.directory.records),
             "connections": doors.budget.clients,
             "compiled": is_compiled(),
         }
         _log.info("serving", extra={**addresses, **facts})
         ready(os.environ)
 
-    async def _write_pid_file(self, product: Product, pid: int) -> None:
+    async def _write_pid_file(self, balancer: LoadBalancer, pid: int) -> None:
         """Say in the file, if there is one, that it is the process with this id that serves.
 
         Raises:
@@ -442,100 +429,100 @@ class Process:
             FileStalled: it cannot be written now.
         """
         if self._start.pid_file:
-            await product.files.run("pid", partial(write_pid, self._start.pid_file, pid))
+            await balancer.parts.files.run("pid", partial(write_pid, self._start.pid_file, pid))
 
-    async def _remove_pid_file(self, product: Product) -> None:
+    async def _remove_pid_file(self, balancer: LoadBalancer) -> None:
         if not self._start.pid_file:
             return
         try:
             async with asyncio.timeout(_REMOVE_S):
                 while True:
                     try:
-                        await product.files.run("pid", partial(remove_pid, self._start.pid_file))
+                        await balancer.parts.files.run(
+                            "pid", partial(remove_pid, self._start.pid_file)
+                        )
                         return
                     except FileStalled:  # it may still be written: a stop does not wait for that
                         await asyncio.sleep(_STEP_S)
         except TimeoutError:
             _log.warning("PID file was not removed", extra={"file": self._start.pid_file})
 
-    async def _watch_lag(self, product: Product) -> None:
+    async def _watch_lag(self, balancer: LoadBalancer) -> None:
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + _LAG_TICK_S
             await asyncio.sleep(_LAG_TICK_S)
-            product.loop_lag.observe(loop.time() - due)
+            balancer.loop_lag.observe(loop.time() - due)
 
-    async def _watch_files(self, product: Product, reloader: Reloader) -> None:
+    async def _watch_files(self, balancer: LoadBalancer, reloader: Reloader) -> None:
         """Follow certificates, tokens and, where that is asked for, the configuration."""
 
         def changed() -> None:
-            if product.settings.reload.watch:
-                product.tasks.spawn(reloader.ask("watch"), name="reload")
+            if balancer.settings.reload.watch:
+                balancer.parts.tasks.spawn(reloader.ask("watch"), name="reload")
 
         file = self._start.file
         watches = () if file is None else (ConfigurationWatch(file, changed),)
         while True:
             await asyncio.sleep(_LOOK_S)
-            for each in (*product.security.watch, product.access.tokens, *watches):
-                product.files.follow(each)
+            for each in (*balancer.security.watch, balancer.access.tokens, *watches):
+                balancer.parts.files.follow(each)
 
     # Shutdown
 
-    async def _shut_down(self, product: Product, doors: Doors) -> None:
-        shutdown = product.settings.shutdown
+    async def _shut_down(self, balancer: LoadBalancer, doors: Doors) -> None:
+        shutdown = balancer.settings.shutdown
         self._accepting = False
         if self._successor:
-            await self._leave(product, doors)
+            await self._leave(balancer, doors)
         else:
-            await self._drain(product, doors)
+            await self._drain(balancer, doors)
         limit_s = shutdown.pre_stop_delay + shutdown.drain + _GOODBYE_S
         await self._until(lambda: all(peer.is_gone for peer in self._awaited), limit_s)
 
-    async def _drain(self, product: Product, doors: Doors) -> None:
+    async def _drain(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Finish what we have, while nobody takes what is new."""
-        shutdown = product.settings.shutdown
+        shutdown = balancer.settings.shutdown
         if self._succession is None or self._succession.is_done:
             notify("STOPPING=1", os.environ)
-        _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
-        product.dispatcher.announce_exit()
+        _log.info("stopping", extra={"requests": balancer.relay.dispatcher.open_exchanges})
+        balancer.relay.dispatcher.announce_exit()
         if shutdown.pre_stop_delay:
             # Clients that send requests meanwhile lose none on a connection that is just closed.
-            product.http1.begin_drain(gently=True)
+            balancer.relay.http1.begin_drain(gently=True)
             await self._until(lambda: False, shutdown.pre_stop_delay)
         doors.stop()
-        await self._finish(product, shutdown.drain)
+        await self._finish(balancer, shutdown.drain)
 
-    async def _finish(self, product: Product, limit_s: float) -> None:
+    async def _finish(self, balancer: LoadBalancer, limit_s: float) -> None:
         """Answer what runs, close the other connections, and cut what is left after the limit."""
-        product.http1.begin_drain()
-        product.http2.begin_drain()
+        balancer.relay.begin_drain()
         self._cut_at = asyncio.get_running_loop().time() + limit_s
-        await self._until(lambda: product.idle, limit_s)
-        if not product.idle:
-            await self._cut(product)
+        await self._until(lambda: balancer.relay.idle, limit_s)
+        if not balancer.relay.idle:
+            await self._cut(balancer)
         else:
-            await self._until(lambda: not product.connections, _GOODBYE_S)
+            await self._until(lambda: not balancer.relay.connections, _GOODBYE_S)
 
-    async def _leave(self, product: Product, doors: Doors) -> None:
+    async def _leave(self, balancer: LoadBalancer, doors: Doors) -> None:
         """Finish what we have, while the next process takes what is new. A client's connection
         closes with the answer to its next request, so that none is lost on one that has just been
         closed. Once the service is told to stop, nobody takes what is new."""
-        drain_s = product.settings.shutdown.drain
-        fields = {"to": self._successor, "requests": product.dispatcher.open_exchanges}
+        drain_s = balancer.settings.shutdown.drain
+        fields = {"to": self._successor, "requests": balancer.relay.dispatcher.open_exchanges}
         _log.info("giving way", extra=fields)
-        product.http1.begin_drain(gently=True)
-        product.http2.begin_drain()
+        balancer.relay.begin_drain(gently=True)
 
         def is_over() -> bool:
-            return self._is_stopping or (product.idle and not doors.clients)
+            return self._is_stopping or (balancer.relay.idle and not doors.clients)
 
         await self._until(lambda: self._is_stopping, _LINGER_S)
         await self._until(is_over, drain_s)
         if self._is_stopping:
-            _log.info("stopping", extra={"requests": product.dispatcher.open_exchanges})
-            await self._finish(product, drain_s)
-        elif not product.idle:
-            await self._cut(product)
+            _log.info("stopping", extra={"requests": balancer.relay.dispatcher.open_exchanges})
+            await self._finish(balancer, drain_s)
+        elif not balancer.relay.idle:
+            await self._cut(balancer)
         await self._until(lambda: self._is_stopping or not self._relays, math.inf)
 
     @property
@@ -557,10 +544,10 @@ class Process:
             await asyncio.sleep(0)
         os._exit(0)
 
-    async def _cut(self, product: Product) -> None:
+    async def _cut(self, balancer: LoadBalancer) -> None:
         """Leave no time to what is left; what has not begun is told so."""
-        queue = product.dispatcher.queue
-        cut = product.dispatcher.open_exchanges
+        queue = balancer.relay.dispatcher.queue
+        cut = balancer.relay.dispatcher.open_exchanges
         _log.warning("requests were cut", extra={"requests": cut, "waited": len(queue)})
         queue.refuse_all(RequestRefused(Reason.DRAINING, EXITING))
         # Frames of HTTP/2 are written at the end of a turn.

@@ -1,8 +1,10 @@
 """Reloading the configuration: who asks for it, and what becomes of it.
 
 SIGHUP, the admin API and, where `reload.watch` is on, a change of the file. The file is checked as
-a whole beside the traffic, in a thread; what differs is then applied in one turn of the event loop,
-or nothing at all is.
+a whole beside the traffic, in a thread, and all that can fail is done there (`prepare`): files are
+read, sockets bound. Then everything is swapped in one turn of the event loop (`Change.apply`),
+which cannot fail: until then the process goes by the old settings, and from then on by the new
+ones, as if started with them.
 
 During an upgrade nothing is reloaded, since the next process may have read the file already. The
 admin API is told so; a signal or a change of the file is acted on once the upgrade is over, by the
@@ -15,24 +17,29 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from lb.domain.errors import LoadBalancerError
 from lb.net.file_thread import FileStalled
-from lb.net.files import FilePrint, print_of
-from lb.runtime.change import ChangeRefused, prepare
+from lb.net.listeners import ListenErrors
+from lb.runtime.access import Access, make_access
 from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.doors import Doors
-from lb.runtime.logs import Logs
-from lb.runtime.notify import ready, reloading
-from lb.runtime.wiring import Product
+from lb.runtime.listeners import Doors
+from lb.runtime.logs import Logs, open_access_log
+from lb.runtime.security import Security, make_security
+from lb.runtime.signals import ready, reloading
+from lb.runtime.sockets import Bound, Listeners
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
 from lb.settings.problems import Problem, SettingsError
 from lb.settings.reading import Loaded
+from lb.settings.reporting import AccessLogMode
+from lb.telemetry.line_writer import LineWriter
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +48,94 @@ _T = TypeVar("_T")
 _LOGGED_KEYS: Final = 20
 """Changed settings that the log names at most."""
 _UPGRADING: Final = "an upgrade is under way: ask again when it is over"
+
+
+class ChangeRefused(LoadBalancerError):
+    """Other settings cannot be applied; nothing has changed. The message has a line per reason."""
+
+    def __init__(self, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("\n".join(self.reasons))
+
+
+@dataclass(slots=True, kw_only=True)
+class Change:
+    """Everything that other settings need and that could fail, made beforehand."""
+
+    settings: Settings
+    security: Security
+    access: Access
+    access_log: LineWriter | None
+    listeners: Listeners
+
+    def apply(self, balancer: LoadBalancer) -> LineWriter | None:
+        """Bring all parts in line, but the listening sockets (`Doors.replace`).
+
+        Returns:
+            The access log that is to be closed, which takes up to a second.
+        """
+        balancer.access.replace(self.access)
+        balancer.security.replace(self.security)
+        closing = balancer.logs.replace(self.settings, self.access_log)
+        balancer.configure(self.settings)
+        return closing
+
+    def discard(self, logs: Logs) -> None:
+        """Undo what was prepared: it is not wanted after all."""
+        self.listeners.discard()
+        if self.access_log is not None and self.access_log is not logs.access:
+            self.access_log.close()
+
+
+def prepare(balancer: LoadBalancer, known: Iterable[Bound], settings: Settings) -> Change:
+    """Make what other settings need. Takes a while, and may run in a thread.
+
+    Args:
+        balancer: goes by the settings in force.
+        known: its listening sockets.
+        settings: the other ones.
+
+    Raises:
+        ChangeRefused: with every reason; nothing is left of what was made.
+    """
+    logs = balancer.logs
+    reasons: list[str] = []
+
+    def attempt(make: Callable[[], _T]) -> list[_T]:
+        try:
+            return [make()]
+        except ListenErrors as error:
+            reasons.extend(map(str, error.errors))
+        except LoadBalancerError as error:
+            reasons.append(str(error))
+        return []
+
+    security = attempt(lambda: make_security(settings, balancer.security))
+    access = attempt(lambda: make_access(settings, balancer.access))
+    access_log = attempt(lambda: _access_log(balancer.settings, settings, logs))
+    listeners = attempt(lambda: Listeners(settings, known))
+    if reasons:
+        for each in listeners:
+            each.discard()
+        for writer in access_log:
+            if writer is not None and writer is not logs.access:
+                writer.close()
+        raise ChangeRefused(reasons)
+    return Change(
+        settings=settings,
+        security=security[0],
+        access=access[0],
+        access_log=access_log[0],
+        listeners=listeners[0],
+    )
+
+
+def _access_log(old: Settings, new: Settings, logs: Logs) -> LineWriter | None:
+    def needs(settings: Settings) -> tuple[object, ...]:
+        log = settings.access_log
+        return (log.path, log.mode is AccessLogMode.OFF)
+
+    return logs.access if needs(old) == needs(new) else open_access_log(new)
 
 
 def _nobody(_why: str) -> bool:
@@ -61,24 +156,21 @@ class Reloader:
 
     def __init__(
         self,
-        product: Product,
+        balancer: LoadBalancer,
         doors: Doors,
-        logs: Logs,
         file: ConfigurationFile | None,
         pass_on: Callable[[str], bool] = _nobody,
     ) -> None:
         """
         Args:
-            product: what is to be changed.
+            balancer: what is to be changed.
             doors: its sockets.
-            logs: its logs.
             file: None when the process was started with flags alone.
             pass_on: asks the process that has taken over to reload, telling who asked for it;
                 False when there is none.
         """
-        self._product = product
+        self._balancer = balancer
         self._doors = doors
-        self._logs = logs
         self._file = file
         self._pass_on = pass_on
         self._lock = asyncio.Lock()
@@ -143,17 +235,17 @@ class Reloader:
             ready(os.environ)
 
     def _refused(self, why: str, refused: ChangeRefused) -> ChangeRefused:
-        self._product.reloads.refused()
+        self._balancer.reloads.refused()
         for reason in refused.reasons:
             _log.error("configuration refused", extra={"why": reason, "by": why})
         return refused
 
     async def _load_and_apply(self, why: str) -> Reloaded:
-        product = self._product
+        balancer = self._balancer
         loaded, changed = await self._in_thread(self._load)
         if changed:
             await self._apply(loaded.settings)
-        product.reloads.accepted(loaded.digest, time.time(), changed=bool(changed))  # noqa: TID251
+        balancer.reloads.accepted(loaded.digest, time.time(), changed=bool(changed))  # noqa: TID251
         shown = ", ".join(changed[:_LOGGED_KEYS])
         more = len(changed) - _LOGGED_KEYS
         fields = {"changed": f"{shown}, and {more} more" if more > 0 else shown, "by": why}
@@ -166,7 +258,7 @@ class Reloader:
     ) -> _T:
         """Do what reads files."""
         try:
-            return await self._product.files.run(self, work, discard=discard)
+            return await self._balancer.parts.files.run(self, work, discard=discard)
         except FileStalled as stalled:
             raise ChangeRefused([str(stalled)]) from stalled
 
@@ -181,50 +273,25 @@ class Reloader:
             loaded = file.load()
         except SettingsError as error:
             raise ChangeRefused(_place(file.path, each) for each in error.problems) from error
-        return loaded, changed_keys(self._product.settings, loaded.settings)
+        return loaded, changed_keys(self._balancer.settings, loaded.settings)
 
     async def _apply(self, settings: Settings) -> None:
-        product, doors, logs = self._product, self._doors, self._logs
+        balancer, doors = self._balancer, self._doors
         known = tuple(doors.listeners.bound.values())
         change = await self._in_thread(
-            partial(prepare, product, logs, known, settings),
-            discard=lambda late: late.discard(logs),
+            partial(prepare, balancer, known, settings),
+            discard=lambda late: late.discard(balancer.logs),
         )
         if self.closed:
-            change.discard(logs)
+            change.discard(balancer.logs)
             raise ChangeRefused([self.closed])
-        closing = change.apply(product, logs)
+        closing = change.apply(balancer)
         doors.replace(change.listeners)
         if closing is not None:
             try:
                 await asyncio.to_thread(closing.close)
             except RuntimeError:  # there is no thread to wait for its end, which comes all the same
                 closing.close(0.0)
-
-
-class ConfigurationWatch:
-    """Sees when the file has changed. It may be seen half written, so it must hold still first."""
-
-    def __init__(self, file: ConfigurationFile, changed: Callable[[], None]) -> None:
-        """
-        Args:
-            file: says which state was read.
-            changed: told when there is another state than was read, once of each.
-        """
-        self._file = file
-        self._changed = changed
-        self._told = self._seen = file.state
-
-    def look(self) -> Callable[[], None]:
-        """See which state the file is in; see `Follower`."""
-        seen = print_of(self._file.path)
-        return lambda: self._take(seen)
-
-    def _take(self, seen: FilePrint) -> None:
-        before, self._seen = self._seen, seen
-        if seen is not None and seen == before and seen not in (self._file.state, self._told):
-            self._told = seen
-            self._changed()
 
 
 def _place(path: str, problem: Problem) -> str:

@@ -11,7 +11,7 @@ from lb.net.file_thread import FileThread
 from lb.net.tls.client import ClientTls, ClientTlsBook
 from lb.net.tls.server import ClientCertificates, ServerTls, ServerTlsOptions
 from lb.net.tls.watch import FileWatch, Watched
-from lb.runtime.endpoints import Endpoint, endpoints
+from lb.runtime.sockets import Endpoint, endpoints
 from lb.settings.listening import ClientCertificateMode, ListenerTlsSettings
 from lb.settings.model import Settings
 
@@ -124,11 +124,3 @@ def _protocols(endpoint: Endpoint) -> tuple[str, ...]:
     """HTTP/1.1 comes first: curl and browsers can speak both, but only gRPC is spoken over `h2`
     here, and gRPC clients offer nothing else."""
     return tuple(protocol.alpn for protocol in endpoint.protocols)
-
-
-def private_fields(settings: Settings) -> frozenset[bytes]:
-    """Headers that only we may send to backends, whatever listener a request came through."""
-    headers = (
-        endpoint.tls.subject_header for endpoint in endpoints(settings) if endpoint.tls is not None
-    )
-    return frozenset(header.lower().replace("_", "-").encode() for header in headers if header)

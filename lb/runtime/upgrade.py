@@ -21,6 +21,8 @@ to the socket. Whatever goes wrong before "ready" leaves the old process as it w
 
 The old process decides who serves: the new one by "handed_over", neither of them by "stop". An end
 without a word is a crash, after which the new process serves alone.
+
+`Upgrader` is the old process, `Succession` the new one.
 """
 
 from __future__ import annotations
@@ -36,13 +38,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from lb.domain.errors import LoadBalancerError
-from lb.runtime.doors import Doors
-from lb.runtime.handover import SequenceNews, operator_state, sequence_parts
-from lb.runtime.notify import ready, reloading
-from lb.runtime.peer import Peer
-from lb.runtime.predecessor import VARIABLE
+from lb.runtime.handover import (
+    Peer,
+    SequenceNews,
+    operator_state,
+    resume_operator_state,
+    sequence_parts,
+)
+from lb.runtime.listeners import Doors
+from lb.runtime.predecessor import VARIABLE, Predecessor
 from lb.runtime.reload import Reloader
-from lb.runtime.wiring import Product
+from lb.runtime.signals import ready, reloading
+from lb.runtime.wiring import LoadBalancer
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +60,9 @@ take some seconds."""
 _STOP_S: Final = 5.0
 """How long a new process that is not wanted may take to end, beside what requests may take."""
 _LINE_BYTES: Final = 1 << 20
+"""The longest message of the new process."""
+_STATE_LINE_BYTES: Final = 16 << 20
+"""The longest message of the old process: what operators have said may be long."""
 _MOST_GREETING: Final = 64 << 10
 """Characters: what nobody reads yet must fit the buffer of the socket. What does not is told later,
 and backends that operators added are then probed only once the new process serves."""
@@ -67,7 +77,7 @@ class Upgrader:
 
     def __init__(
         self,
-        product: Product,
+        balancer: LoadBalancer,
         doors: Doors,
         reloader: Reloader,
         give_way: Callable[[int], Awaitable[None]],
@@ -77,7 +87,7 @@ class Upgrader:
     ) -> None:
         """
         Args:
-            product: its state is handed over.
+            balancer: its state is handed over.
             doors: its sockets likewise.
             reloader: reloads nothing during an upgrade.
             give_way: called with the id of the new process once that accepts. It may raise
@@ -87,13 +97,13 @@ class Upgrader:
             ready_timeout_s: then a new process that is not ready is stopped.
         """
         self._ready_timeout_s = ready_timeout_s
-        self._product = product
+        self._balancer = balancer
         self._doors = doors
         self._reloader = reloader
         self._give_way = give_way
         self._stop = stop
         self._command = command or (sys.executable, *sys.orig_argv[1:])
-        self.news = SequenceNews(product)
+        self.news = SequenceNews(balancer)
         """Of sequences, for all processes that hear of them."""
         self._lock = asyncio.Lock()
         self._starting: subprocess.Popen[bytes] | None = None
@@ -216,7 +226,7 @@ class Upgrader:
         self.closed = f"process {process.pid} has taken over"
         self.successor = peer
         peer.say("handed_over")
-        self._product.tasks.spawn(peer.follow(), name="next process")
+        self._balancer.parts.tasks.spawn(peer.follow(), name="next process")
         process.returncode = 0  # we shall not wait for its end, whatever `Popen` thinks of that
         return ""
 
@@ -224,7 +234,7 @@ class Upgrader:
         """End a new process that is not to serve, and return its exit code."""
         peer.say("stop", False)
         process.terminate()  # it may not listen yet
-        shutdown = self._product.settings.shutdown
+        shutdown = self._balancer.settings.shutdown
         limit_s = _STOP_S
         if peer.shares_news:  # it may have clients
             limit_s += shutdown.pre_stop_delay + shutdown.drain
@@ -256,7 +266,7 @@ class Upgrader:
             for each in bound
         ]
         greeting: dict[str, Any] = {"listeners": listeners}
-        operator = operator_state(self._product)
+        operator = operator_state(self._balancer)
         if len(json.dumps(operator)) < _MOST_GREETING:
             greeting["operator"] = operator
         text = json.dumps(greeting).encode() + b"\n"
@@ -278,9 +288,9 @@ class Upgrader:
 
     async def _tell_state(self, peer: Peer) -> None:
         """Tell what exists nowhere else, and go on telling until we end."""
-        peer.say("operator", operator_state(self._product))
+        peer.say("operator", operator_state(self._balancer))
         peer.share_news()
-        for rows in sequence_parts(self._product):
+        for rows in sequence_parts(self._balancer):
             peer.tell(rows)
             await peer.flush()
             await asyncio.sleep(0)
@@ -295,3 +305,98 @@ def _end(process: subprocess.Popen[bytes], limit_s: float) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
+
+
+class Succession:
+    """The conversation with the process before, from its successor's side."""
+
+    def __init__(
+        self,
+        predecessor: Predecessor,
+        balancer: LoadBalancer,
+        stop: Callable[[Peer, bool], None],
+        news: SequenceNews | None = None,
+        reload: Callable[[str], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            predecessor: the process before.
+            balancer: gets its state.
+            stop: called when the process before was told to stop, or does not want this one; see
+                `Peer`.
+            news: of sequences, where other processes hear of them as well.
+            reload: called when the process before was told to reload; see `Peer`.
+        """
+        self.predecessor = predecessor
+        self._balancer = balancer
+        self._stop = stop
+        self._news = news or SequenceNews(balancer)
+        self._reload = reload
+        self._peer: Peer | None = None
+        self._is_dismissed = False
+        self.is_done = False
+        """We are the service: the process before has handed over, or has crashed."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The process before while it finishes what it has, and we are the service."""
+        return self._peer if self.is_done else None
+
+    async def take_over(self) -> None:
+        """Everything is prepared: hear what exists nowhere else. If the process before has crashed,
+        there is nobody to wait for.
+
+        Raises:
+            ValueError: it says something unknown.
+        """
+        channel = self.predecessor.channel
+        channel.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=channel, limit=_STATE_LINE_BYTES)
+        self._peer = Peer(
+            "process before this one", reader, writer, self._news, self._on_stop, self._reload
+        )
+        self._peer.say("prepared")
+        while (event := await self._peer.hear()) is not None:
+            if "operator" in event:
+                resume_operator_state(self._balancer, event["operator"])
+            if "begin" in event or self._is_dismissed:
+                return
+        _log.warning("process before this one went before it had told everything")
+
+    def accepts(self) -> None:
+        """Tell the process before that we accept connections."""
+        if self._peer is not None and not self._peer.is_gone:
+            self._peer.say("ready", os.getpid())
+            self._peer.share_news()
+
+    async def answer(self) -> None:
+        """Wait until the process before has said who serves. May be called again when it was
+        cancelled."""
+        peer = self._peer
+        while peer is not None and not self.is_done and not self._is_dismissed:
+            event = await peer.hear()
+            if event is None:
+                _log.warning("process before this one went before it had handed over")
+                peer.close()
+                self.is_done = True
+            elif "handed_over" in event:
+                self.is_done = True
+                self._balancer.parts.tasks.spawn(peer.follow(), name="process before")
+
+    def decline(self, reason: str) -> None:
+        """Tell the process before that we shall not serve, so that it goes on."""
+        if self._peer is None:
+            self.predecessor.tell("failed", reason)
+        else:
+            self._peer.say("failed", reason)
+
+    def close(self) -> None:
+        """This process ends."""
+        if self._peer is None:
+            self.predecessor.channel.close()
+        else:
+            self._peer.close()
+
+    def _on_stop(self, peer: Peer, force: bool) -> None:
+        self._is_dismissed = not self.is_done
+        self._stop(peer, force)

@@ -212,6 +212,13 @@ class AccessSettings(Section):
         if self.header.lower() in RELAY_HEADERS:
             yield ("header",), "this header has another meaning"
 
+    @property
+    def token_headers(self) -> frozenset[str]:
+        """Headers of clients that hold tokens of ours, and are not for backends."""
+        if self.pass_on or self.lacks_role(Role.INFER, Role.CONTROL):
+            return frozenset()
+        return frozenset({self.header})
+
     def lacks_role(self, *roles: Role) -> bool:
         """Whether no token has one of these roles; unknown while tokens cannot be read."""
         is_known = "tokens" not in self.unreadable

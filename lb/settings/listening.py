@@ -226,6 +226,16 @@ class ListenSettings(Section):
         given = ((name, getattr(self, name)) for name in _LISTENERS)
         return {name: each.address for name, each in given if each is not None}
 
+    @property
+    def subject_headers(self) -> frozenset[str]:
+        """Headers that tell backends the subject of a client's certificate."""
+        listeners = (self.http, self.grpc, self.https, self.grpcs)
+        return frozenset(
+            each.tls.subject_header
+            for each in listeners
+            if each is not None and each.tls is not None and each.tls.subject_header is not None
+        )
+
     def broken_rules(self) -> Iterator[Finding]:
         """Listeners share addresses in pairs only, and have what they need."""
         found = self.addresses

@@ -49,6 +49,16 @@ class ForwardedMode(StrEnum):
     FORWARDED = "forwarded"
     BOTH = "both"
 
+    @property
+    def has_x_forwarded(self) -> bool:
+        """Whether there are `X-Forwarded-For`, `-Proto` and `-Host`."""
+        return self in (ForwardedMode.X_FORWARDED, ForwardedMode.BOTH)
+
+    @property
+    def has_forwarded(self) -> bool:
+        """Whether there is `Forwarded` (RFC 7239)."""
+        return self in (ForwardedMode.FORWARDED, ForwardedMode.BOTH)
+
 
 class ShutdownSettings(Section):
     """What happens between SIGTERM and the end of the process."""
@@ -121,6 +131,13 @@ class Settings(Section):
     def specs(self) -> tuple[BackendSpec, ...]:
         """Return the backends as values of the domain, in the order of the file."""
         return tuple(backend.spec() for backend in self.backends)
+
+    @property
+    def private_fields(self) -> frozenset[bytes]:
+        """Headers that only we may send to backends, in lower case, whatever listener a request
+        came through: subjects of certificates, and tokens that are ours."""
+        headers = self.listen.subject_headers | self.access.token_headers
+        return frozenset(header.lower().replace("_", "-").encode() for header in headers)
 
     def health_of(self, backend: BackendSettings) -> HealthSettings:
         """Return the probe settings of one backend: its own over the common ones."""

@@ -305,3 +305,8 @@ BackendName = Annotated[
     WithJsonSchema({"type": "string", "maxLength": 253, "pattern": r"^[^/\s](?:[^/]*[^/\s])?$"}),
 ]
 """A name for logs, metrics and the admin API; it stands in URLs, so no slash."""
+
+
+def field_name(name: str | None) -> bytes:
+    """The name of a header as it is compared with those of requests; empty for none."""
+    return (name or "").lower().encode()

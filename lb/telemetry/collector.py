@@ -25,14 +25,19 @@ from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, BackendSta
 from lb.domain.pool import PoolSnapshot
 from lb.domain.schedule import POSITION_BOUNDS
 from lb.telemetry.catalogue import COLLECTED, MetricSpec, MetricType
+from lb.telemetry.counts import (
+    LAG_BOUNDS_S,
+    LoopLag,
+    OwnCalls,
+    Reloads,
+    RerunCounts,
+    ScalingStatus,
+    rerun_rows,
+    scaling_rows,
+)
 from lb.telemetry.labels import code_label
-from lb.telemetry.loop_lag import LAG_BOUNDS_S, LoopLag
 from lb.telemetry.meter import Meter, Traffic
-from lb.telemetry.own_calls import OwnCalls
 from lb.telemetry.queue import QueueStatus, position_rows, queue_rows, wait_rows
-from lb.telemetry.reloads import Reloads
-from lb.telemetry.reruns import RerunCounts, rerun_rows
-from lb.telemetry.scaling import ScalingStatus, scaling_rows
 
 STATES: Final = tuple(state.value for state in BackendState)
 

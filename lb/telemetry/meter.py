@@ -13,6 +13,7 @@ from typing import Final
 from lb.domain.backend import LATENCY_BOUNDS_S, AppProtocol, Backend, Histogram
 from lb.domain.operation import Operation, OperationKind
 from lb.domain.outcome import Reason
+from lb.settings.reporting import MetricsSettings
 from lb.telemetry.labels import OTHER, code_label, is_failure
 from lb.telemetry.record import RequestRecord
 
@@ -106,6 +107,10 @@ class Meter:
         """Models that have a label of their own, on either protocol."""
         self.traffic: Final = (Traffic(AppProtocol.HTTP), Traffic(AppProtocol.GRPC))
         """Indexed by `AppProtocol`."""
+
+    def configure(self, settings: MetricsSettings) -> None:
+        """Go by other settings from now on; models that have a label keep it."""
+        self.max_models = settings.model_labels
 
     def finished(self, record: RequestRecord) -> None:
         """Count one request."""

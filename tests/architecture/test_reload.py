@@ -8,9 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lb.runtime.change import prepare
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import build
+from lb.runtime.reload import prepare
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from lb.settings.section import Section
 from tests.fakes.configured import configuration_of
@@ -77,15 +77,15 @@ async def forgotten(folder: Path) -> list[str]:
     }
     first = Settings.model_validate(tree)
     logs = Logs(first)
-    product = build(first, logs)
+    product = LoadBalancer(first, logs)
     found = []
     for path, value in leaves(first):
         if any(path == each or path.startswith(f"{each}.") for each in READ_WHEN_NEEDED):
             continue
         states = []
         for settings in (first, changed(tree, path, FITTING.get(path) or other(value))):
-            change = prepare(product, logs, (), settings)
-            change.apply(product, logs)
+            change = prepare(product, (), settings)
+            change.apply(product)
             change.listeners.close()
             states.append({**configuration_of(product), "settings": None})
         if states[0] == states[1]:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lb.domain.schedule import ModelBackendView
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.sockets import Listeners
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.relay import lanes_of
 
@@ -20,13 +20,13 @@ class Balancer:
 
     def __init__(self, settings: Settings) -> None:
         self.logs = Logs(settings)
-        self.product: Product = build(settings, self.logs)
+        self.product: LoadBalancer = LoadBalancer(settings, self.logs)
         self.doors = Doors(self.product, Listeners(settings), {})
 
     @property
     def accepted(self) -> int:
         """Connections of clients so far."""
-        return sum(traffic.accepted for traffic in self.product.meter.traffic)
+        return sum(traffic.accepted for traffic in self.product.relay.meter.traffic)
 
     def model_backends(self) -> list[ModelBackendView]:
         """What is known of each scheduled model on each backend."""
@@ -48,12 +48,7 @@ async def running_balancer(tree: dict[str, Any]) -> AsyncIterator[Balancer]:
     balancer = Balancer(Settings.model_validate(tree))
     product = balancer.product
     try:
-        await product.discovery.start()
-        product.probes.start()
-        product.models.start()
-        await product.probes.first_round()
-        await product.models.first_round(5.0)
-        await product.readers.priors.first_round(5.0)
+        await product.control.start()
         await balancer.doors.open()
         yield balancer
     finally:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from lb.runtime.wiring import Product
+from lb.runtime.wiring import LoadBalancer
 from tests.fakes.relay import relay_configuration
 
 
-def configuration_of(product: Product) -> dict[str, Any]:
+def configuration_of(product: LoadBalancer) -> dict[str, Any]:
     """What the parts of a product were told, as values that can be compared."""
     rules = product.access.gate.rules
     return {
         **relay_configuration(product),
         "settings": product.settings,
-        "members": [record.member for record in product.directory.records],
-        "policy": type(product.directory.policy),
-        "pickers": [type(each.policy) for each in product.directory.ref.current.placements],
-        "ceiling": (product.ledger.ceiling, product.ledger.short_at),
-        "models": product.meter.max_models,
-        "scaling": product.scaling.scaling.budget_s,
-        "table": (product.models.refresh_s, product.restorer.is_on),
-        "judgement": product.directory.passive.rules,
-        "ramps": product.directory.ramps.rules,
-        "askers": [asker.connect_timeout_s for asker in product.askers],
+        "members": [record.member for record in product.control.directory.records],
+        "policy": type(product.control.directory.policy),
+        "pickers": [type(each.policy) for each in product.control.directory.ref.current.placements],
+        "ceiling": (product.relay.ledger.ceiling, product.relay.ledger.short_at),
+        "models": product.relay.meter.max_models,
+        "scaling": (product.control.scaling.options, product.control.scaling.scaling.budget_s),
+        "table": (product.control.models.options, product.control.restorer.options),
+        "judgement": product.control.directory.passive.rules,
+        "ramps": product.control.directory.ramps.rules,
+        "askers": [role.asker.connect_timeout_s for role in (product.control, product.relay)],
         "gate": (
             rules.control,
             rules.needs_token,
@@ -39,13 +39,13 @@ def configuration_of(product: Product) -> dict[str, Any]:
             name: (tls.options, tls.alpn) for name, tls in product.security.servers.items()
         },
         "clients": {(tls.settings, tls.protocol) for tls in product.security.clients},
-        "plans": product.directory.planner.rules,
-        "pending": product.readers.load.interval_s,
-        "warm_up": (product.warm_up.is_on, product.warm_up.timeout_s),
+        "plans": product.control.directory.planner.rules,
+        "pending": product.control.load.interval_s,
+        "warm_up": product.control.warm_up.options,
         "discovery": (
-            [source.name for source in product.discovery._sources],
-            product.discovery._names.interval_s,
-            product.directory.leaving_s,
-            product.membership.most,
+            [source.name for source in product.control.discovery._sources],
+            product.control.discovery._names.interval_s,
+            product.control.directory.leaving_s,
+            product.control.membership.most,
         ),
     }

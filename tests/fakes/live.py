@@ -6,8 +6,8 @@ from typing import Any
 
 from lb.admin.live import LiveSources
 from lb.control.directory import BackendDirectory
+from lb.telemetry.counts import RerunCounts
 from lb.telemetry.meter import Meter
-from lb.telemetry.reruns import RerunCounts
 
 
 class FakeClock:

@@ -16,12 +16,8 @@ from lb.telemetry.collector import (
     Sources,
     SourceStatus,
 )
-from lb.telemetry.loop_lag import LoopLag
+from lb.telemetry.counts import LoopLag, OwnCalls, Reloads, RerunCounts, ScalingStatus
 from lb.telemetry.meter import Meter
-from lb.telemetry.own_calls import OwnCalls
-from lb.telemetry.reloads import Reloads
-from lb.telemetry.reruns import RerunCounts
-from lb.telemetry.scaling import ScalingStatus
 from tests.fakes.relay import named_policy
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -81,7 +81,7 @@ from tests.fakes.records import INFER
 from tests.reference.http2_receive import receive_plainly
 
 if TYPE_CHECKING:
-    from lb.runtime.wiring import Product
+    from lb.runtime.wiring import LoadBalancer
 
 Clock = Callable[[], float]
 Options = Mapping[str, Any]
@@ -316,7 +316,7 @@ class HedgeView:
 
     def stop(self) -> None:
         """Send no hedges any more, and end those under way."""
-        self._hedger.use(None)
+        self._hedger.configure(None)
 
     def __len__(self) -> int:
         """Hedges under way."""
@@ -797,7 +797,7 @@ class Relay:
             self._side(exchange.protocol).cancel_hedge(exchange)
 
         hedger = Hedger(self.parts.dispatcher, begin, cancel)
-        hedger.use(rules)
+        hedger.configure(rules)
         self.check_attempts(hedger)
         return HedgeView(hedger, self.parts.dispatcher)
 
@@ -973,29 +973,28 @@ class _IgnoredOutcomes:
         """There is no control plane."""
 
 
-def lanes_of(product: Product) -> list[ModelBackendView]:
+def lanes_of(product: LoadBalancer) -> list[ModelBackendView]:
     """What a whole product knows of each scheduled model on each backend."""
-    return list(product.dispatcher.queue.scheduler.model_backends())
+    return list(product.relay.dispatcher.queue.scheduler.model_backends())
 
 
-def relay_configuration(product: Product) -> dict[str, Any]:
+def relay_configuration(product: LoadBalancer) -> dict[str, Any]:
     """What the relay of a whole product was told by its settings, to be compared."""
-    dispatcher = product.dispatcher
+    dispatcher = product.relay.dispatcher
     table, reruns = dispatcher.steps.table, dispatcher.reruns
     return {
-        "http1": product.http1.options,
-        "http2": product.http2.options,
-        "fan_out": product.fan_out.options,
-        "kinds": (product.http1.kinds, product.http2.kinds),
-        "crowd": (product.http1.parts.crowd.limit, product.http2.parts.crowd.limit),
-        "attempts": dispatcher.retry.rules.max_attempts,
-        "sequences": (table.limit, table.affinity, table.bound),
+        "http1": product.relay.http1.options,
+        "http2": product.relay.http2.options,
+        "fan_out": product.relay.fan_out.options,
+        "kinds": (product.relay.http1.kinds, product.relay.http2.kinds),
+        "crowd": (product.relay.http1.parts.crowd.limit, product.relay.http2.parts.crowd.limit),
+        "retry": dispatcher.retry.rules,
+        "sequences": (dispatcher.steps.rules, table.limit, table.affinity, table.bound),
         "gates": dispatcher.gate is product.access.gate,
         "sink": type(dispatcher.accounts.requests).__name__,
         "budget": (reruns.budget.share, reruns.budget.floor),
-        "never": dispatcher.retry.rules.never,
-        "attempt timeout": product.attempt_timeout.times,
-        "hedging": product.hedger.rules,
+        "attempt timeout": product.relay.attempt_timeout.times,
+        "hedging": product.relay.hedger.rules,
         "queue": dispatcher.queue.options,
     }
 

@@ -121,7 +121,7 @@ async def test_where_others_are_busy_our_requests_are_fewer_until_they_leave(
 ) -> None:
     async with scene(0.1, 0.1) as made, running_balancer(made.config()) as balancer:
         address = balancer.address("http")
-        record = balancer.product.directory.find("t0")
+        record = balancer.product.control.directory.find("t0")
         for _ in range(30):
             await infer(made.client, address)
         assert lane(balancer, "t0").learnt > 5

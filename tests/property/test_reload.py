@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb.runtime.change import prepare
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import build
+from lb.runtime.reload import prepare
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.difference import changed_keys
 from lb.settings.model import Settings
 from tests.fakes.configured import configuration_of
@@ -165,13 +165,13 @@ CONFIGURATIONS = st.fixed_dictionaries(
 async def reloaded(first: Settings, second: Settings) -> tuple[Any, Any]:
     """What a process is like that was reloaded, and one that was started so."""
     logs = Logs(first)
-    product = build(first, logs)
-    change = prepare(product, logs, (), second)
-    closing = change.apply(product, logs)
+    product = LoadBalancer(first, logs)
+    change = prepare(product, (), second)
+    closing = change.apply(product)
     change.listeners.close()
     if closing is not None:
         closing.close()
-    fresh = build(second, logs)
+    fresh = LoadBalancer(second, logs)
     try:
         return configuration_of(product), configuration_of(fresh)
     finally:

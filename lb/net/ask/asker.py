@@ -27,6 +27,7 @@ from lb.net.dial import dial
 from lb.net.iteration import IterationBudget
 from lb.net.tls.client import ClientTlsBook
 from lb.net.tls.contexts import describe
+from lb.settings.limits import TimeoutSettings
 
 AnswerT = TypeVar("AnswerT")
 
@@ -69,6 +70,10 @@ class Asker:
         self._identity = identity
         self._iteration = iteration
         self._turns = _Turns()
+
+    def configure(self, timeouts: TimeoutSettings) -> None:
+        """Go by other times from now on."""
+        self.connect_timeout_s = timeouts.connect
 
     async def http(
         self,

@@ -26,7 +26,7 @@ from lb.proxy.fan_out.question import Question, Reply
 from lb.proxy.fan_out.result import Result
 from lb.proxy.fan_out.targets import concerned
 from lb.proxy.fan_out.views import Views
-from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.counts import OwnCalls
 from lb.wire.ledger import Ledger
 from lb.wire.protobuf import ProtobufError, fields
 
@@ -96,6 +96,10 @@ class BackendFanOut:
         """Calls under way that change something. They are counted apart from views: a server that
         loads for minutes must not keep clients from looking, nor they it from being told."""
         self._turns: dict[tuple[str, bytes], _Turn] = {}
+
+    def configure(self, options: FanOutOptions) -> None:
+        """Go by other options from now on."""
+        self.options = options
 
     @property
     def is_changing(self) -> bool:

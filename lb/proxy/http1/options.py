@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.proxy.queue import queue_options
+from lb.settings.listening import HalfCloseMode
+from lb.settings.model import Settings
+from lb.settings.values import field_name
 from lb.wire.http1.limits import HeadLimits
 
 
@@ -50,3 +54,31 @@ class Http1Options:
     """Names, in lower case, of fields that the queue goes by."""
     deadline_header: bytes = b""
     """Likewise of the field with the time that a request may take; empty: there is none."""
+
+
+def http1_options(settings: Settings) -> Http1Options:
+    """Read limits and times of the HTTP/1.1 side from settings."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http1Options(
+        head=HeadLimits(
+            head_bytes=limits.head_bytes,
+            line_bytes=limits.request_line_bytes,
+            fields=limits.max_headers,
+        ),
+        body_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        body_timeout_s=timeouts.body_progress,
+        client_idle_s=timeouts.client_idle,
+        upstream_idle_s=timeouts.upstream_idle,
+        request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        aborts_on_half_close=settings.listen.half_close is HalfCloseMode.ABORT,
+        private_fields=settings.private_fields,
+        x_forwarded=settings.forwarded.has_x_forwarded,
+        forwarded=settings.forwarded.has_forwarded,
+        trusted_proxies=settings.listen.proxies,
+        noted=queue_options(settings).noted,
+        deadline_header=field_name(settings.scheduling.deadline_header),
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lb.domain.client import NO_PROXIES, TrustedProxies
+from lb.proxy.queue import queue_options
+from lb.settings.model import Settings
 from lb.wire.http2 import frames as fr
 
 
@@ -67,3 +69,28 @@ class Http2Options:
             fr.SETTINGS_MAX_FRAME_SIZE: self.frame_size,
             fr.SETTINGS_MAX_HEADER_LIST_SIZE: self.head_size,
         }
+
+
+def http2_options(settings: Settings) -> Http2Options:
+    """Read limits and times of the HTTP/2 side from settings."""
+    limits, timeouts = settings.limits, settings.timeouts
+    return Http2Options(
+        concurrent_streams=limits.max_concurrent_streams,
+        stream_window=limits.stream_window_bytes,
+        stream_window_max=limits.stream_window_max_bytes,
+        head_size=limits.head_bytes,
+        fields=limits.max_headers,
+        message_size=limits.body_bytes,
+        retained_size=limits.retained_body_bytes,
+        connect_timeout_s=timeouts.connect,
+        head_timeout_s=timeouts.head,
+        client_idle_s=timeouts.client_idle,
+        stream_stalled_s=timeouts.stream_stalled,
+        request_timeout_s=timeouts.request,
+        handshake_timeout_s=timeouts.handshake,
+        private_fields=settings.private_fields,
+        x_forwarded=settings.forwarded.has_x_forwarded,
+        forwarded=settings.forwarded.has_forwarded,
+        trusted_proxies=settings.listen.proxies,
+        noted=queue_options(settings).noted,
+    )

@@ -824,7 +824,7 @@ def test_a_backend_that_drains_without_a_limit_has_all_the_time() -> None:
 def judging(*names: str) -> BackendDirectory:
     """A directory whose backends all have the models m and n, and have answered well."""
     directory = make_directory(*names)
-    directory.passive.use(OutlierRules(), 101.0)
+    directory.passive.configure(OutlierRules(), 101.0)
     entries = [ModelEntry(name, b"1", ModelState.READY) for name in (b"m", b"n")]
     for record in directory.records:
         record.models.listed(ModelList(entries), 101.0)

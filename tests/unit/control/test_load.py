@@ -99,7 +99,7 @@ async def test_those_that_show_metrics_and_answer_are_asked_and_the_others_are_n
         ]
         told = Told()
         async with reading(pool, told) as reader:
-            reader.use(0.01)
+            reader.configure(0.01)
             await eventually(lambda: {"a", "b"} <= set(told.names))
         assert set(told.names) == {"a", "b"}
 
@@ -134,14 +134,14 @@ async def test_it_asks_as_often_as_it_is_told_and_can_be_switched_on_and_off() -
     async with scripted_backend(serve) as triton:
         told, pool = Told(), [record("a", triton.target)]
         async with reading(pool, told) as reader:
-            reader.use(0.0)
+            reader.configure(0.0)
             assert len(reader._loop) == 0
-            reader.use(0.01)
+            reader.configure(0.01)
             await eventually(lambda: len(told.reports) > 1)
-            reader.use(0.0)
+            reader.configure(0.0)
             assert pool[0].load is None
             await eventually(lambda: not len(reader._loop))
-            reader.use(60.0)
+            reader.configure(60.0)
             assert reader.interval_s == 60.0
             assert len(reader._loop) == 1
 
@@ -150,7 +150,7 @@ async def test_backends_are_asked_one_after_the_other_in_the_course_of_the_inter
     async with scripted_backend(serve) as triton:
         told, pool = Told(), [record(str(number), triton.target) for number in range(4)]
         async with reading(pool, told) as reader:
-            reader.use(1.0)
+            reader.configure(1.0)
             await eventually(lambda: told.names == ["0"])
             assert len(reader._asks) == 0, "the next one has to wait for its turn"
             await eventually(lambda: len(told.names) == 4)

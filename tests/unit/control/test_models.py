@@ -16,6 +16,7 @@ from lb.domain.backend import AppProtocol, BackendKind, BackendState
 from lb.health.port import Finding
 from lb.kserve.operations import grpc_operation
 from lb.probes.probe import ProbeResult
+from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
 from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import SEQUENCES, FakeTriton, FakeTritons
@@ -38,7 +39,7 @@ class Bench:
             self.directory,
             Questions(FakeTritons(**tritons)),
             Random(1),
-            refresh_s=refresh_s,
+            ModelTableSettings(refresh=refresh_s),
             clock=self.clock,
         )
         self.joined: list[str] = []

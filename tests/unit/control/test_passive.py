@@ -90,7 +90,7 @@ def test_without_rules_nobody_stays_out() -> None:
     told = Told(OutlierRules())
     told.serve_well()
     told.fail(told.backends[1], 5)
-    told.passive.use(None, told.now)
+    told.passive.configure(None, told.now)
     assert told.passive.is_quiet
     assert told.changes == 2
 

@@ -27,12 +27,15 @@ from lb.kserve.configuration import Configuration
 from lb.kserve.messages import REPOSITORY_MODEL_UNLOAD
 from lb.kserve.operations import grpc_operation
 from lb.kserve.repository import Region
+from lb.settings.passive import ModelTableSettings
 from tests.fakes.backends import make_spec
 from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
 
 READY, LOADING, UNAVAILABLE = ModelState.READY, ModelState.LOADING, ModelState.UNAVAILABLE
+FAR = ModelTableSettings(refresh=3600.0)
+"""Nothing is asked on the schedule."""
 UNLOAD = grpc_operation(REPOSITORY_MODEL_UNLOAD.path.encode())
 R, OTHER = Region("r", "/r", 0, 64), Region("other", "/o", 0, 64)
 
@@ -100,7 +103,9 @@ class Bench:
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.directory.replace([Member(make_spec(name)) for name in tritons], 100.0)
         questions = Questions(FakeTritons(**tritons))
-        self.watch = ModelWatch(self.directory, questions, Random(1), refresh_s=3600.0)
+        self.watch = ModelWatch(
+            self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
+        )
         self.restorer = Restorer(self.directory, self.watch, questions)
         self.watch.joined = self.restorer.joined
 

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb.control.scaling import HOLD_S, IDLE_S, KEPT_S, TICK_S, Curve, LoadSample, Scaling
+from lb.control.scaling import HOLD_S, IDLE_S, KEPT_S, TICK_S, Curve, Scaling, ScalingSignal
+from lb.domain.load import LoadSample
+from lb.net.timers import TimerWheel
+from tests.fakes.clock import FakeLoop
 
 
 class Server:
@@ -243,3 +246,23 @@ def test_any_course_of_things_gives_a_number(
         sample = LoadSample(answered, seconds, refused, open_now, backends * 1.0, backends)
         scaling.observe(sample, number * TICK_S)
         assert scaling.desired >= 0
+
+
+def test_it_looks_every_few_seconds_until_the_timers_are_closed() -> None:
+    loop = FakeLoop()
+    timers = TimerWheel(loop)
+    counts = iter(range(0, 1000, 100))
+
+    def read() -> LoadSample:
+        count = next(counts)
+        return LoadSample(count, count / 100, refused=0, open=1, weight=1.0, backends=1)
+
+    signal = ScalingSignal(read)
+    signal.keep(timers, loop.time)
+    assert signal.status() == (0, 0.0, None)
+    loop.advance(1.1 * TICK_S)
+    status = signal.status()
+    assert status.desired == 1
+    assert 18.0 < status.demand <= 20.0
+    assert next(counts) == 200
+    timers.close()

@@ -17,11 +17,14 @@ from lb.control.record import Member
 from lb.control.warm_up import WarmUp
 from lb.domain.backend import AppProtocol
 from lb.health.port import Finding
+from lb.settings.passive import ModelTableSettings, WarmUpSettings
 from tests.fakes.backends import make_spec
 from tests.fakes.http1_backend import eventually, soon
 from tests.fakes.tritons import FakeTriton, FakeTritons
 from tests.unit.control.test_directory import found
 
+FAR = ModelTableSettings(refresh=3600.0)
+"""Nothing is asked on the schedule."""
 INPUT = {"max_batch_size": 8, "input": [{"name": "X", "data_type": "TYPE_FP32", "dims": [-1, 4]}]}
 BROKEN = {"error": "CUDA error: an illegal memory access was encountered"}
 
@@ -38,8 +41,10 @@ class Bench:
         self.directory = BackendDirectory(make_policy("least_loaded", Random(1)))
         self.directory.replace([Member(make_spec(name)) for name in tritons], 100.0)
         questions = Questions(FakeTritons(**tritons))
-        self.watch = ModelWatch(self.directory, questions, Random(1), refresh_s=3600.0)
-        self.warm_up = WarmUp(self.directory, questions, is_on=is_on)
+        self.watch = ModelWatch(
+            self.directory, questions, Random(1), ModelTableSettings(refresh=3600.0)
+        )
+        self.warm_up = WarmUp(self.directory, questions, WarmUpSettings(enabled=is_on))
         self.watch.came = self.warm_up.came
 
     def find(self, name: str, finding: Finding) -> None:

@@ -34,7 +34,7 @@ class Bench:
 
     def use(self, times: AttemptTimes) -> None:
         """Other times, as after a reload."""
-        self.timeout.times = times
+        self.timeout.configure(times)
         self.relay.monitor.wake()
 
     def wait(self, seconds: float) -> None:

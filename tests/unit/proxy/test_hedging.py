@@ -31,7 +31,7 @@ class Bench:
         self.begun: list[Exchange] = []
         self.seconds: list[GrpcAttempt] = []
         self.hedger = Hedger(self.dispatcher, self._begin, self.relay.relay.cancel_hedge)
-        self.hedger.use(rules or HedgeRules())
+        self.hedger.configure(rules or HedgeRules())
         self.relay.check_attempts(self.hedger)
         for number in range(100):
             self.dispatcher.blame.durations.add(b"m", 0.016 + number * 0.001)
@@ -167,7 +167,7 @@ async def test_switched_off_it_ends_what_runs() -> None:
     bench = Bench()
     bench.begins()
     bench.loop.advance(0.2)
-    bench.hedger.use(None)
+    bench.hedger.configure(None)
     assert [second.outcome for second in bench.seconds] == [Outcome.OVERTAKEN]
     assert bench.hedger.interval_s(bench.loop.time()) == inf
     bench.loop.advance(1.0)

@@ -13,7 +13,7 @@ from lb.access.tokens import digest_of
 from lb.domain.access import Role
 from lb.domain.client import NOBODY, Client
 from lb.domain.errors import RequestRefused
-from lb.runtime.access import TokenFileError, TokenKeeper, credential_fields, make_access
+from lb.runtime.access import TokenFileError, TokenKeeper, make_access
 from lb.settings.access import TokenSettings
 from lb.settings.model import Settings
 from tests.fakes.records import INFER
@@ -117,14 +117,14 @@ def test_roles_decide_what_asks_for_tokens(
     access = make_access(given)
     claim = access.gate.claim(INFER, (), is_control=False)
     assert (claim is not None) == asks
-    assert credential_fields(given) == ({b"authorization"} if dropped else set())
+    assert given.private_fields == ({b"authorization"} if dropped else set())
     assert access.admin.asks_for_tokens == admin_asks
 
 
 def test_the_header_of_tokens_is_passed_on_only_when_told() -> None:
     access = {"tokens": [{"name": "a", "token": ONE}], "header": "X_Api-Key"}
-    assert credential_fields(settings(access)) == {b"x-api-key"}
-    assert credential_fields(settings({**access, "pass_on": True})) == set()
+    assert settings(access).private_fields == {b"x-api-key"}
+    assert settings({**access, "pass_on": True}).private_fields == set()
 
 
 def test_limits_are_made_as_told() -> None:

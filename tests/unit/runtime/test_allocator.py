@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import platform
 
-from lb.runtime.allocator import keep_freed_memory, share_one_heap
+from lb.runtime.limits import keep_freed_memory, share_one_heap
 
 
 def test_glibc_takes_the_settings() -> None:

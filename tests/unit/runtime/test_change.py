@@ -11,9 +11,9 @@ import pytest
 from lb.access.gate import Claim
 from lb.domain.client import NOBODY
 from lb.domain.errors import RequestRefused
-from lb.runtime.change import prepare
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.reload import prepare
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.records import INFER
 
@@ -30,11 +30,11 @@ class Running:
 
     def __init__(self, given: Settings) -> None:
         self.logs = Logs(given)
-        self.product: Product = build(given, self.logs)
+        self.product: LoadBalancer = LoadBalancer(given, self.logs)
 
     def change(self, given: Settings) -> None:
-        change = prepare(self.product, self.logs, (), given)
-        closing = change.apply(self.product, self.logs)
+        change = prepare(self.product, (), given)
+        closing = change.apply(self.product)
         change.listeners.close()
         if closing is not None:
             closing.close()
@@ -82,26 +82,26 @@ async def test_counts_of_tokens_go_on(running: Running) -> None:
 
 
 async def test_backends_that_stay_keep_their_counters(running: Running) -> None:
-    [record] = running.product.directory.records
+    [record] = running.product.control.directory.records
     backends = [{"name": "a", "http": "127.0.0.1:1", "weight": 2}, {"http": "127.0.0.1:2"}]
     running.change(settings(backends=backends, balancing={"policy": "round_robin"}))
-    assert running.product.directory.records[0] is record
+    assert running.product.control.directory.records[0] is record
     assert record.backend.inverse_weight == 0.5
-    assert len(running.product.directory.records) == 2
+    assert len(running.product.control.directory.records) == 2
 
 
 async def test_unchanged_options_are_not_swapped(running: Running) -> None:
-    http1, http2 = running.product.http1.options, running.product.http2.options
-    heads, gate = running.product.http1.heads, running.product.access.gate
+    http1, http2 = running.product.relay.http1.options, running.product.relay.http2.options
+    heads, gate = running.product.relay.http1.heads, running.product.access.gate
     running.change(
         settings(
             access={"limits": [{"by": "address", "max_concurrent_requests": 1}]},
             retry={"attempts": 9},
         )
     )
-    assert running.product.http1.options is http1
-    assert running.product.http2.options is http2
-    assert running.product.http1.heads is heads
+    assert running.product.relay.http1.options is http1
+    assert running.product.relay.http2.options is http2
+    assert running.product.relay.http1.heads is heads
     assert running.product.access.gate is gate
 
 

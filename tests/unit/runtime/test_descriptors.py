@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lb.runtime.descriptors import (
+from lb.runtime.limits import (
     RESERVE,
     Budget,
     DescriptorUse,

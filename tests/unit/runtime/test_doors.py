@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Bound, Listeners
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.sockets import Bound, Listeners
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 
 
@@ -31,7 +31,7 @@ class House:
 
     def __init__(self, given: Settings) -> None:
         self.logs = Logs(given)
-        self.product: Product = build(given, self.logs)
+        self.product: LoadBalancer = LoadBalancer(given, self.logs)
         own = web.Server(_refuse)
         self.doors = Doors(self.product, Listeners(given), {"metrics": own, "admin": own})
 
@@ -49,7 +49,7 @@ class House:
         client = socket.create_connection((address.host, address.port))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert self.product.connections
+        assert self.product.relay.connections
         return client
 
 
@@ -69,7 +69,7 @@ async def test_a_listener_that_stays_keeps_its_socket_and_its_connections(house:
     with await house.connect("http"):
         house.reload(http="127.0.0.1:0", grpc="127.0.0.1:0", admin="127.0.0.1:0")
         assert house.bound["http"] is before["http"]
-        [server] = house.product.http1.servers
+        [server] = house.product.relay.http1.servers
         assert not server.is_leaving
 
 
@@ -77,7 +77,7 @@ async def test_a_listener_that_goes_lets_its_connections_finish(house: House) ->
     port = house.bound["http"].address.port
     with await house.connect("http") as client:
         house.reload(https=None, grpc="127.0.0.1:0")
-        [server] = house.product.http1.servers
+        [server] = house.product.relay.http1.servers
         assert server.is_leaving
         assert server.transport is not None
         assert client.fileno() >= 0

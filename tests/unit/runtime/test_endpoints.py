@@ -9,7 +9,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.net.listeners import ListenError
-from lb.runtime.endpoints import Listeners, endpoints
+from lb.runtime.sockets import Listeners, endpoints
 from lb.settings.model import Settings
 
 TLS = {"certificates": [{"certificate": "c", "key": "k"}]}

@@ -14,17 +14,17 @@ from lb.domain.outcome import Reason
 from lb.proxy.http1.server import ServerConnection
 from lb.proxy.http2.server import ServerLink
 from lb.proxy.sniff import SniffProtocol
-from lb.runtime.endpoints import endpoints
-from lb.runtime.front import Front, drawn_age
+from lb.runtime.listeners import ConnectionPipeline, drawn_age
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.sockets import endpoints
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.tls import World
 from tests.fakes.transport import FakeTransport
 
 
 @pytest.fixture
-async def product(tmp_path: Path) -> AsyncIterator[Product]:
+async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
     """Plain and TLS listeners, the latter sharing a port."""
     certificate, key = World(tmp_path).server
     tls = {"certificates": [{"certificate": certificate, "key": key}]}
@@ -37,14 +37,14 @@ async def product(tmp_path: Path) -> AsyncIterator[Product]:
     }
     settings = Settings.model_validate({"listen": listen, "backends": [{"http": "b:1"}]})
     logs = Logs(settings)
-    made = build(settings, logs)
+    made = LoadBalancer(settings, logs)
     yield made
     await made.aclose()
     logs.close()
 
 
-async def test_protocols_stand_behind_their_sockets(product: Product) -> None:
-    http, grpc, shared = (Front(product, each) for each in endpoints(product.settings))
+async def test_protocols_stand_behind_their_sockets(product: LoadBalancer) -> None:
+    http, grpc, shared = (ConnectionPipeline(product, each) for each in endpoints(product.settings))
     assert isinstance(http.factory(), ServerConnection)
     assert isinstance(grpc.factory(), ServerLink)
     assert shared.factory is shared.tls
@@ -53,24 +53,25 @@ async def test_protocols_stand_behind_their_sockets(product: Product) -> None:
     assert isinstance(shared.tls.factories["h2"](), ServerLink)
     assert isinstance(shared.tls.fallback(), SniffProtocol)
     shared.tls.on_failure()
-    assert product.meter.traffic[0].connection_errors == {Reason.HANDSHAKE: 1}
+    assert product.relay.meter.traffic[0].connection_errors == {Reason.HANDSHAKE: 1}
 
 
-async def test_a_proxy_header_comes_before_tls(product: Product) -> None:
+async def test_a_proxy_header_comes_before_tls(product: LoadBalancer) -> None:
     endpoint = replace(endpoints(product.settings)[2], proxy_protocol=True)
-    front = Front(product, endpoint)
+    front = ConnectionPipeline(product, endpoint)
     assert front.factory is front.proxied
     assert front.proxied is not None
     assert front.proxied.factory is front.tls
     assert front.proxied.trusted == TrustedProxies(unix=True)
     front.proxied.on_failure()
-    assert product.meter.traffic[0].connection_errors == {Reason.PROXY_HEADER: 1}
+    assert product.relay.meter.traffic[0].connection_errors == {Reason.PROXY_HEADER: 1}
 
 
 async def test_connections_that_have_not_reached_their_protocol_are_counted(
-    product: Product,
+    product: LoadBalancer,
 ) -> None:
-    front = Front(product, replace(endpoints(product.settings)[2], proxy_protocol=True))
+    shared = replace(endpoints(product.settings)[2], proxy_protocol=True)
+    front = ConnectionPipeline(product, shared)
     assert len(front) == 0
     plain = FakeTransport()
     front.factory().connection_made(plain)
@@ -79,14 +80,14 @@ async def test_connections_that_have_not_reached_their_protocol_are_counted(
     assert plain.aborted
 
 
-async def test_connections_get_an_age_by_chance_around_the_limit(product: Product) -> None:
+async def test_connections_get_an_age_by_chance_around_the_limit(product: LoadBalancer) -> None:
     shared = replace(endpoints(product.settings)[2], max_connection_age_s=100.0)
-    front = Front(product, replace(shared, tls=None))
+    front = ConnectionPipeline(product, replace(shared, tls=None))
     assert front.tls is not None
-    ages = [drawn_age(100.0, product.rng) for _ in range(1000)]
+    ages = [drawn_age(100.0, product.parts.rng) for _ in range(1000)]
     assert 90.0 <= min(ages) < 92.0
     assert 108.0 < max(ages) <= 110.0
-    before = len(product.timers)
+    before = len(product.parts.timers)
     for factory in front.tls.factories.values():
         factory()
-    assert len(product.timers) - before == 2
+    assert len(product.parts.timers) - before == 2

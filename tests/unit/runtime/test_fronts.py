@@ -10,11 +10,10 @@ import pytest
 
 from lb.proxy.http1.sagemaker import SageMakerFront
 from lb.proxy.http1.vertex import VertexFront
-from lb.runtime.endpoints import endpoints
-from lb.runtime.front import Front
-from lb.runtime.fronts import front_addresses, front_factory
+from lb.runtime.listeners import ConnectionPipeline, front_factory
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.sockets import endpoints
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 
 FRONTS: dict[str, Any] = {
@@ -31,20 +30,20 @@ BASE: dict[str, Any] = {"listen": {"http": "a:1"}, "backends": [{"http": "b:1"}]
 
 
 @pytest.fixture
-async def product(tmp_path: Path) -> AsyncIterator[Product]:
+async def product(tmp_path: Path) -> AsyncIterator[LoadBalancer]:
     settings = Settings.model_validate({**BASE, "fronts": FRONTS})
     logs = Logs(settings)
-    made = build(settings, logs)
+    made = LoadBalancer(settings, logs)
     yield made
     await made.aclose()
     logs.close()
 
 
 def test_fronts_that_are_off_listen_nowhere() -> None:
-    assert front_addresses(Settings.model_validate(BASE).fronts) == {}
+    assert Settings.model_validate(BASE).fronts.addresses == {}
 
 
-async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: Product) -> None:
+async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: LoadBalancer) -> None:
     found = {each.name: each for each in endpoints(product.settings)}
 
     assert [str(found[name].address) for name in ("http", "sagemaker", "vertex")] == [
@@ -52,14 +51,14 @@ async def test_each_front_is_an_endpoint_with_connections_of_its_own(product: Pr
         "a:3",
         "a:4",
     ]
-    made = {name: Front(product, each).factory() for name, each in found.items()}
+    made = {name: ConnectionPipeline(product, each).factory() for name, each in found.items()}
     assert isinstance(made["sagemaker"].front, SageMakerFront)
     assert isinstance(made["vertex"].front, VertexFront)
     assert made["http"].front is None
 
 
-async def test_other_listeners_are_no_fronts(product: Product) -> None:
-    assert front_factory(product.settings.fronts, "http", product.http1) is None
+async def test_other_listeners_are_no_fronts(product: LoadBalancer) -> None:
+    assert front_factory(product.settings.fronts, "http", product.relay.http1) is None
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,9 @@ async def test_other_listeners_are_no_fronts(product: Product) -> None:
     ],
 )
 async def test_fronts_do_what_is_configured(
-    product: Product, name: str, request_line: bytes, asks: bytes
+    product: LoadBalancer, name: str, request_line: bytes, asks: bytes
 ) -> None:
-    make = front_factory(product.settings.fronts, name, product.http1)
+    make = front_factory(product.settings.fronts, name, product.relay.http1)
     assert make is not None
     connection = make()
     plan = connection._read_plan(request_line + b" HTTP/1.1\r\nHost: a\r\n\r\n")

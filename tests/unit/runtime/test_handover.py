@@ -19,7 +19,7 @@ from lb.runtime.handover import (
     sequence_parts,
 )
 from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.backends import BackendSettings
 from lb.settings.model import Settings
 from tests.fakes.metrics import make_snapshot
@@ -32,13 +32,13 @@ IDLE_S = 60.0
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Callable[[], Product]]:
+async def make() -> AsyncIterator[Callable[[], LoadBalancer]]:
     settings = Settings.model_validate(CONFIG)
     logs = Logs(settings)
-    made: list[Product] = []
+    made: list[LoadBalancer] = []
 
-    def build_one() -> Product:
-        made.append(build(settings, logs))
+    def build_one() -> LoadBalancer:
+        made.append(LoadBalancer(settings, logs))
         return made[-1]
 
     yield build_one
@@ -51,12 +51,12 @@ def through_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def start(product: Product, model: bytes, sequence_id: int | str) -> str:
+def start(product: LoadBalancer, model: bytes, sequence_id: int | str) -> str:
     """Begin a sequence; returns the name of its backend."""
-    backends = [record.backend for record in product.directory.records]
+    backends = [record.backend for record in product.control.directory.records]
     placement = make_snapshot(backends).placements[AppProtocol.HTTP]
     step = SequenceStep(SequenceKey(model, sequence_id), is_start=True)
-    table = product.dispatcher.steps.table
+    table = product.relay.dispatcher.steps.table
     backend, pin = table.place(step, placement, IDLE_S, monotonic())
     assert backend is not None
     assert pin is not None
@@ -64,14 +64,14 @@ def start(product: Product, model: bytes, sequence_id: int | str) -> str:
     return backend.name
 
 
-def home(product: Product, model: bytes, sequence_id: int | str) -> str | None:
-    found = product.dispatcher.steps.table.backend_of(SequenceKey(model, sequence_id))
+def home(product: LoadBalancer, model: bytes, sequence_id: int | str) -> str | None:
+    found = product.relay.dispatcher.steps.table.backend_of(SequenceKey(model, sequence_id))
     return None if found is None else found.name
 
 
-async def test_what_operators_said_lives_on(make: Callable[[], Product]) -> None:
+async def test_what_operators_said_lives_on(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
-    old.directory.set_admin("b", AdminState.DRAINING, monotonic())
+    old.control.directory.set_admin("b", AdminState.DRAINING, monotonic())
     entry = {
         "name": "d",
         "http": "unix:/run/d.sock",
@@ -80,28 +80,28 @@ async def test_what_operators_said_lives_on(make: Callable[[], Product]) -> None
         "health": {"interval": "5s", "probe": "tcp"},
         "tls": {"server_name": "d", "ports": ["http"]},
     }
-    old.membership.add(BackendSettings.model_validate(entry))
-    old.membership.remove("c")
+    old.control.membership.add(BackendSettings.model_validate(entry))
+    old.control.membership.remove("c")
     resume_operator_state(new, through_json(operator_state(old)))
-    states = {record.backend.name: record.admin for record in new.directory.records}
+    states = {record.backend.name: record.admin for record in new.control.directory.records}
     assert {name: states[name] for name in "abd"} == {
         "a": AdminState.ENABLED,
         "b": AdminState.DRAINING,
         "d": AdminState.ENABLED,
     }
-    assert new.membership.runtime_changes == old.membership.runtime_changes
+    assert new.control.membership.runtime_changes == old.control.membership.runtime_changes
 
 
 async def test_what_another_version_does_not_know_is_left_out(
-    make: Callable[[], Product],
+    make: Callable[[], LoadBalancer],
 ) -> None:
     new = make()
     state = {"added": [{"name": "d", "novelty": 1}], "states": {"gone": "draining"}}
     resume_operator_state(new, state)
-    assert [record.backend.name for record in new.directory.records] == ["a", "b", "c"]
+    assert [record.backend.name for record in new.control.directory.records] == ["a", "b", "c"]
 
 
-async def test_open_sequences_go_on_where_they_run(make: Callable[[], Product]) -> None:
+async def test_open_sequences_go_on_where_they_run(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
     keys: list[tuple[bytes, int | str]] = [
         *((b"m", number) for number in range(1200)),
@@ -116,11 +116,13 @@ async def test_open_sequences_go_on_where_they_run(make: Callable[[], Product]) 
     for part in parts:
         resume_sequences(new, part)
     assert {key: home(new, *key) for key in keys} == homes
-    assert len(new.dispatcher.steps.table) == len(keys)
-    assert sum(record.backend.open_sequences for record in new.directory.records) == len(keys)
+    assert len(new.relay.dispatcher.steps.table) == len(keys)
+    assert sum(record.backend.open_sequences for record in new.control.directory.records) == len(
+        keys
+    )
 
 
-async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], Product]) -> None:
+async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], LoadBalancer]) -> None:
     old, new = make(), make()
     start(old, b"m", 1)
     SequenceNews(old).follow(lambda rows: resume_sequences(new, through_json(rows)))
@@ -128,14 +130,14 @@ async def test_what_begins_and_ends_meanwhile_is_told(make: Callable[[], Product
     for part in sequence_parts(old):
         resume_sequences(new, part)
     assert home(new, b"m", 2) == where
-    table = old.dispatcher.steps.table
-    backends = {record.backend.name: record.backend for record in old.directory.records}
+    table = old.relay.dispatcher.steps.table
+    backends = {record.backend.name: record.backend for record in old.control.directory.records}
     table.forget(SequenceKey(b"m", 2), backends[where])
     assert home(new, b"m", 2) is None
     assert home(new, b"m", 1) is not None
 
 
-async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], Product]) -> None:
+async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], LoadBalancer]) -> None:
     product = make()
     news = SequenceNews(product)
     told: dict[str, list[Any]] = {"before": [], "next": []}
@@ -154,9 +156,9 @@ async def test_news_go_on_to_everybody_but_who_told_them(make: Callable[[], Prod
 
 
 async def test_sequences_of_a_backend_that_is_gone_are_not_taken_over(
-    make: Callable[[], Product],
+    make: Callable[[], LoadBalancer],
 ) -> None:
     new = make()
     resume_sequences(new, [["m", 1, "gone", 60.0]])
     assert home(new, b"m", 1) is None
-    assert len(new.dispatcher.steps.table) == 0
+    assert len(new.relay.dispatcher.steps.table) == 0

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.endpoints import Listeners
-from lb.runtime.inheritance import claim
 from lb.runtime.predecessor import Inherited
+from lb.runtime.sockets import Listeners, claim
 from lb.settings.model import Settings
 
 Bind = Callable[..., socket.socket]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.runtime.memory import Memory, find_memory, is_limited
+from lb.runtime.limits import Memory, find_memory, is_limited
 from tests.fakes.process import ENVIRONMENT
 
 MIB = 2**20
@@ -65,7 +65,7 @@ def test_what_is_mapped_counts_toward_a_limit_of_the_process(
     statm = tmp_path / "statm"
     statm.write_text(" ".join(str(pages if str(n) == field else 9 * pages) for n in range(7)))
     code = (
-        "from pathlib import Path; from lb.runtime.memory import find_memory, is_limited; "
+        "from pathlib import Path; from lb.runtime.limits import find_memory, is_limited; "
         f"print(is_limited(), find_memory((), Path({str(statm)!r})).room)"
     )
     done = subprocess.run(

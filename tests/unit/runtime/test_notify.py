@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.runtime.notify import notify
+from lb.runtime.signals import notify
 
 
 def test_state_reaches_the_socket_of_the_environment(tmp_path: Path) -> None:

@@ -1,16 +1,20 @@
-"""Options of the data plane, from settings."""
+"""What settings mean for the options of parts."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from lb.runtime.options import (
-    attempt_times,
-    dispatch_options,
-    fan_out_options,
-    http1_options,
-    http2_options,
-)
+from lb.control.plans import LimitBy, LineRule, PlanRules, plan_rules
+from lb.domain.schedule import Order, QueueRules
+from lb.health.outliers import OutlierRules, outlier_rules
+from lb.health.ramp import RampRules, ramp_rules
+from lb.proxy.attempt_timeout import attempt_times
+from lb.proxy.dispatch import dispatch_options
+from lb.proxy.fan_out.options import fan_out_options
+from lb.proxy.http1.options import http1_options
+from lb.proxy.http2.options import http2_options
+from lb.proxy.queue import QueueOptions, queue_options
 from lb.settings.model import Settings
 
 
@@ -68,3 +72,97 @@ def test_each_model_has_its_time_for_an_attempt() -> None:
 def test_equal_settings_make_equal_options() -> None:
     assert http1_options(settings()) == http1_options(settings())
     assert http2_options(settings()) == http2_options(settings())
+
+
+def test_auto_goes_by_the_configuration_of_models_and_refuses_nothing() -> None:
+    rules = plan_rules(settings())
+    assert plan_rules(settings(scheduling={"max_requests_per_backend": "auto"})) == rules
+    assert rules == PlanRules(
+        usual=LineRule(by=LimitBy.CONFIGURATION, queue=QueueRules(max_waiting=100_000))
+    )
+    assert rules.usual.queue.max_wait_s == inf
+    assert queue_options(settings()) == QueueOptions()
+
+
+def test_with_another_policy_nothing_is_scheduled_unless_it_is_asked_for() -> None:
+    other = {"policy": "round_robin"}
+    assert plan_rules(settings(balancing=other)).usual.by is LimitBy.NOTHING
+    asked_for = plan_rules(
+        settings(balancing=other, scheduling={"max_requests_per_backend": "auto"})
+    )
+    assert asked_for.usual.by is LimitBy.CONFIGURATION
+    model = plan_rules(
+        settings(balancing=other, models={"m": {"max_requests_per_backend": 3}})
+    ).models[b"m"]
+    assert (model.by, model.concurrency) == (LimitBy.NUMBER, 3)
+
+
+def test_a_model_has_what_it_says_and_the_rest_of_the_common_section() -> None:
+    rules = plan_rules(
+        settings(
+            scheduling={"max_requests_per_backend": "off", "max_queue_size": 7, "max_wait": "2s"},
+            models={
+                "m": {"max_requests_per_backend": 3},
+                "n": {"max_queue_size": 0},
+                "o": {"priority": 1},
+            },
+        )
+    )
+    assert rules.usual.by is LimitBy.NOTHING
+    assert set(rules.models) == {b"m", b"n"}
+    m, n = rules.models[b"m"], rules.models[b"n"]
+    assert (m.by, m.concurrency, m.queue.max_waiting, m.queue.max_wait_s) == (
+        LimitBy.NUMBER, 3, 7, 2.0,
+    )  # fmt: skip
+    assert (n.by, n.queue.max_waiting) == (LimitBy.NOTHING, 0)
+
+
+def test_priorities_count_from_the_highest() -> None:
+    rules = plan_rules(settings(scheduling={"priorities": "weighted", "weights": [4, 1]}))
+    assert rules.usual.queue.order is Order.WEIGHTED
+    assert rules.usual.queue.weights == {0: 4.0, 1: 1.0}
+
+
+def test_headers_are_compared_in_lower_case_and_noted() -> None:
+    options = queue_options(
+        settings(
+            scheduling={
+                "priority_header": "X-Priority",
+                "tenants": "header",
+                "tenant_header": "X-Team",
+                "overload_status": 429,
+                "wait_for_backend": "3s",
+            },
+            models={"m": {"priority": 1}},
+        )
+    )
+    assert options == QueueOptions(
+        priority_header=b"x-priority",
+        tenant_header=b"x-team",
+        overload_status=429,
+        wait_for_backend_s=3.0,
+        priorities={b"m": 1},
+    )
+    assert options.noted == {b"x-priority", b"x-team"}
+    assert queue_options(settings(scheduling={"tenants": "token"})).by_token
+
+
+def test_defaults_are_those_of_the_rules() -> None:
+    assert outlier_rules(settings()) == OutlierRules()
+    assert ramp_rules(settings()) == RampRules()
+
+
+def test_each_setting_has_its_rule() -> None:
+    outliers = {
+        "consecutive_failures": 7, "latency_factor": 9, "base_ejection_time": "1s",
+    }  # fmt: skip
+    assert outlier_rules(settings(outlier_detection=outliers)) == OutlierRules(
+        consecutive=7, latency_factor=9.0, base_s=1.0
+    )
+    assert ramp_rules(settings(slow_start={"window": "3s"})) == RampRules(window_s=3.0)
+
+
+def test_an_ejection_may_begin_longer_than_the_usual_maximum() -> None:
+    rules = outlier_rules(settings(outlier_detection={"base_ejection_time": "10m"}))
+    assert rules is not None
+    assert (rules.base_s, rules.max_s) == (600.0, 600.0)

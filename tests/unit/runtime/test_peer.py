@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.handover import SequenceNews
+from lb.runtime.handover import Peer, SequenceNews
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
 from lb.runtime.predecessor import line
-from lb.runtime.wiring import build
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 
 CONFIG: dict[str, Any] = {
@@ -30,7 +29,7 @@ class Pair:
     def __init__(self) -> None:
         settings = Settings.model_validate(CONFIG)
         self.logs = Logs(settings)
-        self.product = build(settings, self.logs)
+        self.product = LoadBalancer(settings, self.logs)
         self.news = SequenceNews(self.product)
         self.stops: list[tuple[Peer, bool]] = []
         self.others: list[socket.socket] = []
@@ -96,8 +95,8 @@ async def test_it_is_followed_until_it_ends(pair: Pair) -> None:
     pair.others[0].close()
     await pair.peers[0].follow()
     assert pair.peers[0].is_gone
-    assert len(pair.product.dispatcher.steps.table) == 1
-    assert pair.product.dispatcher.steps.table.told is None
+    assert len(pair.product.relay.dispatcher.steps.table) == 1
+    assert pair.product.relay.dispatcher.steps.table.told is None
 
 
 @pytest.mark.parametrize("text", [b"nonsense\n", b"[]\n"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lb.runtime.pid_file import PidFileError, remove_pid, write_pid
+from lb.runtime.signals import PidFileError, remove_pid, write_pid
 
 
 def test_it_holds_our_id_until_we_end(tmp_path: Path) -> None:

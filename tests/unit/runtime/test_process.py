@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lb.net.listeners import ListenError
-from lb.runtime.endpoints import Listeners
 from lb.runtime.process import quiet_the_collector
+from lb.runtime.sockets import Listeners
 from lb.settings.flags import settings_from_flags
 from lb.settings.model import Settings
 

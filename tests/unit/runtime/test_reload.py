@@ -13,13 +13,12 @@ import yaml
 from aiohttp import web
 
 from lb.cli.loading import load
-from lb.runtime.change import ChangeRefused
-from lb.runtime.configuration_file import ConfigurationFile
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.configuration_file import ConfigurationFile, ConfigurationWatch
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.reload import ConfigurationWatch, Reloader
-from lb.runtime.wiring import Product, build
+from lb.runtime.reload import ChangeRefused, Reloader
+from lb.runtime.sockets import Listeners
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.reading import Loaded
 from tests.fakes.configured import configuration_of
 
@@ -42,10 +41,10 @@ class Running:
         file = ConfigurationFile(str(path), lambda: load(str(path), {}))
         loaded = file.load()
         self.logs = Logs(loaded.settings)
-        self.product: Product = build(loaded.settings, self.logs, loaded.digest)
+        self.product: LoadBalancer = LoadBalancer(loaded.settings, self.logs, loaded.digest)
         own = web.Server(_refuse)
         self.doors = Doors(self.product, Listeners(loaded.settings), {"metrics": own, "admin": own})
-        self.reloader = Reloader(self.product, self.doors, self.logs, file)
+        self.reloader = Reloader(self.product, self.doors, file)
 
     async def open(self) -> None:
         """Accept, and take reloads."""
@@ -77,7 +76,7 @@ async def test_what_differs_is_applied_and_told(running: Running) -> None:
     running.write(retry={"attempts": 5}, balancing={"policy": "round_robin"})
     done = await running.reloader.reload("test")
     assert set(done.changed) == {"retry.attempts", "balancing.policy"}
-    assert running.product.dispatcher.retry.rules.max_attempts == 5
+    assert running.product.relay.dispatcher.retry.rules.max_attempts == 5
     reloads = running.product.reloads
     assert reloads.counts == {"applied": 1, "unchanged": 0, "refused": 0}
     assert reloads.digest == done.digest != before
@@ -127,7 +126,7 @@ async def test_what_cannot_be_prepared_is_refused_with_every_reason(
 
 
 async def test_without_a_file_there_is_nothing_to_reload(running: Running) -> None:
-    reloader = Reloader(running.product, running.doors, running.logs, None)
+    reloader = Reloader(running.product, running.doors, None)
     reloader.begun.set()
     with pytest.raises(ChangeRefused, match="started without a file"):
         await reloader.reload("test")
@@ -251,7 +250,7 @@ async def test_a_reload_is_passed_on_to_whoever_has_taken_over(running: Running)
         return True
 
     file = ConfigurationFile(str(running.path), lambda: load(str(running.path), {}))
-    reloader = Reloader(running.product, running.doors, running.logs, file, pass_on)
+    reloader = Reloader(running.product, running.doors, file, pass_on)
     reloader.begun.set()
     running.write(retry={"attempts": 5})
     async with asyncio.TaskGroup() as asking, reloader.upgrading():
@@ -259,4 +258,4 @@ async def test_a_reload_is_passed_on_to_whoever_has_taken_over(running: Running)
         await asyncio.sleep(0)
         reloader.closed = "process 1 has taken over"
     assert passed_on == ["SIGHUP"]
-    assert running.product.dispatcher.retry.rules.max_attempts != 5
+    assert running.product.relay.dispatcher.retry.rules.max_attempts != 5

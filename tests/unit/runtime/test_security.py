@@ -10,7 +10,7 @@ import pytest
 
 from lb.domain.backend import AppProtocol
 from lb.net.tls.contexts import TlsError
-from lb.runtime.security import make_security, private_fields
+from lb.runtime.security import make_security
 from lb.settings.model import Settings
 from tests.fakes.tls import World, look
 
@@ -34,7 +34,7 @@ def test_plain_settings_need_nothing() -> None:
     assert not security.servers
     assert not list(security.clients)
     assert security.servers == {}
-    assert private_fields(settings({"http": "a:1"})) == frozenset()
+    assert settings({"http": "a:1"}).private_fields == frozenset()
 
 
 def test_listeners_get_their_protocols_with_http1_first(world: World) -> None:
@@ -65,7 +65,7 @@ def test_clients_are_asked_as_configured(
 def test_headers_of_all_listeners_are_private_everywhere(world: World) -> None:
     tls = tls_of(world, client_ca=world.ca, subject_header="X_Client-Subject")
     given = settings({"http": "a:1", "grpcs": {"address": "a:2", "tls": tls}})
-    assert private_fields(given) == {b"x-client-subject"}
+    assert given.private_fields == {b"x-client-subject"}
 
 
 def test_backends_are_loaded_at_the_start(world: World) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from lb.domain.backend import AdminState
 from lb.domain.sequence import SequenceKey
+from lb.runtime.handover import Peer
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
 from lb.runtime.predecessor import Predecessor, line
-from lb.runtime.succession import Succession
-from lb.runtime.wiring import Product, build
+from lb.runtime.upgrade import Succession
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.gated import until
 
@@ -33,7 +33,7 @@ class Stage:
     def __init__(self) -> None:
         settings = Settings.model_validate(CONFIG)
         self.logs = Logs(settings)
-        self.product: Product = build(settings, self.logs)
+        self.product: LoadBalancer = LoadBalancer(settings, self.logs)
         self.old, theirs = socket.socketpair()
         self.old.sendall(line("listeners", []))
         self.stops: list[bool] = []
@@ -46,7 +46,7 @@ class Stage:
         self.stops.append(force)
 
     def home(self, sequence_id: int) -> str | None:
-        found = self.product.dispatcher.steps.table.backend_of(SequenceKey(b"m", sequence_id))
+        found = self.product.relay.dispatcher.steps.table.backend_of(SequenceKey(b"m", sequence_id))
         return None if found is None else found.name
 
     async def hear(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ async def test_it_accepts_once_everything_is_told(stage: Stage) -> None:
     stage.old.sendall(line("sequences", [["m", 1, "a", 60.0]]))
     stage.old.sendall(line("begin"))
     await taking_over
-    assert stage.product.directory.find("a").admin is AdminState.DRAINING
+    assert stage.product.control.directory.find("a").admin is AdminState.DRAINING
     assert stage.home(1) == "a"
     stage.succession.accepts()
     assert await stage.hear() == {"ready": os.getpid()}
@@ -91,7 +91,7 @@ async def test_news_are_heard_until_the_process_before_has_ended(stage: Stage) -
     for _ in range(100):
         await asyncio.sleep(0)
     assert (stage.home(1), stage.home(2)) == (None, "a")
-    assert len(stage.product.dispatcher.steps.table) == 1
+    assert len(stage.product.relay.dispatcher.steps.table) == 1
 
 
 async def test_without_the_process_before_it_goes_on_alone(stage: Stage) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from lb.runtime.doors import Doors
-from lb.runtime.endpoints import Listeners
+from lb.runtime.handover import Peer
+from lb.runtime.listeners import Doors
 from lb.runtime.logs import Logs
-from lb.runtime.peer import Peer
-from lb.runtime.pid_file import PidFileError
 from lb.runtime.predecessor import VARIABLE
 from lb.runtime.reload import Reloader
+from lb.runtime.signals import PidFileError
+from lb.runtime.sockets import Listeners
 from lb.runtime.upgrade import UpgradeFailed, Upgrader
-from lb.runtime.wiring import Product, build
+from lb.runtime.wiring import LoadBalancer
 from lb.settings.model import Settings
 from tests.fakes.gated import until
 
@@ -45,9 +45,9 @@ class Old:
     def __init__(self) -> None:
         settings = Settings.model_validate(CONFIG)
         self.logs = Logs(settings)
-        self.product: Product = build(settings, self.logs)
+        self.product: LoadBalancer = LoadBalancer(settings, self.logs)
         self.doors = Doors(self.product, Listeners(settings), {})
-        self.reloader = Reloader(self.product, self.doors, self.logs, None)
+        self.reloader = Reloader(self.product, self.doors, None)
         self.gave_way_to: list[int] = []
         self.stops: list[bool] = []
         self.upgraders: list[Upgrader] = []
@@ -119,7 +119,7 @@ async def test_one_that_fails_leaves_everything_as_it_was(
     upgrader = old.upgrader(program)
     assert reason in await failure(upgrader)
     assert old.gave_way_to == []
-    assert old.product.dispatcher.steps.table.told is None
+    assert old.product.relay.dispatcher.steps.table.told is None
     assert all(bound.socket.fileno() >= 0 for bound in old.doors.listeners.bound.values())
     assert reason in await failure(upgrader)
 
@@ -180,7 +180,7 @@ async def test_a_second_stop_kills_a_next_process_that_does_not_end(old: Old) ->
         "import signal; signal.signal(15, signal.SIG_IGN); tell(prepared=True); signal.pause()"
     )
     upgrade = asyncio.create_task(failure(upgrader))
-    await until(lambda: old.product.dispatcher.steps.table.told is not None, "it is prepared")
+    await until(lambda: old.product.relay.dispatcher.steps.table.told is not None, "it is prepared")
     upgrader.stop(force=False)
     upgrader.stop(force=True)
     assert "(it ended with -9)" in await upgrade

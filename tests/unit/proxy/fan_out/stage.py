@@ -14,7 +14,7 @@ from lb.net.tasks import TaskOwner
 from lb.proxy.fan_out.fan_out import BackendFanOut
 from lb.proxy.fan_out.options import FanOutOptions
 from lb.proxy.fan_out.question import Question, Reply
-from lb.telemetry.own_calls import OwnCalls
+from lb.telemetry.counts import OwnCalls
 from lb.wire.ledger import Ledger
 from tests.fakes.http1_backend import Peer, Script, reply
 

@@ -1,9 +1,8 @@
-"""Sources as the settings ask for them, and what becomes of the pool."""
+"""Sources as the settings ask for them."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -13,12 +12,10 @@ import pytest
 
 from lb.balancing.policies import make_policy
 from lb.control.directory import BackendDirectory
+from lb.control.discovery import Discovery, make_sources
 from lb.control.membership import Membership
 from lb.domain.backend import Backend
 from lb.net.file_thread import FileThread
-from lb.runtime.discovery import Discovery, make_sources
-from lb.runtime.logs import Logs
-from lb.runtime.wiring import Product, build
 from lb.settings.model import Settings
 from tests.fakes.dns_server import dns_server
 
@@ -130,58 +127,6 @@ async def test_a_file_cannot_name_ourselves(bench: Bench, tmp_path: Path) -> Non
 async def test_time_to_leave_is_what_is_configured(bench: Bench) -> None:
     bench.discovery.configure(settings(backends=[{"http": "c:1"}], discovery={"drain": "7s"}))
     assert bench.directory.leaving_s == 7.0
-
-
-@pytest.fixture
-async def product() -> AsyncIterator[Product]:
-    config = settings(backends=[{"name": "a", "http": "127.0.0.1:1", "kind": "generic"}])
-    logs = Logs(config)
-    made = build(config, logs)
-    yield made
-    await made.aclose()
-    logs.close()
-
-
-async def test_the_relays_know_which_kinds_of_servers_there_are(product: Product) -> None:
-    def kinds() -> set[str]:
-        assert product.http1.kinds == product.http2.kinds
-        return {kind.value for kind in product.http1.kinds}
-
-    assert kinds() == {"generic"}
-    both = [{"http": "127.0.0.1:1", "kind": "generic"}, {"http": "127.0.0.1:2"}]
-    product.discovery.configure(settings(backends=both))
-    assert kinds() == {"generic", "triton"}
-    product.discovery.configure(settings(backends=both[1:]))
-    assert kinds() == {"triton"}
-
-
-async def test_what_was_counted_for_a_backend_goes_with_it(product: Product) -> None:
-    a = product.directory.find("a").backend
-    product.meter.traffic[0].answers[a] = {200: 1}
-    product.fan_out.own_calls.count("x", a, "ok")
-    product.discovery.configure(settings(backends=[{"http": "127.0.0.1:2"}]))
-    assert product.meter.traffic[0].answers == {}
-    assert not product.fan_out.own_calls.counts
-
-
-async def test_nothing_remembers_backends_that_are_gone(product: Product) -> None:
-    product.probes.start()
-    product.models.start()
-    for number in range(20):
-        entries = [
-            {"name": f"gone-{number}-{each}", "http": f"127.0.0.{each}:1"} for each in (1, 2, 3)
-        ]
-        product.discovery.configure(settings(backends=entries))
-        await asyncio.sleep(0)
-        product.directory.look(product.dispatcher.clock())
-    for _ in range(5):
-        await asyncio.sleep(0)
-    running = [task.get_name() for task in asyncio.all_tasks()]
-    assert [name for name in running if "gone-" in name and "gone-19-" not in name] == []
-    gc.collect()
-    known = {record.backend for record in product.directory.records}
-    alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
-    assert {each.name for each in alive - known if each.name.startswith("gone")} == set()
 
 
 async def test_connections_are_renewed_of_backends_whose_name_leads_elsewhere() -> None:

@@ -16,20 +16,14 @@ from lb.discovery.names import NameWatch, Resolve
 from lb.discovery.source import Entries, Source
 from lb.domain.backend import Address, Backend, BackendSpec
 from lb.domain.client import ip_of
-from lb.domain.pool import PoolSnapshot
 from lb.net.file_thread import FileThread
 from lb.net.files import read_text
 from lb.net.tasks import TaskOwner
-from lb.proxy.fan_out.fan_out import BackendFanOut
-from lb.proxy.http1.relay import Http1Relay
-from lb.proxy.http2.relay import Http2Relay
-from lb.runtime.security import Security
 from lb.settings.listed import read_backends
 from lb.settings.model import Settings
 from lb.settings.relations import own_addresses
 from lb.settings.substitution import Substitution
 from lb.telemetry.collector import SourceStatus
-from lb.telemetry.meter import Meter
 
 _START_WAIT_S: Final = 5.0
 """How long a start waits for the first answer of every source. Later answers are followed as well;
@@ -104,43 +98,6 @@ class Discovery:
         for record in self._directory.records:
             if host in _hosts_of(record.backend.spec):
                 self._renew(record.backend)
-
-
-def make_discovery(
-    directory: BackendDirectory,
-    membership: Membership,
-    followers: tuple[tuple[Http1Relay, Http2Relay], Meter, BackendFanOut, Security],
-    files: FileThread,
-) -> Discovery:
-    """Have everybody who keeps something about backends go along with what the pool becomes."""
-    (http1, http2), meter, fan_out, security = followers
-    known: tuple[Backend, ...] = ()
-
-    def cut(backend: Backend) -> None:
-        http1.cut(backend)
-        http2.cut(backend)
-
-    def follow(snapshot: PoolSnapshot) -> None:
-        nonlocal known
-        if snapshot.backends == known:
-            return
-        known = snapshot.backends
-        present = frozenset(known)
-        meter.retain(present)
-        fan_out.own_calls.retain(present)
-        security.follow([backend.spec for backend in known])
-        kinds = frozenset(backend.spec.kind for backend in known)
-        if http1.kinds != kinds:
-            http1.kinds = http2.kinds = kinds
-            http2.configure(http2.options)  # what it decided for heads depends on them
-
-    def renew(backend: Backend) -> None:
-        http1.renew(backend)
-        http2.renew(backend)
-
-    directory.cut = cut
-    directory.ref.subscribe(follow)
-    return Discovery(directory, membership, renew, files)
 
 
 def make_sources(settings: Settings, files: FileThread) -> tuple[Source, ...]:

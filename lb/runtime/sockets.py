@@ -1,18 +1,31 @@
-"""The sockets that the settings ask for: two listeners at one address are one of them."""
+"""The listening sockets that the settings ask for, bound here or inherited.
+
+Two listeners at one address are one socket.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from lb.domain.backend import Address, AppProtocol
-from lb.net.listeners import ListenError, ListenErrors, bind, bound_address
-from lb.runtime.fronts import front_addresses
+from lb.domain.backend import Address, AppProtocol, parse_address
+from lb.net.listeners import (
+    ListenError,
+    ListenErrors,
+    bind,
+    bound_address,
+    listening_address,
+    prepare_inherited,
+)
+from lb.runtime.predecessor import Inherited
 from lb.settings.listening import ListenerTlsSettings, RelayListenerSettings
 from lb.settings.model import Settings
+
+_log = logging.getLogger(__name__)
 
 OWN: Final = ("metrics", "admin")
 """Listeners that are not for clients' requests."""
@@ -43,7 +56,7 @@ def endpoints(settings: Settings) -> tuple[Endpoint, ...]:
         *_pair("https", listen.https, "grpcs", listen.grpcs),
         *(
             Endpoint(name, (name,), address, (AppProtocol.HTTP,), None)
-            for name, address in front_addresses(settings.fronts).items()
+            for name, address in settings.fronts.addresses.items()
         ),
     )
 
@@ -183,3 +196,52 @@ def _find(free: Iterable[Bound], name: str, address: Address) -> Bound | None:
         if bound.wanted == address and (address.path or address.port or bound.name == name):
             return bound
     return None
+
+
+def claim(inherited: Iterable[Inherited], settings: Settings) -> tuple[Bound, ...]:
+    """Give the sockets to the listeners that they are for; those of nobody are closed.
+
+    A socket whose name is that of a listener is that listener's, whatever address the settings
+    give it, if a service manager bound it; the process before us says which address was asked for.
+    Others go by their address. Files of Unix sockets are not ours yet: see `Doors.own`.
+    """
+    wanted = wanted_sockets(settings)
+    found = []
+    for each in inherited:
+        name = _owner(each, wanted)
+        if name is None:
+            address = listening_address(each.socket)
+            _log.warning(
+                "inherited socket is for no listener",
+                extra={"listener": each.name, "address": str(address)},
+            )
+            each.socket.close()
+            continue
+        prepare_inherited(each.socket)
+        address = listening_address(each.socket, wanted[name])
+        found.append(Bound(name, wanted.pop(name), address, each.socket, is_ours=False))
+    return tuple(found)
+
+
+def _owner(inherited: Inherited, wanted: dict[str, Address]) -> str | None:
+    if not _listens(inherited.socket):
+        return None
+    name = inherited.name
+    if inherited.wanted:
+        asked = parse_address(inherited.wanted)
+        if wanted.get(name) == asked:
+            return name
+        has_address = bool(asked.path or asked.port)
+        return next((each for each in wanted if wanted[each] == asked and has_address), None)
+    if name in wanted:
+        return name
+    address = listening_address(inherited.socket)
+    return next((each for each in wanted if wanted[each] == address), None)
+
+
+def _listens(sock: socket.socket) -> bool:
+    try:
+        is_stream = sock.type == socket.SOCK_STREAM
+        return is_stream and bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except OSError:
+        return False

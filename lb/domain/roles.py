@@ -1,0 +1,66 @@
+"""The seam between the two roles of a process: control and relay.
+
+The control role watches backends and decides who gets requests. All that becomes of it is a
+published snapshot. A relay role serves clients by the newest snapshot, and reports what it sees.
+Neither knows the classes of the other: a relay has a `ControlSide`, the control role a `RelaySide`.
+Both run in one process, so these are calls; none of them waits, except for `ControlNews.settled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from lb.domain.backend import Backend
+from lb.domain.control import ControlNews, Roster
+from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.pool import ConductSink, OutcomeSink, PoolRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSide:
+    """The control role as relays see it: what it publishes, and who hears their reports."""
+
+    pool: PoolRef
+    """Has the newest snapshot."""
+    roster: Roster
+    """Whom calls to all backends reach."""
+    outcomes: OutcomeSink
+    """Hears of attempts that ended without an answer."""
+    conduct: ConductSink
+    """Hears how requests fare."""
+    misplaced: Callable[[Backend, bytes, bytes], None]
+    """Hears of a backend, a model and a version that it says it does not have ready."""
+    news: ControlNews
+    """Hears of clients' calls that changed backends."""
+
+
+class RelaySide(Protocol):
+    """A relay as the control role sees it. Nothing here raises or blocks."""
+
+    def cut(self, backend: Backend) -> None:
+        """Close all connections to a backend, whatever runs over them."""
+        ...
+
+    def renew(self, backend: Backend) -> None:
+        """Send all further requests to a backend over new connections: its name leads elsewhere."""
+        ...
+
+    def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
+        """Count the scheduled requests in flight at a backend, by model."""
+        ...
+
+    def on_load_report(self, backend: Backend, report: LoadReport) -> None:
+        """A backend has said how much it has to do."""
+        ...
+
+    def on_measured(
+        self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured]
+    ) -> None:
+        """A backend has said how long executions took there, by model and version."""
+        ...
+
+    def load_sample(self) -> LoadSample:
+        """Read what the number of backends that are needed depends on."""
+        ...

@@ -1,0 +1,292 @@
+"""The relay role of a process: it serves clients, by the snapshots of the control role.
+
+It goes by the newest snapshot alone, and reports what it sees (`lb.domain.roles`). The other role
+is `lb.control.role`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from lb.access.gate import Gate
+from lb.domain.backend import AppProtocol, Backend
+from lb.domain.load import LoadReport, LoadSample, Measured
+from lb.domain.operation import OperationKind
+from lb.domain.outcome import Reason
+from lb.domain.pool import PoolSnapshot
+from lb.domain.roles import ControlSide
+from lb.net.ask.asker import Asker
+from lb.net.ask.talk import ANSWER_BYTES
+from lb.net.crowd import Crowd
+from lb.net.process_parts import ProcessParts
+from lb.proxy.attempt_scan import AttemptScan
+from lb.proxy.attempt_timeout import AttemptTimeout, attempt_times
+from lb.proxy.dead_peers import DeadPeerDetector
+from lb.proxy.dispatch import Dispatcher, dispatch_options
+from lb.proxy.exchange import Attempt, Exchange
+from lb.proxy.fan_out.fan_out import BackendFanOut
+from lb.proxy.fan_out.options import FanOutOptions, fan_out_options
+from lb.proxy.hedging import Hedger, hedge_rules
+from lb.proxy.http1.options import Http1Options, http1_options
+from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http2.options import Http2Options, http2_options
+from lb.proxy.http2.relay import Http2Relay
+from lb.proxy.monitor import Monitor
+from lb.proxy.parts import RelayParts
+from lb.proxy.slow_uploads import SlowUploads
+from lb.settings.model import Settings
+from lb.telemetry.counts import RerunCounts
+from lb.telemetry.meter import Meter
+from lb.telemetry.queue import QueueStatus
+from lb.telemetry.record import RequestSink
+from lb.wire.ledger import Ledger
+
+_MENDED_BY_BACKENDS = frozenset({
+    Reason.NO_BACKEND, Reason.BACKENDS_FULL, Reason.QUEUE_FULL, Reason.QUEUE_SHED,
+    Reason.QUEUE_TIMEOUT,
+})  # fmt: skip
+"""Reasons of refusals that more backends would mend."""
+
+
+class RelayRole:
+    """Serves clients. It goes by default settings until `configure`. Implements `RelaySide`."""
+
+    def __init__(
+        self, parts: ProcessParts, control: ControlSide, ceiling: Callable[[int], int]
+    ) -> None:
+        """
+        Args:
+            parts: of the process.
+            control: publishes the pool, and hears reports.
+            ceiling: says how many bytes of payload the process may hold, given how many the
+                settings ask for.
+        """
+        self._ceiling = ceiling
+        self._pool = control.pool
+        self._backends: tuple[Backend, ...] = ()
+        """Those of the last snapshot."""
+        self.meter = meter = Meter()
+        self.ledger = ledger = Ledger(ceiling(0))
+        self.crowd = Crowd()
+        self.dispatcher = dispatcher = Dispatcher(
+            control.pool,
+            control.outcomes,
+            meter,
+            clock=time.monotonic,
+            ledger=ledger,
+            identity=parts.identity,
+            conduct=control.conduct,
+            misplaced=control.misplaced,
+        )
+        dispatcher.steps.keep_swept(parts.timers, time.monotonic, control.pool)
+        self.asker = Asker(
+            parts.tls,
+            answer_bytes=ANSWER_BYTES,
+            identity=parts.identity,
+            iteration=parts.iteration,
+        )
+        """Makes the calls of the fan-out."""
+        self.fan_out = BackendFanOut(
+            control.roster,
+            self.asker,
+            parts.tasks,
+            ledger,
+            FanOutOptions(),
+            clock=time.monotonic,
+        )
+        self.fan_out.news = control.news
+        shared = RelayParts(
+            loop=parts.loop,
+            dispatcher=dispatcher,
+            timers=parts.timers,
+            ledger=ledger,
+            tasks=parts.tasks,
+            iteration=parts.iteration,
+            crowd=self.crowd,
+            tls=parts.tls,
+            fan_out=self.fan_out,
+        )
+        self.http1 = Http1Relay(shared, meter.traffic[AppProtocol.HTTP], Http1Options())
+        self.http2 = Http2Relay(shared, meter.traffic[AppProtocol.GRPC], Http2Options())
+        self.attempt_timeout = AttemptTimeout()
+        self.hedger = Hedger(dispatcher, begin=self._begin_hedge, cancel=self._cancel_hedge)
+        checks = (
+            AttemptScan(self._under_way, (self.attempt_timeout, self.hedger)),
+            SlowUploads(dispatcher.queue, self._under_way),
+            DeadPeerDetector(lambda: (*self.http1.owing(), *self.http2.owing())),
+            self.http1.paused_clients,
+        )
+        self.monitor = Monitor(parts.loop, parts.iteration, dispatcher, checks)
+        control.pool.subscribe(self._follow)
+
+    def configure(self, settings: Settings, gate: Gate, requests: RequestSink) -> None:
+        """Go by these settings, the first or other ones. What has not changed is not disturbed.
+
+        Args:
+            settings: those.
+            gate: who may do what.
+            requests: is told of finished requests.
+        """
+        is_other_gate = gate is not self.dispatcher.gate
+        self.ledger.resize(self._ceiling(settings.limits.memory_bytes))
+        self.meter.configure(settings.metrics)
+        self._limit_connections(settings.limits.max_connections_per_client)
+        self.asker.configure(settings.timeouts)
+        self.dispatcher.configure(dispatch_options(settings), gate, requests)
+        self.fan_out.configure(fan_out_options(settings))
+        http1, http2 = http1_options(settings), http2_options(settings)
+        if is_other_gate or http1 != self.http1.options:
+            self.http1.configure(http1)
+        if is_other_gate or http2 != self.http2.options:
+            self.http2.configure(http2)
+        self.attempt_timeout.configure(attempt_times(settings))
+        self.hedger.configure(hedge_rules(settings))
+        self.monitor.wake()
+
+    def _limit_connections(self, limit: int) -> None:
+        if self.crowd.limit != limit:
+            present = [server.client.address for server in self.http1.servers]
+            present += [server.client.address for server in self.http2.servers]
+            self.crowd.resize(limit, present)
+
+    # What the control role asks for: see `RelaySide`
+
+    def cut(self, backend: Backend) -> None:
+        """Close all connections to a backend, whatever runs over them."""
+        self.http1.cut(backend)
+        self.http2.cut(backend)
+
+    def renew(self, backend: Backend) -> None:
+        """Send all further requests to a backend over new connections."""
+        self.http1.renew(backend)
+        self.http2.renew(backend)
+
+    def in_flight_by_model(self, backend: Backend) -> Mapping[bytes, int]:
+        """Count the scheduled requests in flight at a backend, by model."""
+        return self.dispatcher.queue.scheduler.in_flight_by_model(backend)
+
+    def on_load_report(self, backend: Backend, report: LoadReport) -> None:
+        """A backend has said how much it has to do."""
+        self.dispatcher.queue.scheduler.on_load_report(backend, report)
+
+    def on_measured(
+        self, backend: Backend, measured: Mapping[tuple[bytes, bytes], Measured]
+    ) -> None:
+        """A backend has said how long executions took there, by model and version."""
+        self.dispatcher.queue.scheduler.assume(backend, measured, time.monotonic())
+
+    def load_sample(self) -> LoadSample:
+        """Read how much was asked, and who there is to answer."""
+        return load_sample(self.meter, self._pool.current, self.dispatcher.open_exchanges)
+
+    def _follow(self, snapshot: PoolSnapshot) -> None:
+        """Forget backends that have left the pool, and know of which kinds the others are."""
+        if snapshot.backends == self._backends:
+            return
+        self._backends = snapshot.backends
+        present = frozenset(snapshot.backends)
+        self.meter.retain(present)
+        self.fan_out.own_calls.retain(present)
+        kinds = frozenset(backend.spec.kind for backend in snapshot.backends)
+        if self.http1.kinds != kinds:
+            self.http1.kinds = self.http2.kinds = kinds
+            self.http2.configure(self.http2.options)  # what it decided for heads depends on them
+
+    # What people are shown
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way, and no change that its client did not wait for."""
+        return not (self.dispatcher.open_exchanges or self.fan_out.is_changing)
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        return sum([traffic.connections for traffic in self.meter.traffic])
+
+    @property
+    def upstream_connections(self) -> int:
+        """Open connections to backends."""
+        return self.http1.upstream_connections + self.http2.upstream_connections
+
+    def queue_status(self) -> QueueStatus:
+        """What there is of requests that wait."""
+        queue = self.dispatcher.queue
+        return QueueStatus(
+            model_queues=tuple(queue.scheduler.model_queues(time.monotonic())),
+            model_backends=tuple(queue.scheduler.model_backends()),
+            waits=queue.waits,
+            positions=queue.positions,
+            wait_reasons=queue.wait_reasons,
+            unplaced=queue.unplaced,
+        )
+
+    def rerun_counts(self) -> RerunCounts:
+        """What became of requests that may have run and might go again."""
+        reruns, hedger = self.dispatcher.reruns, self.hedger
+        return RerunCounts(
+            count=reruns.count,
+            refused=reruns.refused,
+            blocked_models=len(reruns.deadly.blocked(time.monotonic())),
+            unkept_bodies=self.ledger.unkept,
+            hedges=hedger.count,
+            hedges_won=hedger.won,
+            hedges_refused=hedger.refused,
+        )
+
+    # Checks
+
+    def _under_way(self) -> tuple[Exchange, ...]:
+        return (*self.http1.under_way(), *self.http2.under_way())
+
+    def _begin_hedge(self, exchange: Exchange) -> Attempt | None:
+        relay = self.http2 if exchange.protocol is AppProtocol.GRPC else self.http1
+        return relay.hedge(exchange)
+
+    def _cancel_hedge(self, exchange: Exchange) -> None:
+        relay = self.http2 if exchange.protocol is AppProtocol.GRPC else self.http1
+        relay.cancel_hedge(exchange)
+
+    # Life
+
+    def begin_drain(self, *, gently: bool = False) -> None:
+        """Ask clients to leave: see `Http1Relay.begin_drain`."""
+        self.http1.begin_drain(gently=gently)
+        self.http2.begin_drain()
+
+    async def aclose(self) -> None:
+        """Close everything; what still runs is cut."""
+        self.hedger.configure(None)
+        self.dispatcher.queue.close()
+        await self.http1.aclose()
+        await self.http2.aclose()
+        self.monitor.close()
+
+
+def load_sample(meter: Meter, snapshot: PoolSnapshot, open_requests: int) -> LoadSample:
+    """How much was asked, and who there is to answer."""
+    count, seconds, refused = 0, 0.0, 0
+    for traffic in meter.traffic:
+        for usage in tuple(traffic.operations.values()):
+            if usage.kind is OperationKind.INFERENCE:
+                count += sum(usage.durations.counts)
+                seconds += usage.durations.sum
+        for reason, times in tuple(traffic.reasons.items()):
+            if reason in _MENDED_BY_BACKENDS:
+                refused += times
+    backends = set[Backend]()
+    weight = 0.0
+    for protocol in AppProtocol:
+        for backend in snapshot.ready(protocol):
+            if backend not in backends:
+                backends.add(backend)
+                weight += backend.spec.weight * backend.share
+    return LoadSample(
+        answered=max(0, count - refused),
+        seconds=seconds,
+        refused=refused,
+        open=open_requests,
+        weight=weight,
+        backends=len(backends),
+    )

@@ -1,0 +1,341 @@
+"""Where the process accepts connections: its listening sockets, and what stands behind each.
+
+Behind a socket are stages: a PROXY header, TLS, a look at what a client speaks, and the protocols
+of its listeners. Ports for hosting platforms have HTTP connections of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import Any, Final
+
+from aiohttp import web
+
+from lb.domain.backend import AppProtocol
+from lb.domain.outcome import Reason
+from lb.kserve.sagemaker import UNSPECIFIED, SageMakerRoutes
+from lb.kserve.vertex import VertexRoutes
+from lb.net.acceptor import Acceptor
+from lb.net.proxy_protocol import ProxyAcceptor
+from lb.net.tls.accept import TlsAcceptor
+from lb.proxy.http1.front import Front
+from lb.proxy.http1.relay import Http1Relay
+from lb.proxy.http1.sagemaker import SageMakerFront
+from lb.proxy.http1.server import ServerConnection
+from lb.proxy.http1.vertex import VertexFront
+from lb.proxy.http2.server import ServerLink
+from lb.proxy.sniff import Sniffer
+from lb.runtime.limits import Budget, DescriptorUse
+from lb.runtime.predecessor import Inherited
+from lb.runtime.sockets import OWN, Bound, Endpoint, Listeners
+from lb.runtime.wiring import LoadBalancer
+from lb.settings.fronts import FrontSettings, SageMakerSettings, VertexSettings
+
+_OWN_CONNECTIONS: Final = 48
+"""Of the metrics port and of the admin API each, so that they do not use up the descriptors. Three
+times as many as may read events of the page: a browser has a few more beside that one."""
+_IDLE_CLOSED: Final = 32
+"""Idle connections to backends that are closed at once when descriptors get short."""
+_ANY: Final = ("0.0.0.0", "::")
+
+
+class Doors:
+    """All listening sockets of the process while it runs."""
+
+    def __init__(
+        self, balancer: LoadBalancer, listeners: Listeners, own: Mapping[str, web.Server]
+    ) -> None:
+        """
+        Args:
+            balancer: what stands behind those for requests.
+            listeners: open sockets; this closes them.
+            own: what stands behind `metrics` and `admin`.
+        """
+        self._balancer = balancer
+        self.listeners = listeners
+        self._own = own
+        self._acceptors: dict[Bound, Acceptor] = {}
+        self._pipelines: dict[str, ConnectionPipeline] = {}
+        """By name of the endpoint."""
+        self._earlier: list[ConnectionPipeline] = []
+        """Whose connections may not have reached their protocols yet."""
+        self._use = DescriptorUse()
+        self.budget = self._plan()
+
+    async def open_own(self) -> None:
+        """Accept at the metrics port and for the admin API."""
+        for name in OWN:
+            if name in self.listeners.bound:
+                await self._acceptor(name).open()
+
+    async def open(self) -> None:
+        """Accept requests."""
+        self._use = DescriptorUse()
+        self.budget = self._plan()
+        for endpoint in self.listeners.endpoints:
+            self._put_behind(endpoint)
+            await self._acceptor(endpoint.name).open()
+
+    def replace(self, listeners: Listeners) -> None:
+        """Accept where other settings say so, which are in force. Sockets that stay go on; what
+        came through one that goes is asked to leave after its next answer."""
+        before, self.listeners = self.listeners, listeners
+        self.budget = self._plan()
+        self._earlier = [each for each in (*self._earlier, *self._pipelines.values()) if len(each)]
+        self._pipelines = {}
+        for endpoint in listeners.endpoints:
+            self._put_behind(endpoint)
+        ages = {before.bound[each.name]: each.max_connection_age_s for each in before.endpoints}
+        for endpoint in listeners.endpoints:
+            bound = listeners.bound[endpoint.name]
+            if ages.get(bound) != endpoint.max_connection_age_s:
+                self._limit_ages(bound, endpoint.max_connection_age_s)
+        staying = set(listeners.bound.values())
+        for bound in before.bound.values():
+            if bound not in staying:
+                self._shut(bound)
+        for name, bound in listeners.bound.items():
+            acceptor = self._acceptors.get(bound)
+            if acceptor is None:
+                self._acceptor(name).begin()
+            else:
+                acceptor.factory = self._factory(name)
+
+    def stop(self) -> None:
+        """Accept no more requests; later connections are refused."""
+        for name, bound in self.listeners.bound.items():
+            if name not in OWN and bound in self._acceptors:
+                self._acceptors[bound].close()
+        for each in (*self._pipelines.values(), *self._earlier):
+            each.close()
+
+    def own(self, inherited: Iterable[Inherited]) -> None:
+        """The process before, which these are from, gives way: files of Unix sockets are ours."""
+        ours = {each.socket for each in inherited if each.is_ours}
+        for bound in self.listeners.bound.values():
+            bound.is_ours = bound.is_ours or bound.socket in ours
+
+    def give_way(self) -> None:
+        """Another process listens at the same sockets: accept no more at any of them."""
+        for bound in self.listeners.bound.values():
+            bound.is_ours = False
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+
+    def close(self) -> None:
+        """Stop all, and close the sockets."""
+        self.stop()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        self.listeners.close()
+
+    # What stands behind a socket
+
+    def _acceptor(self, name: str) -> Acceptor:
+        bound = self.listeners.bound[name]
+        room = self._room
+        if name in self._own:
+            server = self._own[name]
+            room = lambda: _make_room(server)  # noqa: E731  # it is one of two
+        acceptor = Acceptor(
+            name, bound.socket, self._factory(name), room, self._balancer.parts.tasks
+        )
+        self._acceptors[bound] = acceptor
+        return acceptor
+
+    def _factory(self, name: str) -> Callable[[], Any]:
+        return self._own[name] if name in self._own else self._pipelines[name].factory
+
+    def _put_behind(self, endpoint: Endpoint) -> None:
+        self._pipelines[endpoint.name] = ConnectionPipeline(self._balancer, endpoint)
+
+    def _shut(self, bound: Bound) -> None:
+        servers = self._servers(bound)
+        self._acceptors.pop(bound).close()
+        bound.close()
+        for server in servers:
+            server.leave()
+
+    def _limit_ages(self, bound: Bound, limit_s: float) -> None:
+        """Connections that stand have another limit, from now on."""
+        for server in self._servers(bound):
+            server.limit_age(drawn_age(limit_s, self._balancer.parts.rng))
+
+    def _servers(self, bound: Bound) -> list[ServerConnection | ServerLink]:
+        """The connections that came through a socket."""
+        local = bound.socket.getsockname()
+        balancer = self._balancer
+        servers: tuple[ServerConnection | ServerLink, ...]
+        servers = (*balancer.relay.http1.servers, *balancer.relay.http2.servers)
+        return [server for server in servers if _came_through(server.transport, local)]
+
+    # Room
+
+    def _plan(self) -> Budget:
+        balancer = self._balancer
+        return self._use.budget(
+            backends=len(balancer.control.directory.records),
+            wanted=balancer.settings.limits.max_connections,
+        )
+
+    @property
+    def clients(self) -> int:
+        """Open connections of clients, those that are still shaking hands included."""
+        pipelines = (*self._pipelines.values(), *self._earlier)
+        return self._balancer.relay.connections + sum(map(len, pipelines))
+
+    def _room(self) -> int:
+        balancer = self._balancer
+        clients = self.clients
+        found = self.budget.room(clients, balancer.relay.upstream_connections)
+        if found <= 0 and clients < self.budget.clients:
+            # What is missing is held by connections to backends.
+            balancer.relay.http1.upstreams.close_idle(_IDLE_CLOSED)
+        return found
+
+
+def _came_through(transport: asyncio.BaseTransport | None, listener: Any) -> bool:
+    """Whether a connection was accepted at the socket with that name (`getsockname`)."""
+    name = None if transport is None else transport.get_extra_info("sockname")
+    if not name or not isinstance(name, tuple) or not isinstance(listener, tuple):
+        return bool(name == listener)
+    return name[1] == listener[1] and (listener[0] in _ANY or name[0] == listener[0])
+
+
+def _make_room(server: web.Server) -> int:
+    """How many more connections the metrics port or the admin API may take. With none, the older
+    half is closed, so that silent ones keep nobody from asking for our health."""
+    connections = server.connections
+    room = _OWN_CONNECTIONS - len(connections)
+    for connection in connections[: _OWN_CONNECTIONS // 2] if room <= 0 else ():
+        connection.force_close()
+    return room
+
+
+ProtocolFactory = Callable[[], Any]
+_AGE_JITTER: Final = 0.1
+"""Clients that came at once must not all come again at once."""
+
+
+def drawn_age(limit_s: float, rng: Random) -> float:
+    """How long one connection may last where the limit is `limit_s`; 0 is no limit."""
+    return limit_s * rng.uniform(1.0 - _AGE_JITTER, 1.0 + _AGE_JITTER)
+
+
+def _ageing(make: ProtocolFactory, limit_s: float, rng: Random) -> ProtocolFactory:
+    def make_ageing() -> Any:
+        protocol = make()
+        protocol.limit_age(drawn_age(limit_s, rng))
+        return protocol
+
+    return make_ageing
+
+
+class ConnectionPipeline:
+    """The stages of an endpoint's connections, from the first byte to the protocol."""
+
+    def __init__(self, balancer: LoadBalancer, endpoint: Endpoint) -> None:
+        """
+        A PROXY header comes first, if there is one. With TLS the client says what it speaks; where
+        it does not, and without TLS, the only protocol of the endpoint or its first bytes decide.
+        """
+        factories: dict[AppProtocol, ProtocolFactory] = {
+            AppProtocol.HTTP: balancer.relay.http1.server_protocol,
+            AppProtocol.GRPC: balancer.relay.http2.server_protocol,
+        }
+        own = front_factory(balancer.settings.fronts, endpoint.name, balancer.relay.http1)
+        if own is not None:
+            factories[AppProtocol.HTTP] = own
+        if endpoint.max_connection_age_s:
+            for protocol, make in factories.items():
+                factories[protocol] = _ageing(
+                    make, endpoint.max_connection_age_s, balancer.parts.rng
+                )
+        timeouts, timers = balancer.settings.timeouts, balancer.parts.timers
+        traffic = balancer.relay.meter.traffic[endpoint.protocols[0]]
+        self.sniffer: Sniffer | None = None
+        self.tls: TlsAcceptor | None = None
+        self.proxied: ProxyAcceptor | None = None
+        self.factory = factories[endpoint.protocols[0]]
+        """Of the first stage."""
+        if len(endpoint.protocols) > 1:
+            self.factory = self.sniffer = Sniffer(
+                factories[AppProtocol.HTTP],
+                factories[AppProtocol.GRPC],
+                timers,
+                timeouts.head,
+            )
+        tls = balancer.security.servers.get(endpoint.name)
+        if tls is not None:
+            self.factory = self.tls = TlsAcceptor(
+                tls,
+                {protocol.alpn: factories[protocol] for protocol in endpoint.protocols},
+                self.factory,
+                timers,
+                balancer.relay.http1.iteration,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.HANDSHAKE),
+            )
+        if endpoint.proxy_protocol:
+            self.factory = self.proxied = ProxyAcceptor(
+                self.factory,
+                balancer.settings.listen.proxies,
+                timers,
+                timeouts.handshake,
+                lambda: traffic.connection_failed(Reason.PROXY_HEADER),
+            )
+
+        for stage in (self.sniffer, self.tls):
+            if stage is not None:
+                stage.crowd = balancer.relay.http1.parts.crowd
+                stage.on_crowded = lambda: traffic.connection_failed(Reason.TOO_MANY_CONNECTIONS)
+
+    def __len__(self) -> int:
+        """Connections that have not reached their protocol."""
+        stages = (self.sniffer, self.tls, self.proxied)
+        return sum(len(stage) for stage in stages if stage is not None)
+
+    def close(self) -> None:
+        """End the connections that would not get further than a handshake or a header."""
+        for stage in (self.tls, self.proxied):
+            if stage is not None:
+                stage.close()
+
+
+SAGEMAKER: Final = "sagemaker"
+VERTEX: Final = "vertex"
+
+
+def front_factory(
+    fronts: FrontSettings, name: str, relay: Http1Relay
+) -> Callable[[], ServerConnection] | None:
+    """What accepts connections at the listener `name`; None where it is no front's."""
+    front: Front
+    if name == SAGEMAKER:
+        front = SageMakerFront(relay, _sagemaker(fronts.sagemaker))
+    elif name == VERTEX:
+        front = VertexFront(relay, _vertex(fronts.vertex), _model(fronts.vertex.default_model))
+    else:
+        return None
+    return lambda: ServerConnection(relay, front)
+
+
+def _sagemaker(settings: SageMakerSettings) -> SageMakerRoutes:
+    return SageMakerRoutes(
+        model=_model(settings.default_model or UNSPECIFIED),
+        inference=settings.inference.value.encode(),
+        ping=settings.ping.value.encode(),
+        is_multi_model=settings.multi_model,
+    )
+
+
+def _vertex(settings: VertexSettings) -> VertexRoutes:
+    # The rules on settings say that both are given where the front is enabled.
+    health, predict = settings.health_route or "", settings.predict_route or ""
+    return VertexRoutes(health=health.encode(), predict=predict.encode())
+
+
+def _model(name: str | None) -> bytes:
+    return (name or "").encode()

@@ -1,0 +1,160 @@
+"""What is counted beside requests: re-runs, calls of our own, reloads, lag of the event loop.
+
+Plain integers, read at scrape time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lb.domain.backend import Backend
+
+LAG_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Upper bounds in seconds: 1 ms is a busy loop, anything above 50 ms is a bug of ours."""
+APPLIED: Final = "applied"
+UNCHANGED: Final = "unchanged"
+REFUSED: Final = "refused"
+
+Rows = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+CallKey = tuple[str, Backend, str]
+"""Operation, backend and outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerunCounts:
+    """Counters, and what is so now."""
+
+    count: int = 0
+    """Requests that went again."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Those that did not, by why."""
+    blocked_models: int = 0
+    """Models of which none goes again for now."""
+    unkept_bodies: int = 0
+    """Requests that would not have fitted into memory."""
+    hedges: int = 0
+    """Requests that were sent to a second backend beside the first."""
+    hedges_won: int = 0
+    """Those that the second one answered first."""
+    hedges_refused: int = 0
+    """Requests that were not, since the budget was spent."""
+
+
+def rerun_rows(read: Callable[[], RerunCounts]) -> dict[str, Rows]:
+    """Rows of the metrics, by name."""
+
+    def refused() -> Iterable[tuple[tuple[str, ...], float]]:
+        return [((why,), count) for why, count in sorted(read().refused.items())]
+
+    return {
+        "triton_lb_reruns_total": lambda: [((), read().count)],
+        "triton_lb_reruns_refused_total": refused,
+        "triton_lb_blocked_models": lambda: [((), read().blocked_models)],
+        "triton_lb_unkept_bodies_total": lambda: [((), read().unkept_bodies)],
+        "triton_lb_hedges_total": lambda: [((), read().hedges)],
+        "triton_lb_hedges_won_total": lambda: [((), read().hedges_won)],
+        "triton_lb_hedges_refused_total": lambda: [((), read().hedges_refused)],
+    }
+
+
+class OwnCalls:
+    """Plain counters, read at scrape time."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[CallKey] = Counter()
+
+    def count(self, operation: str, backend: Backend, outcome: str) -> None:
+        """One call ended.
+
+        Args:
+            operation: its name.
+            backend: who was asked.
+            outcome: `ok`, `error` when the backend answered one, or why it did not answer.
+        """
+        self.counts[operation, backend, outcome] += 1
+
+    def retain(self, backends: Set[Backend]) -> None:
+        """Forget what was counted for all other backends."""
+        for key in [key for key in self.counts if key[1] not in backends]:
+            del self.counts[key]
+
+
+class ScalingStatus(NamedTuple):
+    """What the load asks for."""
+
+    desired: int
+    """Backends."""
+    demand: float
+    """Inferences a second."""
+    rate: float | None
+    """Inferences a second of one backend within the latency budget; None: not learnt yet."""
+
+
+def scaling_rows(read: Callable[[], ScalingStatus]) -> dict[str, Rows]:
+    """The series, by name."""
+
+    def rate() -> Iterable[tuple[tuple[str, ...], float]]:
+        found = read().rate
+        return [] if found is None else [((), found)]
+
+    return {
+        "triton_lb_desired_backends": lambda: [((), read().desired)],
+        "triton_lb_demand_rate": lambda: [((), read().demand)],
+        "triton_lb_backend_capacity_rate": rate,
+    }
+
+
+class Reloads:
+    """Counters and the state of the configuration in force."""
+
+    __slots__ = ("applied_at", "counts", "digest", "succeeded")
+
+    def __init__(self, digest: str, now: float) -> None:
+        """The process starts with a configuration.
+
+        Args:
+            digest: tells its text from others.
+            now: Unix time in seconds.
+        """
+        self.counts = {APPLIED: 0, UNCHANGED: 0, REFUSED: 0}
+        self.digest = digest
+        """Of the text in force; empty where there is no file."""
+        self.applied_at = now
+        """When it came in force, or was last found unchanged."""
+        self.succeeded = True
+        """Whether the last attempt was not refused."""
+
+    def accepted(self, digest: str, now: float, *, changed: bool) -> None:
+        """A configuration is in force."""
+        self.counts[APPLIED if changed else UNCHANGED] += 1
+        self.digest, self.applied_at, self.succeeded = digest, now, True
+
+    def refused(self) -> None:
+        """A configuration could not be applied; the one before stays."""
+        self.counts[REFUSED] += 1
+        self.succeeded = False
+
+
+class LoopLag:
+    """Counts ticks by how late they came. The runtime ticks, this only remembers."""
+
+    __slots__ = ("counts", "last", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(LAG_BOUNDS_S) + 1)
+        """Ticks per bucket, not cumulative; the last one is everything above."""
+        self.sum = 0.0
+        """Sum of all lags in seconds."""
+        self.last = 0.0
+        """Lag of the latest tick in seconds."""
+
+    def observe(self, lag_s: float) -> None:
+        """Count one tick that came `lag_s` seconds after its time; early ones count as 0."""
+        lag = max(lag_s, 0.0)
+        self.counts[bisect_left(LAG_BOUNDS_S, lag)] += 1
+        self.sum += lag
+        self.last = lag

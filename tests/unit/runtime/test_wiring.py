@@ -1,0 +1,71 @@
+"""What the parts of a whole process know of its backends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from lb.domain.backend import Backend
+from lb.runtime.logs import Logs
+from lb.runtime.wiring import LoadBalancer
+from lb.settings.model import Settings
+
+
+def settings(**config: Any) -> Settings:
+    return Settings.model_validate({"listen": {"http": "127.0.0.1:8000"}, **config})
+
+
+@pytest.fixture
+async def balancer() -> AsyncIterator[LoadBalancer]:
+    config = settings(backends=[{"name": "a", "http": "127.0.0.1:1", "kind": "generic"}])
+    logs = Logs(config)
+    made = LoadBalancer(config, logs)
+    yield made
+    await made.aclose()
+    logs.close()
+
+
+async def test_the_relays_know_which_kinds_of_servers_there_are(balancer: LoadBalancer) -> None:
+    def kinds() -> set[str]:
+        assert balancer.relay.http1.kinds == balancer.relay.http2.kinds
+        return {kind.value for kind in balancer.relay.http1.kinds}
+
+    assert kinds() == {"generic"}
+    both = [{"http": "127.0.0.1:1", "kind": "generic"}, {"http": "127.0.0.1:2"}]
+    balancer.control.discovery.configure(settings(backends=both))
+    assert kinds() == {"generic", "triton"}
+    balancer.control.discovery.configure(settings(backends=both[1:]))
+    assert kinds() == {"triton"}
+
+
+async def test_what_was_counted_for_a_backend_goes_with_it(balancer: LoadBalancer) -> None:
+    a = balancer.control.directory.find("a").backend
+    balancer.relay.meter.traffic[0].answers[a] = {200: 1}
+    balancer.relay.fan_out.own_calls.count("x", a, "ok")
+    balancer.control.discovery.configure(settings(backends=[{"http": "127.0.0.1:2"}]))
+    assert balancer.relay.meter.traffic[0].answers == {}
+    assert not balancer.relay.fan_out.own_calls.counts
+
+
+async def test_nothing_remembers_backends_that_are_gone(balancer: LoadBalancer) -> None:
+    balancer.control.probes.start()
+    balancer.control.models.start()
+    for number in range(20):
+        entries = [
+            {"name": f"gone-{number}-{each}", "http": f"127.0.0.{each}:1"} for each in (1, 2, 3)
+        ]
+        balancer.control.discovery.configure(settings(backends=entries))
+        await asyncio.sleep(0)
+        balancer.control.directory.look(balancer.relay.dispatcher.clock())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    running = [task.get_name() for task in asyncio.all_tasks()]
+    assert [name for name in running if "gone-" in name and "gone-19-" not in name] == []
+    gc.collect()
+    known = {record.backend for record in balancer.control.directory.records}
+    alive = {each for each in gc.get_objects() if isinstance(each, Backend)}
+    assert {each.name for each in alive - known if each.name.startswith("gone")} == set()
