@@ -1,4 +1,4 @@
-"""Figures of a whole run in README.md and docs/operations.md, between marks that name a table.
+"""Figures of a whole run in docs/comparison.md and docs/operations.md, between marks that name a table.
 
 `<!-- bench:NAME -->` and `<!-- /bench -->` stand on lines of their own; what is between them is
 written anew by `make bench BENCH=--keep`.
@@ -16,7 +16,7 @@ from benchmarks.load.report import Report, scores
 from benchmarks.load.results import Result
 from benchmarks.load.tables import number, piped
 
-PAGES = (REPOSITORY / "README.md", REPOSITORY / "docs" / "operations.md")
+PAGES = (REPOSITORY / "docs" / "comparison.md", REPOSITORY / "docs" / "operations.md")
 _SHOWN = (
     *("http-small-16", "http-small-64", "grpc-small-8x1", "grpc-small-8x8"),
     *("grpc-never-repeating-headers-8x8", "http-tls-small-64", "grpc-tls-small-8x8"),

@@ -1,0 +1,130 @@
+"""README.md as a new user follows it: its files, its commands, its figures."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.headlines import refreshed
+from lb.testing import simulated
+from tests.documentation.pages import README, blocks, commands
+from tests.fakes.process import ENVIRONMENT, ChildProcess, free_ports, wait_until
+
+SHELL = [
+    command for block in blocks(README) if block.language == "sh" for command in commands(block)
+]
+ADMIN = [
+    command
+    for command in SHELL
+    if re.search(
+        r" (status|backends|models|queue|drain|enable|add|remove|reload|upgrade)\b", command
+    )
+]
+YAML = next(block.text for block in blocks(README) if block.language == "yaml")
+PYTHON = next(block.text for block in blocks(README) if block.language == "python")
+SIX = README.parent / "config" / "six.yaml"
+
+
+def run(command: str, folder: Path, **environment: str) -> str:
+    """Run a command of README.md with this tree's triton-lb, and return what it prints."""
+    words = shlex.split(command)
+    if words[0] == "triton-lb":
+        words[:1] = [sys.executable, "-m", "lb"]
+    ended = subprocess.run(
+        words,
+        cwd=folder,
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, (command, ended.stdout, ended.stderr)
+    return ended.stdout
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[dict[str, str]]:
+    """Run the file of README.md before six simulated Tritons, all on free ports.
+
+    Yields what became of each address of the file.
+    """
+    with simulated(6) as tritons:
+        moved = {
+            f"0.0.0.0:{8000 + at}": f"127.0.0.1:{port}" for at, port in enumerate(free_ports(3))
+        }
+        moved["127.0.0.1:8003"] = f"127.0.0.1:{free_ports(1)[0]}"
+        for at, triton in enumerate(tritons):
+            addresses = (triton.http, triton.grpc, triton.metrics)
+            moved |= {f"127.0.0.1:{18000 + 100 * at + n}": a for n, a in enumerate(addresses)}
+        file = folder / "six.yaml"
+        file.write_text(re.sub(r"[\d.]+:\d{4,5}\b", lambda found: moved[found[0]], YAML))
+        process = ChildProcess(
+            (sys.executable, "-m", "lb", "serve", str(file)), log=folder / "log", env=ENVIRONMENT
+        )
+        try:
+            yield moved
+        finally:
+            process.close()
+
+
+def test_the_file_is_the_one_that_the_text_names() -> None:
+    assert SIX.read_text().endswith(YAML)
+
+
+def test_figures_are_those_of_the_results() -> None:
+    # When this fails: make docs
+    assert README.read_text() == refreshed(README.read_text())
+
+
+@pytest.mark.parametrize("name", ["check", "generate", "version"])
+def test_commands_without_a_process(name: str, tmp_path: Path) -> None:
+    (tmp_path / "config").symlink_to(README.parent / "config")
+    (command,) = [each for each in SHELL if each.startswith(f"triton-lb {name}")]
+    run(command, tmp_path)
+    if name == "generate":
+        (up,) = [each for each in SHELL if " up " in each]
+        stack = (tmp_path / shlex.split(up)[3]).read_text()
+        assert len(re.findall(r"^  gpu-\d:$", stack, re.MULTILINE)) == 8
+
+
+def test_commands_before_six_tritons(tmp_path: Path) -> None:
+    assert len(ADMIN) == 10
+    with serving(tmp_path) as moved:
+        admin = {"TRITON_LB_ADMIN": moved["127.0.0.1:8003"]}
+
+        def is_up() -> bool:
+            command = [sys.executable, "-m", "lb", "backends"]
+            asked = subprocess.run(
+                command, env={**ENVIRONMENT, **admin}, capture_output=True, text=True, check=False
+            )
+            return asked.stdout.count(" up ") == 6
+
+        wait_until(is_up, timeout_s=30, what="six backends up", interval_s=0.3)
+        (curl,) = [each for each in SHELL if each.startswith("curl ")]
+        answer = run(curl.replace("127.0.0.1:8000", moved["0.0.0.0:8000"]), tmp_path)
+        assert '"name":"simple"' in answer
+        python = PYTHON.replace("127.0.0.1:8001", moved["0.0.0.0:8001"])
+        ended = subprocess.run(
+            [sys.executable, "-c", python], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert ended.stdout.startswith("True ")
+        for command in ADMIN:
+            run(command, tmp_path, **admin)
+
+
+def test_the_two_tritons_of_the_first_steps(tmp_path: Path) -> None:
+    """`simulate` listens where `serve --backend` looks for Tritons."""
+    simulate, serve = (
+        next(each for each in SHELL if each.startswith(f"triton-lb {name} "))
+        for name in ("simulate", "serve")
+    )
+    assert shlex.split(simulate)[2:] == ["--count", "2"]
+    assert re.findall(r"127\.0\.0\.1:(\d+)", serve) == ["18000", "18100"]

@@ -1,0 +1,31 @@
+"""What users read is written in short sentences, and long pages have contents."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.pages import PAGES, sentences, words
+
+LONGEST = 30
+
+
+def test_a_long_sentence_is_found_wherever_it_stands() -> None:
+    long = " ".join(["word"] * 31)
+    page = f"# Title\n\nShort one. {long}.\n\n- {long}\n\n```sh\n{long}\n```\n\n| {long} |\n"
+    assert [words(sentence) for sentence in sentences(page)] == [2, 31, 31]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_sentence_has_more_than_thirty_words(page: Path) -> None:
+    found = [each for each in sentences(page.read_text()) if words(each) > LONGEST]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_of_more_than_150_lines_has_contents(page: Path) -> None:
+    text = page.read_text()
+    if len(text.splitlines()) > 150:
+        assert re.search(r"^- \[[^\]]+\]\(#", text.partition("\n## ")[0], re.MULTILINE)
