@@ -8,7 +8,7 @@ BUSY_TESTS := tests/architecture tests/fuzz tests/property tests/unit tests/work
 # What runs so takes the time that nobody else wants.
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 
-.PHONY: ablate demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs image-test mutants pictures soak study triton debian clean
+.PHONY: ablate demo test test-busy test-waiting test-compiled check check-compiled compile coverage diff-against lint types audit fmt bench bench-against bench-micro bench-quick chaos differential floods fuzz fuzz-smoke peers proto docs docs-site image-test mutants pictures soak study triton debian clean
 
 demo: $(VENV)/.run
 	$(BIN)/triton-lb demo $(if $(BACKENDS),--backends $(BACKENDS)) $(if $(ONCE),--once)
@@ -24,9 +24,9 @@ test-waiting: $(VENV)/.test triton debian
 
 # All tests in two halves; what needs no quiet machine runs beside those that wait, and its output comes after theirs.
 # There a test may take long without being at fault.
-check: lint $(VENV)/.test .venvs/audit/.ready triton debian
+check: lint $(VENV)/.test .venvs/audit/.ready .venvs/docs/.ready triton debian
 	@mkdir -p build; \
-	TEST_LIMIT_S=300 $(IDLE) $(MAKE) --no-print-directory types audit check-compiled test-busy >build/check.log 2>&1 & \
+	TEST_LIMIT_S=300 $(IDLE) $(MAKE) --no-print-directory types audit docs-site check-compiled test-busy >build/check.log 2>&1 & \
 	beside=$$!; $(MAKE) --no-print-directory test-waiting; tests=$$?; \
 	wait $$beside; beside=$$?; cat build/check.log; exit $$((tests || beside))
 
@@ -163,8 +163,13 @@ pictures: $(VENV)/.test debian
 docs: $(VENV)/.test
 	$(BIN)/python -m lb.settings.document > docs/configuration.md
 	$(BIN)/python -m lb.telemetry.catalogue > docs/metrics.md
+	$(BIN)/python -m benchmarks.headlines
 	$(BIN)/triton-lb generate compose --gpus 2 --force --output deploy/compose/gpus >/dev/null
 	$(BIN)/triton-lb generate systemd --gpus 2 --force --output deploy/systemd >/dev/null
+
+# A site of the same pages, in build/docs/site; dead links and anchors are errors.
+docs-site: .venvs/docs/.ready
+	tools/docs_site.sh .venvs/docs/bin/python
 
 # The container image: built with buildah on a base of debootstrap, and started in a clean root; about 3
 # minutes, as root. Says what could not be done.
@@ -196,6 +201,10 @@ $(VENV)/.test: pyproject.toml constraints.txt
 
 .venvs/audit/.ready: pyproject.toml constraints.txt
 	tools/setup_venv.sh $(PYTHON) .venvs/audit '.[audit]'
+	touch $@
+
+.venvs/docs/.ready: pyproject.toml constraints.txt
+	tools/setup_venv.sh $(PYTHON) .venvs/docs '.[docs]'
 	touch $@
 
 $(VENV)/.fuzz: pyproject.toml constraints.txt

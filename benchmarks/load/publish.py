@@ -1,4 +1,4 @@
-"""Figures of a whole run in docs/comparison.md and docs/operations.md, between marks that name a table.
+"""Figures of a whole run in docs/comparison.md and docs/operations.md, between named marks.
 
 `<!-- bench:NAME -->` and `<!-- /bench -->` stand on lines of their own; what is between them is
 written anew by `make bench BENCH=--keep`.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from benchmarks.load.idle import bytes_each
 from benchmarks.load.processes import REPOSITORY
 from benchmarks.load.proxies import COMPILED, TRITON_LB
-from benchmarks.load.report import Report, scores
+from benchmarks.load.report import Report
 from benchmarks.load.results import Result
 from benchmarks.load.tables import number, piped
 
@@ -60,7 +60,7 @@ def cost(report: Report) -> str:
             rows.append([cell.title, *(_cpu(row.get(name, Result())) for name in proxies)])
     facts = report.facts
     made = f"{facts.get('cpu', '')}, Python {facts.get('python', '').partition(',')[0]}"
-    return "\n\n".join((piped(rows), f"{made}. {scores(report.verdicts)}"))
+    return "\n\n".join((piped(rows), f"{made}."))
 
 
 def rates(report: Report) -> str:

@@ -11,6 +11,7 @@ from typing import Final, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from lb.settings.examples import EXAMPLES
 from lb.settings.kubernetes import read_port
 from lb.settings.model import Settings
 from lb.settings.scheduling import read_concurrency
@@ -31,28 +32,72 @@ _INTRODUCTION: Final = """\
 
 <!-- Made by `python -m lb.settings.document`; change the models in lb/settings. -->
 
-`triton-lb serve --config FILE` reads one YAML file; `triton-lb check FILE` prints every problem
-of it with path and line, and warns of two backends at the same address. `config/minimal.yaml` is
-enough for most, `config/full.yaml` holds every setting with its default. Editors with the YAML
-language server complete and check a file whose first line is
-`# yaml-language-server: $schema=triton-lb.schema.json`; `triton-lb schema` prints that schema.
+One YAML file configures triton-lb. `triton-lb check FILE` prints every problem with path and
+line.
 
-- **Unknown keys** are refused, so are keys given twice, YAML aliases and tags.
-- **A key without a value** is as good as left out.
-- **Words** such as `off` and `yes` are words, not booleans; booleans are `true` and `false`.
-- **Durations** are a number and `h`, `m`, `s`, `ms` or `us`: `1s`, `100ms`, `1.5h`. A number
-  alone is seconds.
-- **Sizes** are a whole number and `KiB`, `MiB`, `GiB` or `B`. A number alone is bytes.
-- **Addresses** are `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
-- **In any string** `${NAME}` stands for an environment variable, `${NAME:-DEFAULT}` for one that
-  may be missing or empty, `${file:PATH}` for the text of a file without its last line end (a
-  relative path starts at the working directory), and `$${` for a plain `${`.
-
-Without a file, `triton-lb serve --backend HOST:PORT`, once or more, balances over Tritons with
-gRPC at the next port and metrics at the one after, and listens on 127.0.0.1 at 8000 (HTTP), 8001
-(gRPC), 8002 (metrics) and 8003 (admin). `--http`, `--grpc`, `--metrics` and `--admin` change these
-addresses, and those of a file.
+- [Basic settings](#basic-settings)
+- [How values are written](#how-values-are-written)
 """
+
+_BASIC: Final = """
+## Basic settings
+
+`listen` and `backends` are enough for most. `config/minimal.yaml` and `config/six.yaml` hold
+nothing else; `config/full.yaml` holds every setting with its default.
+
+```yaml
+listen:
+  http: 0.0.0.0:8000
+  grpc: 0.0.0.0:8001
+  metrics: 0.0.0.0:8002
+  admin: 127.0.0.1:8003
+backends:
+  - {name: gpu-0, http: 127.0.0.1:18000, grpc: 127.0.0.1:18001, metrics: 127.0.0.1:18002}
+  - {name: gpu-1, http: 127.0.0.1:18100, grpc: 127.0.0.1:18101, metrics: 127.0.0.1:18102}
+```
+
+| you want | set |
+|---|---|
+| Tritons that come and go | [`discovery`](#discovery) |
+| TLS | `listen.https`, `listen.grpcs`, `backends[].tls` ([TLS](tls.md)) |
+| tokens, limits per client, remote model loading | [`access`](#access) ([Access](access.md)) |
+| deadlines, priorities, shares | [`scheduling`](#scheduling) ([Scheduling](scheduling.md)) |
+| a bound on the time of a request | `timeouts.request` |
+| a load balancer in front | `listen.trusted_proxies`, `shutdown.pre_stop_delay: 5s` |
+| JSON logs, a log line per request | `log.format: json`, `access_log.mode: all` |
+
+Without a file, `triton-lb serve --backend HOST:PORT` balances over Tritons; repeat `--backend`
+for more. gRPC is then at the next port and metrics at the one after. It listens on 127.0.0.1 at
+8000 (HTTP), 8001 (gRPC), 8002 (metrics) and 8003 (admin). `--http`, `--grpc`, `--metrics` and
+`--admin` change these addresses, and those of a file.
+
+## How values are written
+
+- **Unknown keys** are refused. So are repeated keys, YAML aliases and tags.
+- **A key without a value** counts as left out.
+- **Booleans** are `true` and `false`. `off` and `yes` are words.
+- **Durations** are a number and `h`, `m`, `s`, `ms` or `us`: `1s`, `100ms`, `1.5h`. The unit of a
+  bare number is seconds.
+- **Sizes** are a whole number and `KiB`, `MiB`, `GiB` or `B`. The unit of a bare number is bytes.
+- **Addresses** are `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
+- **Environment**: in any string `${NAME}` stands for an environment variable. `${NAME:-DEFAULT}`
+  has a default for one that is missing or empty. `$${` stands for a plain `${`.
+- **Files**: `${file:PATH}` stands for the text of a file without its last line end. A relative
+  path starts at the working directory.
+- **Editors** with the YAML language server complete a file whose first line is `#
+  yaml-language-server: $schema=triton-lb.schema.json`. `triton-lb schema` prints that schema.
+"""
+
+_GROUPS: Final = {
+    "Addresses": ("listen", "backends", "discovery", "fronts"),
+    "Placement": ("balancing", "scheduling", "sequences", "models"),
+    "Health": ("health", "outlier_detection", "slow_start", "warm_up", "model_table"),
+    "Failures": ("retry", "hedging", "timeouts"),
+    "Limits and access": ("limits", "access", "admin", "forwarded"),
+    "Operation": ("fan_out", "shutdown", "reload", "scaling"),
+    "Logs and metrics": ("log", "access_log", "metrics"),
+}
+"""The sections of the page in their order; those of no group follow."""
 
 _BY_READER: Final[dict[Callable[..., object], str]] = {
     parse_duration: "duration",
@@ -66,6 +111,7 @@ _BY_READER: Final[dict[Callable[..., object], str]] = {
     read_port: "name or number of a port",
     address_as_mapping: "address, or mapping as below",
 }
+_WITH_UNIT: Final = {"duration": "duration (seconds)", "size": "size (bytes)"}
 _MANY: Final = {
     "address": "addresses",
     "network": "networks",
@@ -86,34 +132,68 @@ _BOUNDS: Final = (("gt", "above"), ("ge", "at least"), ("le", "at most"))
 
 def document() -> str:
     """Return the whole page as Markdown."""
-    parts = [_INTRODUCTION]
-    texts = meanings(Settings)
-    for name, field in Settings.model_fields.items():
-        section = section_of(field.annotation)
-        parts.append(f"\n## `{name}`\n\n")
-        if texts[name]:
-            parts.append(f"{_one_line(texts[name])}\n\n")
-        if section is None:
-            parts.append(f"Value: {_value(field)}. Default: {_default(field)}.\n")
-        else:
-            parts += _section(section)
-    return "".join(parts)
+    rest = set(Settings.model_fields).difference(*_GROUPS.values())
+    groups = {**_GROUPS, "More": tuple(name for name in Settings.model_fields if name in rest)}
+    links = (
+        f"- {group}: {', '.join(f'[`{name}`](#{name})' for name in names)}\n"
+        for group, names in groups.items()
+        if names
+    )
+    sections = (line for names in groups.values() for name in names for line in _top_section(name))
+    return "".join((_INTRODUCTION, *links, _BASIC, *sections))
 
 
-def _section(section: type[Section]) -> Iterator[str]:
+def _top_section(name: str) -> Iterator[str]:
+    field, text = Settings.model_fields[name], meanings(Settings)[name]
+    section = section_of(field.annotation)
+    yield f"\n## `{name}`\n\n"
+    if text:
+        meaning, when = _split(text)
+        yield f"{meaning}\n\nSet this {when}\n\n"
+    if section is None:
+        yield f"Value: {_value(field)}. Default: {_default(field)}.\n"
+    elif section.model_fields:
+        yield f"{_one_line(inspect.getdoc(section) or '')}\n"
+    yield f"\n```yaml\n{EXAMPLES[name]}```\n"
+    if section is not None:
+        yield from _table(section)
+        yield from _inner(section, name + _many(field))
+
+
+def _inner(section: type[Section], path: str) -> Iterator[str]:
+    """Describe the sections that a section holds, each once, below the keys that hold it."""
+    places: dict[type[Section], list[str]] = {}
+    for name, field in section.model_fields.items():
+        inner = section_of(field.annotation)
+        if inner is not None and inner not in _TOP:
+            places.setdefault(inner, []).append(f"{path}.{name}{_many(field)}")
+    for inner, keys in places.items():
+        yield f"\n### {', '.join(f'`{key}`' for key in keys)}\n\n"
+        yield f"{_one_line(inspect.getdoc(inner) or '')}\n"
+        yield from _table(inner)
+        yield from _inner(inner, keys[0])
+
+
+def _table(section: type[Section]) -> Iterator[str]:
     if not section.model_fields:
         return
-    yield f"{_one_line(inspect.getdoc(section) or '')}\n\n"
-    yield "| key | value | default | meaning |\n|---|---|---|---|\n"
+    yield "\n| key | type | default | meaning | set this |\n|---|---|---|---|---|\n"
     texts = meanings(section)
     for name, field in section.model_fields.items():
-        meaning = _one_line(texts[name])
-        yield f"| `{name}` | {_value(field)} | {_default(field)} | {meaning} |\n"
-    held = (section_of(field.annotation) for field in section.model_fields.values())
-    for inner in dict.fromkeys(held):
-        if inner is not None and inner not in _TOP:
-            yield "\n"
-            yield from _section(inner)
+        meaning, when = _split(texts[name])
+        yield f"| `{name}` | {_value(field)} | {_default(field)} | {meaning} | {when} |\n"
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Separate what a setting is from when to set it."""
+    meaning, _, when = _one_line(text).rpartition("Set this ")
+    return meaning.strip(), when
+
+
+def _many(field: FieldInfo) -> str:
+    """What follows the key of a list or of a mapping in the path of its members."""
+    kinds = {get_origin(part) for part in (field.annotation, *_parts(field.annotation))}
+    return "[]" if tuple in kinds else ".NAME" if dict in kinds else ""
 
 
 def _one_line(text: str) -> str:
@@ -130,7 +210,7 @@ def _value(field: FieldInfo) -> str:
         for item in field.metadata
         if (bound := getattr(item, name, None)) is not None and (bound, name) != (0, "ge")
     ]
-    return ", ".join([kind, *dict.fromkeys(bounds)])
+    return ", ".join([_WITH_UNIT.get(kind, kind), *dict.fromkeys(bounds)])
 
 
 def _kind(field: FieldInfo) -> str:

@@ -68,13 +68,13 @@ PROCESS: Final = (
     MetricSpec(
         "triton_lb_certificate_expiry_timestamp_seconds",
         _GAUGE,
-        "Unix time at which a certificate in use ends, by the file that it was loaded from.",
+        "Unix time at which a certificate in use expires, by the file that it was loaded from.",
         ("file",),
     ),
     MetricSpec(
         "triton_lb_certificate_reload_failures_total",
         _COUNTER,
-        "Times that changed certificates, keys or authorities could not be used; the ones before "
+        "Changed certificates, keys or authorities that could not be used; the ones before "
         "stay in use.",
     ),
 )
@@ -82,11 +82,13 @@ CONFIGURATION: Final = (
     MetricSpec(
         "triton_lb_reloads_total",
         _COUNTER,
-        "Reloads of the configuration: applied, unchanged (the file says what is in force), or "
-        "refused, after which everything stays as it was.",
+        "Reloads of the configuration: applied, unchanged (the file equals what is in force),"
+        " or refused (nothing changes).",
         ("result",),
     ),
-    MetricSpec("triton_lb_last_reload_success", _GAUGE, "Whether the last reload was not refused."),
+    MetricSpec(
+        "triton_lb_last_reload_success", _GAUGE, "0 if the last reload was refused, else 1."
+    ),
     MetricSpec(
         "triton_lb_configuration_timestamp_seconds",
         _GAUGE,
@@ -95,7 +97,8 @@ CONFIGURATION: Final = (
     MetricSpec(
         "triton_lb_configuration_info",
         _GAUGE,
-        "Always 1; how the SHA-256 of the configuration in force begins (empty: there is no file).",
+        "Always 1; the beginning of the SHA-256 of the configuration in force (empty: there "
+        "is no file).",
         ("hash",),
     ),
 )
@@ -103,25 +106,23 @@ TOKENS: Final = (
     MetricSpec(
         "triton_lb_token_requests_total",
         _COUNTER,
-        "Requests on the ports for clients that showed a valid token where one was looked for, "
-        "those that were then refused included, by the name of the token.",
+        "Client requests with a valid token, by its name; only where tokens are needed. "
+        "Requests that were then refused are included.",
         ("token",),
     ),
     MetricSpec(
         "triton_lb_token_reload_failures_total",
         _COUNTER,
-        "Times that changed files of tokens could not be used; the ones before stay in use.",
+        "Changed token files that could not be used; the ones before stay in use.",
     ),
     MetricSpec(
         "triton_lb_file_stalls_total",
         _COUNTER,
-        "Times that a file did not answer for five seconds, as on a network file system whose "
-        "server is gone; what was read before stays in use.",
+        "Reads of a file that took longer than five seconds, as on a dead network mount; the "
+        "last content stays in use.",
         ("file",),
     ),
-    MetricSpec(
-        "triton_lb_stalled_file_reads", _GAUGE, "Reads of files that do not answer at the moment."
-    ),
+    MetricSpec("triton_lb_stalled_file_reads", _GAUGE, "Reads of files that do not answer now."),
 )
 CLIENTS: Final = (
     MetricSpec("triton_lb_connections", _GAUGE, "Open connections of clients.", ("protocol",)),
@@ -141,8 +142,8 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_requests_total",
         _COUNTER,
-        "Finished requests, by the backend of their last attempt (empty: none was involved) and "
-        "by the HTTP status or gRPC status name that the client got.",
+        "Finished requests, by the backend of their last attempt (empty: none) and by the "
+        "HTTP status or gRPC status name that the client got.",
         ("backend", "protocol", "code"),
     ),
     MetricSpec(
@@ -161,14 +162,14 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_model_requests_total",
         _COUNTER,
-        "Finished requests by ML model; names that never worked, and those beyond the cap, are "
-        "together in other.",
+        "Finished requests by ML model; names that never worked, and names beyond the cap, "
+        "are other.",
         ("model", "protocol"),
     ),
     MetricSpec(
         "triton_lb_model_failures_total",
         _COUNTER,
-        "Those of triton_lb_model_requests_total that ended with an error status.",
+        "Finished requests by ML model that ended with an error status.",
         ("model", "protocol"),
     ),
     MetricSpec(
@@ -186,25 +187,26 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_reruns_total",
         _COUNTER,
-        "Requests that may have run and went again, since running twice does them no harm.",
+        "Retries of requests that may have run already and may run twice.",
     ),
     MetricSpec(
         "triton_lb_reruns_refused_total",
         _COUNTER,
-        "Those that did not go again, by why: lost_twice (two servers seem to have died of it), "
-        "deadly_model (see `triton_lb_blocked_models`), never (a setting of the model) or budget.",
+        "Requests that were not retried, by why: lost_twice (two servers seem to have died of"
+        " it), deadly_model (see `triton_lb_blocked_models`), never (a setting of the model) "
+        "or budget.",
         ("why",),
     ),
     MetricSpec(
         "triton_lb_blocked_models",
         _GAUGE,
-        "Models of which nothing goes again for half a minute, since a request for them was lost "
-        "with two servers: it may be what they died of. Alert on it.",
+        "Models without retries for half a minute, since a request for them was lost with two"
+        " servers and may have killed them. Alert on it.",
     ),
     MetricSpec(
         "triton_lb_unkept_bodies_total",
         _COUNTER,
-        "Requests that would not go again, since much was held when their bodies came.",
+        "Requests that could not be retried, since memory was short when their bodies arrived.",
     ),
     MetricSpec(
         "triton_lb_hedges_total",
@@ -214,12 +216,12 @@ CLIENTS: Final = (
     MetricSpec(
         "triton_lb_hedges_won_total",
         _COUNTER,
-        "Those that the second backend was the first to answer.",
+        "Hedges that were answered before the first attempt.",
     ),
     MetricSpec(
         "triton_lb_hedges_refused_total",
         _COUNTER,
-        "Requests that were not sent to a second backend, since the budget for it was spent.",
+        "Hedges that were not sent, since the budget for them was spent.",
     ),
     MetricSpec(
         "triton_lb_request_bytes_total",
@@ -257,14 +259,15 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_ejections_total",
         _COUNTER,
-        "Times that the backend was ejected for an ML model since requests fared badly on it, by "
-        "reason: device (its answers name a broken device), connection, error, latency.",
+        "Ejections of the backend for an ML model, by reason: device (its responses name a "
+        "broken device), connection, error, latency.",
         ("backend", "reason"),
     ),
     MetricSpec(
         "triton_lb_backend_ejected",
         _GAUGE,
-        "1 while the backend is ejected as a whole, since most models in use on it are, else 0.",
+        "1 while the backend is ejected as a whole, since it is ejected for most models in "
+        "use, else 0.",
         ("backend",),
     ),
     MetricSpec(
@@ -276,10 +279,10 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_share",
         _GAUGE,
-        "What part of its share of the load the backend gets: less than 1 while it starts slowly.",
+        "Share of its full load that the backend gets; less than 1 during slow start.",
         ("backend",),
     ),
-    MetricSpec("triton_lb_backend_in_flight", _GAUGE, "Attempts under way.", _PORT),
+    MetricSpec("triton_lb_backend_in_flight", _GAUGE, "Attempts in flight.", _PORT),
     MetricSpec(
         "triton_lb_backend_connections",
         _GAUGE,
@@ -326,15 +329,15 @@ BACKENDS: Final = (
     MetricSpec(
         "triton_lb_backend_lost_requests_total",
         _COUNTER,
-        "Requests given up because the backend does not answer them: it has answered later ones of "
-        "the model, or the client left and the answer is far overdue.",
+        "Requests given up because the backend does not answer them: it has answered later "
+        "ones of the model, or the client left and the response is far overdue.",
         ("backend",),
     ),
     MetricSpec(
         "triton_lb_backend_own_calls_total",
         _COUNTER,
-        "Calls to the backend that one request of a client for all backends became, by what came "
-        "of them: ok, error (the backend answered one), or why it did not answer.",
+        "Calls to the backend for requests that concern all backends, by result: ok, error "
+        "(the backend answered one), or why there was no answer.",
         ("operation", "backend", "outcome"),
     ),
 )
@@ -342,28 +345,30 @@ DISCOVERY: Final = (
     MetricSpec(
         "triton_lb_source_up",
         _GAUGE,
-        "1 when the last look at a source found which backends there are, else 0: what it said "
-        "before is in force.",
+        "1 if the last lookup of a source succeeded, else 0: its last good list is in force.",
         ("source",),
     ),
     MetricSpec(
         "triton_lb_source_backends",
         _GAUGE,
-        "Backends in the last good set of a source, which is in force.",
+        "Backends in the last good list of a source, which is in force.",
         ("source",),
     ),
-    MetricSpec("triton_lb_source_updates_total", _COUNTER, "Sets that a source gave.", ("source",)),
+    MetricSpec(
+        "triton_lb_source_updates_total", _COUNTER, "Lists that a source gave.", ("source",)
+    ),
     MetricSpec(
         "triton_lb_source_failures_total",
         _COUNTER,
-        "Times that a source had no set to give: an error of DNS or of the API of Kubernetes, "
-        "no answer, a file that cannot be used.",
+        "Lookups of a source that failed: an error of DNS or of the Kubernetes API, no "
+        "answer, a file that cannot be used.",
         ("source",),
     ),
     MetricSpec(
         "triton_lb_source_age_seconds",
         _GAUGE,
-        "Age of the last good set of a source. Files and Kubernetes give one only when it changes.",
+        "Age of the last good list of a source. Files and Kubernetes give one only when it "
+        "changes.",
         ("source",),
     ),
 )
@@ -371,7 +376,7 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_backend_models_ready",
         _GAUGE,
-        "Models that the backend has ready, where it lists its models.",
+        "Models that the backend has ready, if it lists its models.",
         ("backend",),
     ),
     MetricSpec(
@@ -395,7 +400,7 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_backend_configurations_differing",
         _GAUGE,
-        "Models that the backend does not configure as most that have the same version ready.",
+        "Models whose configuration differs from most backends that have the same version ready.",
         ("backend",),
     ),
     MetricSpec(
@@ -407,9 +412,8 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_restored_total",
         _COUNTER,
-        "What a backend that joined lacked and the others had, and was given (restored) or could "
-        "not be given (failed), by kind: model, configuration (of a restored model), region, trace "
-        "or log.",
+        "Items that a joining backend lacked, by kind (model, configuration, region, trace, "
+        "log) and result: restored or failed.",
         ("kind", "result"),
     ),
     MetricSpec(
@@ -423,8 +427,8 @@ MODELS: Final = (
     MetricSpec(
         "triton_lb_sequences_forgotten_total",
         _COUNTER,
-        "Sequences that ended otherwise than by their END: their backend died (lost), no step came "
-        "for long (expired), or there were too many (dropped).",
+        "Sequences that ended without END: their backend died (lost), no step came for long "
+        "(expired), or there were too many (dropped).",
         ("why",),
     ),
 )
@@ -432,30 +436,30 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_queue_length",
         _GAUGE,
-        "Requests that wait for their turn at a backend; priority 1 is the highest.",
+        "Queued requests; priority 1 is the highest.",
         ("model", "priority"),
     ),
     MetricSpec(
         "triton_lb_queue_oldest_seconds",
         _GAUGE,
-        "How long the one has waited that has waited longest.",
+        "Time that the oldest queued request has waited.",
         ("model",),
     ),
     MetricSpec(
         "triton_lb_queue_without_backend",
         _GAUGE,
-        "Requests that wait since no backend is eligible for them (`wait_for_backend`).",
+        "Requests that wait because no backend is eligible for them (`wait_for_backend`).",
     ),
     MetricSpec(
         "triton_lb_queue_wait_seconds",
         _HISTOGRAM,
-        "How long requests of scheduled models waited until they began; most should not at all.",
+        "Time that requests of scheduled models were queued; mostly 0.",
         ("model",),
     ),
     MetricSpec(
         "triton_lb_queue_position",
         _HISTOGRAM,
-        "How many waited before a request that had to wait when it joined the queue.",
+        "Requests ahead of a request when it joined the queue.",
         ("model",),
     ),
     MetricSpec(
@@ -469,26 +473,26 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_model_backend_requests",
         _GAUGE,
-        "Requests of a scheduled model under way at a backend.",
+        "Requests of a scheduled model in flight at a backend.",
         ("model", "backend"),
     ),
     MetricSpec(
         "triton_lb_model_backend_limit",
         _GAUGE,
-        "How many may be; 0 is no limit.",
+        "Limit of triton_lb_model_backend_requests; 0 is no limit.",
         ("model", "backend"),
     ),
     MetricSpec(
         "triton_lb_model_backend_expected_seconds",
         _GAUGE,
-        "How long a request of one row takes there alone, as far as it was learnt; 0: not at all.",
+        "Learnt time of a request of one row that runs there alone; 0 if nothing is learnt yet.",
         ("model", "backend"),
     ),
     MetricSpec(
         "triton_lb_model_backend_slowed_ratio",
         _GAUGE,
-        "By how much requests count as slower there because the backend says that others use it, "
-        "as far as that is not learnt already; 1: not at all.",
+        "Factor by which requests count as slower there, because the backend reports load of "
+        "others; 1 is none.",
         ("model", "backend"),
     ),
 )
@@ -496,33 +500,32 @@ SCALING: Final = (
     MetricSpec(
         "triton_lb_desired_backends",
         _GAUGE,
-        "Backends that the load needs: the demand by what one can do within the latency budget "
-        "(docs/operations.md, scaling). Of several replicas the highest counts, not the sum.",
+        "Backends that the load needs within the latency budget (docs/operations.md, "
+        "scaling). Of several replicas the highest counts, not the sum.",
     ),
     MetricSpec(
         "triton_lb_demand_rate",
         _GAUGE,
-        "Inferences a second that backends are needed for: those that came, refused ones included, "
-        "and what waits too long; the highest of the last minute.",
+        "Inferences per second that need backends: arrivals, refused ones included, and what "
+        "waits too long; the highest of the last minute.",
     ),
     MetricSpec(
         "triton_lb_backend_capacity_rate",
         _GAUGE,
-        "Inferences a second from this process that one backend does within the latency budget, as "
-        "far as was learnt; absent before the first ones.",
+        "Learnt inferences per second of this process that one backend does within the "
+        "latency budget; absent before the first ones.",
     ),
 )
 SCRAPE_FAILURES: Final = MetricSpec(
     "triton_lb_backend_scrape_failures_total",
     _COUNTER,
-    "Times that a backend's own metrics could not be read for this page.",
+    "Reads of a backend's own metrics that failed.",
     ("backend",),
 )
 SCRAPE_CUTS: Final = MetricSpec(
     "triton_lb_backend_scrape_cuts_total",
     _COUNTER,
-    "Times that a backend's own metrics were shown in part, or not at all, because they are too "
-    "long.",
+    "Pages of a backend's own metrics that were too long and shown in part, or not at all.",
     ("backend",),
 )
 COLLECTED: Final = (
@@ -543,47 +546,61 @@ _INTRODUCTION: Final = """\
 
 `GET /metrics` on the metrics port (8002). This page is printed from `lb/telemetry/catalogue.py`.
 
-- Units are seconds and bytes. `protocol` is `http` or `grpc`; `code` is the HTTP status or the gRPC
-  status name, `none` where the client got neither, `other` for codes that no standard knows.
-- `reason` says why triton-lb answered with an error of its own; a code without a reason is the
-  backend's. The access log has the same words. `flood`: the client did something so often that it
-  cost us more than itself (docs/protocols.md); each such connection counts once.
-- `kind` of an operation is `read`, `inference`, `stream`, `control` or `other`, so that neither
-  health checks nor long streams hide the latency of inferences.
-- Series of a backend, its counters included, end when it is gone from the pool and start at 0 when
-  it comes back. While it finishes what it has its state is `leaving`; if a successor at another
-  address has its name it is called `NAME~1`. `rate()` copes with all that; sum after the rate, not
-  before.
-- A model gets a label of its own once a request for it has succeeded, for as many models as
-  `metrics.model_labels` says; all else is `model="other"`.
-- Metrics of the process (`process_*`) and of Python (`python_*`) are those of `prometheus-client`.
-- The metrics of backends that have a `metrics` address follow ours, each sample with the first
-  label `backend`; a `backend` label of their own becomes `exported_backend`. They are read at most
-  once a second. A backend that does not answer within half a second is left out and counted.
-  Of one page, 8 MiB, 100,000 lines of up to 16 KiB and 2,000 families are shown, and 64 MiB of all
-  pages together, where the longest are left out first. The log names the backends.
-  `GET /metrics/own` shows ours alone.
-- `perf_analyzer --collect-metrics` reads this page, but does not understand `nv_gpu_*` with a
-  `backend` label and leaves its GPU columns empty; point its `--metrics-url` at a Triton for those.
-- `GET /livez` is 200 while the process works, `GET /readyz` while it takes requests, whatever
-  the backends do, else 503.
+- [How to read them](#how-to-read-them)
+- [Metrics of the Tritons](#metrics-of-the-tritons)
 """
+_RULES: Final = """
+## How to read them
+
+- **Units** are seconds and bytes. `rate()` works with every counter; sum after the rate, not
+  before.
+- **`protocol`** is `http` or `grpc`. **`code`** is the HTTP status or the gRPC status name:
+  `none` if the client got neither, `other` for unknown codes.
+- **`reason`** says why triton-lb answered with an error of its own. A code without a reason is
+  the backend's. The access log uses the same words.
+- **`reason="flood"`** means that a client exceeded a budget
+  ([Protocols](protocols.md#http2-and-grpc)). Each such connection counts once.
+- **`kind`** of an operation is `read`, `inference`, `stream`, `control` or `other`. So neither
+  health checks nor long streams hide the latency of inferences.
+- **`model`**: a model gets a label once a request for it has succeeded, up to
+  `metrics.model_labels` models. All others are `model="other"`.
+- **`backend`**: series of a backend end when it is gone, and start at 0 when it returns. While it
+  finishes its requests, its state is `leaving`. If another backend takes its name, it is
+  `NAME~1`.
+- **Process**: `process_*` and `python_*` are those of `prometheus-client`.
+- `GET /livez` is 200 while the process works. `GET /readyz` is 200 while it takes requests,
+  whatever the backends do, else 503.
+
+## Metrics of the Tritons
+
+Metrics of backends with a `metrics` address follow ours, with a first label `backend`. A
+`backend` label of their own becomes `exported_backend`. `GET /metrics/own` shows ours alone.
+
+- They are read at most once a second. A backend that does not answer within half a second is left
+  out and counted.
+- Per page at most 8 MiB, 100,000 lines of up to 16 KiB and 2,000 families are shown. All pages
+  together have 64 MiB; the longest are left out first. The log names the backends.
+- `perf_analyzer --collect-metrics` does not understand `nv_gpu_*` with a `backend` label, and
+  leaves its GPU columns empty. Point its `--metrics-url` at a Triton for those.
+"""
+_SECTIONS: Final = (
+    ("Process", PROCESS),
+    ("Configuration", CONFIGURATION),
+    ("Access", TOKENS),
+    ("Clients and requests", CLIENTS),
+    ("Backends", (*BACKENDS, SCRAPE_FAILURES, SCRAPE_CUTS)),
+    ("Sources of backends", DISCOVERY),
+    ("Models", MODELS),
+    ("Queue", QUEUE),
+    ("Scaling", SCALING),
+)
 
 
 def markdown() -> str:
-    """The whole of `docs/metrics.md`."""
-    parts = [_INTRODUCTION]
-    for title, specs in (
-        ("Process", PROCESS),
-        ("Configuration", CONFIGURATION),
-        ("Access", TOKENS),
-        ("Clients and requests", CLIENTS),
-        ("Backends", (*BACKENDS, SCRAPE_FAILURES, SCRAPE_CUTS)),
-        ("Sources of backends", DISCOVERY),
-        ("Models", MODELS),
-        ("Requests that wait", QUEUE),
-        ("Scaling", SCALING),
-    ):
+    """Return the whole of `docs/metrics.md`."""
+    links = (f"- [{title}](#{title.lower().replace(' ', '-')})\n" for title, _ in _SECTIONS)
+    parts = [_INTRODUCTION, *links, _RULES]
+    for title, specs in _SECTIONS:
         parts.append(f"\n## {title}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n")
         parts.extend(_rows(specs))
     return "".join(parts)

@@ -11,6 +11,7 @@ from lb.settings.access import ClientLimitSettings, ControlSettings, TokenSettin
 from lb.settings.backends import BackendSettings, BackendTlsSettings
 from lb.settings.discovery import DnsSettings
 from lb.settings.document import document
+from lb.settings.examples import EXAMPLES
 from lb.settings.fronts import SageMakerSettings, VertexSettings
 from lb.settings.json_schema import json_schema
 from lb.settings.kubernetes import KubernetesSettings
@@ -150,6 +151,11 @@ def test_the_minimal_file_has_the_four_ports_of_triton_and_ours() -> None:
     assert [str(address) for address in addresses] == [
         f"127.0.0.1:{port}" for port in (8000, 8001, 8002, 8003)
     ]
+
+
+def test_every_section_has_an_example() -> None:
+    # tests/documentation reads them from the page.
+    assert EXAMPLES.keys() == Settings.model_fields.keys()
 
 
 def test_the_documentation_is_up_to_date() -> None:
