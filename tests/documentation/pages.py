@@ -10,8 +10,9 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"
-PAGES: Final = (README, *sorted((ROOT / "docs").glob("*.md")))
-"""README and the guides. Decisions are records for programmers and keep their words."""
+GUIDES: Final = tuple(sorted((ROOT / "docs").glob("*.md")))
+PAGES: Final = (README, *GUIDES, *sorted((ROOT / "deploy").glob("*/README.md")))
+"""What users and operators read. Decisions are records for programmers."""
 
 _FENCE: Final = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
@@ -39,7 +40,12 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
         lines = [line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True)]
         line = text.count("\n", 0, found.start()) + 1
-        yield Block(page.name, line, found[2], "".join(lines))
+        yield Block(name_of(page), line, found[2], "".join(lines))
+
+
+def name_of(page: Path) -> str:
+    """Name a page in the names of tests."""
+    return str(page.relative_to(ROOT))
 
 
 def all_blocks(language: str) -> list[Block]:

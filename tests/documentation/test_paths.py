@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.documentation.pages import PAGES, ROOT
+from tests.documentation.pages import GUIDES, PAGES, ROOT, name_of
 
 DECISIONS = ROOT / "docs" / "decisions"
 PATH = re.compile(r"`((?:lb|tests|deploy|benchmarks|tools|config|docs)/[\w./*-]+)`")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
     tests = {f"tests/**/{name}" for name in re.findall(r"`(test_\w+\.py)`", text)}
@@ -25,7 +25,7 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 def test_every_guide_is_in_the_index_and_in_the_site() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     site = yaml.safe_load((ROOT / "tools" / "mkdocs.yml").read_text())
-    for page in PAGES[1:]:
+    for page in GUIDES:
         assert page.name == "README.md" or f"({page.name}" in index
         assert f"docs/{page.name}" in str(site["nav"])
 
