@@ -69,7 +69,7 @@ def test_yaml_is_a_configuration_or_sections_of_one(block: Block) -> None:
     if not LEAST.keys() <= tree.keys():
         tree["access"] = {"tokens": TOKENS, **tree.get("access", {})}
         text = json.dumps({**LEAST, **tree})
-    assert read_settings(text, ENVIRONMENT, lambda name: "text").listen
+    assert read_settings(text, ENVIRONMENT, lambda name: "text").model_fields_set
 
 
 @pytest.mark.parametrize(("block", "command"), SHELL, ids=[f"{b}:{c}" for b, c in SHELL])
