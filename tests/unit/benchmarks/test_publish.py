@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from benchmarks import headlines
 from benchmarks.load import publish
 from benchmarks.load.bench import Plan
 from benchmarks.load.cells import CELLS, select
@@ -46,8 +47,11 @@ def test_cost_is_shown_for_every_proxy_and_rates_for_ours() -> None:
 
 
 def test_the_pages_have_a_place_for_every_table_and_none_for_others() -> None:
-    text = "".join(page.read_text() for page in publish.PAGES)
-    assert set(re.findall("<!-- bench:([a-z]+) -->", text)) == {"cost", "rates", "memory"}
+    pages = {*publish.PAGES, *headlines.PAGES}
+    text = "".join(page.read_text() for page in pages)
+    places = re.findall("<!-- bench:([a-z0-9]+) -->", text)
+    of_results = {"p99", "headlines", "unequal", "faults"}
+    assert sorted(places) == sorted({"cost", "rates", "memory"} | of_results)
 
 
 def test_the_tables_name_cells_that_exist() -> None:
