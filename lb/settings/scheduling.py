@@ -112,10 +112,10 @@ class SchedulingSettings(Section):
     the latter."""
 
     max_requests_per_backend: Concurrency | None = None
-    """Requests of one model in flight at once on each backend. `auto`: enough to keep the instances
-    of the model's configuration, and its dynamic batcher, busy; without a limit for ensembles and
-    engines that batch by themselves; decoupled models and servers other than Triton are not
-    scheduled. `adaptive`: found by measuring, not for decoupled models. A number: exactly that,
+    """Requests of one model in flight at once on each backend. `auto` keeps the instances of
+    the model's configuration, and its dynamic batcher, busy. It sets no limit for ensembles and
+    engines that batch by themselves. It does not schedule decoupled models and servers other than
+    Triton. `adaptive`: found by measuring, not for decoupled models. A number: exactly that,
     also for decoupled models and `kserve` servers. `off`: nothing is scheduled.
 
     Set this when GPUs are idle while requests are queued, or a model may only run so often at once;
@@ -201,8 +201,8 @@ class SequenceSettings(Section):
     affinity: AffinityName = AffinityName.LEAST_LOADED
     """Where a new sequence runs. `least_loaded`: the backend with the fewest open sequences of the
     model and requests in flight, times how long a step takes there. `rendezvous`: by a hash of
-    model and id, so that replicas with the same backends agree; a step whose START went through
-    another replica is tried on up to three backends, within `retry.attempts`.
+    model and id, so that replicas with the same backends agree. A step whose START went through
+    another replica is then tried on up to three backends, within `retry.attempts`.
 
     Set this when several replicas serve the same sequences (`rendezvous`); otherwise steps must
     come through the replica that got the START."""

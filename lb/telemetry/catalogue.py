@@ -465,9 +465,8 @@ QUEUE: Final = (
     MetricSpec(
         "triton_lb_queue_waits_total",
         _COUNTER,
-        "Requests that had to wait, by why: limit (backends had as many as they may), faster (one "
-        "was free, and a faster one would end it sooner), reserved (what was free is kept for "
-        "priority 1), no_backend (with an empty model).",
+        "Queued requests, by why: limit (all backends were full), faster (a slower backend was "
+        "free), reserved (free room is kept for priority 1), no_backend (its model is empty).",
         ("model", "why"),
     ),
     MetricSpec(

@@ -70,6 +70,14 @@ def sentences(text: str) -> Iterator[str]:
         yield from filter(None, _END.split(plain))
 
 
+def cells(text: str) -> Iterator[str]:
+    """Yield the sentences in the cells of a page's tables."""
+    for line in _FENCE.sub("\n", text).splitlines():
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                yield from filter(None, _END.split(_CODE.sub("CODE", _LINK.sub(r"\1", cell))))
+
+
 def _paragraphs(text: str) -> Iterator[str]:
     gathered: list[str] = []
     for line in (*text.splitlines(), ""):

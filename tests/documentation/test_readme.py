@@ -28,8 +28,19 @@ ADMIN = [
         r" (status|backends|models|queue|drain|enable|add|remove|reload|upgrade)\b", command
     )
 ]
+STATELESS = ("triton-lb check", "triton-lb generate", "triton-lb version")
 YAML = next(block.text for block in blocks(README) if block.language == "yaml")
 PYTHON = next(block.text for block in blocks(README) if block.language == "python")
+ELSEWHERE = {
+    "make demo": "tests/integration/test_demo.py",
+    "python3 -m venv": "tools/setup_venv.sh",
+    "pip install": "tools/setup_venv.sh",
+    "triton-lb simulate": "tests/integration/test_testing.py",
+    "triton-lb serve": "tests/integration/test_process.py",
+    "docker build": "tests/deploy/test_image.py",
+    "docker compose": "tests/deploy/test_compose.py",
+}
+"""Who runs the commands that no test here does, as far as that can be without Docker."""
 SIX = README.parent / "config" / "six.yaml"
 
 
@@ -86,15 +97,22 @@ def test_figures_are_those_of_the_results() -> None:
         assert page.read_text() == refreshed(page.read_text())
 
 
-@pytest.mark.parametrize("name", ["check", "generate", "version"])
-def test_commands_without_a_process(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", STATELESS)
+def test_commands_without_a_process(begin: str, tmp_path: Path) -> None:
     (tmp_path / "config").symlink_to(README.parent / "config")
-    (command,) = [each for each in SHELL if each.startswith(f"triton-lb {name}")]
+    (command,) = [each for each in SHELL if each.startswith(begin)]
     run(command, tmp_path)
-    if name == "generate":
+    if "generate" in begin:
         (up,) = [each for each in SHELL if " up " in each]
         stack = (tmp_path / shlex.split(up)[3]).read_text()
         assert len(re.findall(r"^  gpu-\d:$", stack, re.MULTILINE)) == 8
+
+
+def test_every_command_is_run_by_a_test() -> None:
+    here = [each for each in SHELL if each.startswith(("curl ", *STATELESS))]
+    for command in set(SHELL).difference(ADMIN, here):
+        (place,) = [place for begin, place in ELSEWHERE.items() if command.startswith(begin)]
+        assert (README.parent / place).exists()
 
 
 def test_commands_before_six_tritons(tmp_path: Path) -> None:
