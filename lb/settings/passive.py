@@ -36,9 +36,9 @@ class OutlierDetectionSettings(Section):
     Set this when healthy backends are ejected for short disturbances; otherwise five failures may
     be enough."""
     latency_factor: Annotated[Number, Field(ge=0), AfterValidator(_check_factor)] = 5.0
-    """Eject a backend if all its responses of a model take this many times longer for a second. They
-    are compared with earlier ones there and with other backends. 0 is never, other values are at
-    least 1.5.
+    """Eject a backend if all its responses of a model take this many times longer for a second.
+    They are compared with earlier ones there and with other backends. 0 is never, other values are
+    at least 1.5.
 
     Set this when inferences of one model differ widely in length and backends are ejected as slow;
     otherwise a factor of five counts."""
