@@ -57,8 +57,7 @@ def _reached(journal: Journal, name: str, scenes: Sequence[str]) -> dict[str, Se
     variant = variants()[name]
     if variant.patch or variant.texts:
         return dict.fromkeys(scenes, SCREENING)
-    names = [constant.rpartition(".")[2] for constant in variant.constants]
-    return dict.fromkeys(reaching(names, journal.mentions, scenes), SCREENING)
+    return dict.fromkeys(reaching(variant.tuning, journal.mentions, scenes), SCREENING)
 
 
 def _moved(journal: Journal, variant: str, scenes: Sequence[str]) -> dict[str, Sequence[int]]:

@@ -11,15 +11,12 @@ from collections.abc import Callable
 from typing import Final
 
 from lb.balancing.cost import Cost
+from lb.balancing.tuning import TUNING
 
-_HALF_LIFE_S: Final = 1.0
-"""Of what is not said any more."""
-_LATE: Final = 1.5
-"""News that come so many intervals after the last ones are late."""
-_MOST: Final = 4.0
-"""By how much a model backend counts as slower, or faster, at most."""
-_LITTLE: Final = 0.1
-"""Parts of the time, and of a request, that are nothing."""
+_HALF_LIFE_S: Final = TUNING.external_half_life_s
+_LATE: Final = TUNING.external_late_intervals
+_MOST: Final = TUNING.external_max_factor
+_LITTLE: Final = TUNING.external_negligible
 
 
 class Trend:

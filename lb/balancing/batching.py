@@ -17,17 +17,13 @@ from lb.balancing.cost import MIN_SAMPLES, Cost
 from lb.balancing.estimate import Estimate
 from lb.balancing.model_backend import OWN_EXECUTION_WEIGHT, ModelBackend
 from lb.balancing.model_stats import ModelStats
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import Capacity, Ending, Ticket
 
-_AT_ONCE_S: Final = 0.002
-"""Answers of one execution arrive within this many seconds of the first."""
-_AT_ONCE_SHARE: Final = 0.25
-"""Answers of one execution arrive within this part of its time."""
-_KEEP: Final = 0.9
-"""The weight of the past in the average number of rows of a request."""
-_JOINED: Final = 2.0
-"""An execution that other requests have joined is charged this many times when model backends are
-compared, so that less of it counts: to join costs less work than to begin another one."""
+_AT_ONCE_S: Final = TUNING.batch_end_s
+_AT_ONCE_SHARE: Final = TUNING.batch_end_share
+_KEEP: Final = 1.0 - TUNING.batch_rows_weight
+_JOINED: Final = TUNING.batch_join_factor
 
 
 class BatchingModelBackend(ModelBackend):

@@ -12,39 +12,26 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.load import Measured
 
-WINDOW: Final = 20
-"""Samples that count: a change of speed is known after about as many. No request is refused by an
-estimate of fewer samples."""
-MIN_SAMPLES: Final = 2
-"""An estimate is used from this many samples on. Of two samples it is the smaller one."""
-_FIRST: Final = 4
-"""The median of this many first samples counts."""
-_STALE_S: Final = 10.0
-"""An estimate that is older than this many seconds refuses nothing."""
-_STALE_COUNT: Final = 2
-"""It counts as this many samples only."""
+WINDOW: Final = TUNING.window
+MIN_SAMPLES: Final = TUNING.min_samples
+_FIRST: Final = TUNING.first_samples
+_STALE_S: Final = TUNING.stale_s
+_STALE_COUNT: Final = TUNING.stale_samples
 _UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
 """By how many mean deviations two estimates of the same may differ, by the samples that count: two
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
 nearly twice as many plain ones."""
-_SURPRISES: Final = 3
-"""This many outliers in a row are a change. It takes more where executions run side by side: a few
-long ones keep all instances, so that they end one after the other."""
-MAX_EXTRAPOLATION: Final = 8.0
-"""No estimate is more than this many typical executions: sizes of such requests are too far from
-the sizes that were seen."""
+_SURPRISES: Final = TUNING.surprises
+MAX_EXTRAPOLATION: Final = TUNING.max_extrapolation
 _FLOOR_S: Final = 1e-5
 """A sample counts as this many seconds at least."""
-_CLIP_DEVIATIONS: Final = 4.0
-"""The usual spread is this many mean deviations, and the next two."""
-_CLIP_SHARE: Final = 0.25
-"""This part of the estimate."""
-_CLIP_S: Final = 0.0002
-"""This many seconds."""
-_VARIES: Final = 0.01
-"""Rows or bytes explain something if their squared coefficient of variation is above this."""
+_CLIP_DEVIATIONS: Final = TUNING.clip_deviations
+_CLIP_SHARE: Final = TUNING.clip_share
+_CLIP_S: Final = TUNING.clip_s
+_VARIES: Final = TUNING.min_variation
 
 
 class Cost:

@@ -25,18 +25,15 @@ from lb.balancing.selection import (
     Mode,
     select,
 )
+from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import LOST_S
 from lb.balancing.waiting import WaitingQueue
 from lb.domain.schedule import NO_DEADLINE, QueueRules, Ticket
 
-_MAX_OVERTAKEN: Final = 0.65
-"""A request may be overtaken for this part of `ModelStats.tail_s`, less one execution."""
-SLOW: Final = 1.25
-"""A model backend is slow if it takes this many times as long as the fastest."""
-_FEW: Final = 8
-"""An idle model backend of which fewer executions are known is tried."""
-_RATE_FOR_S: Final = 0.05
-"""The rate of all model backends is computed anew after this many seconds."""
+_MAX_OVERTAKEN: Final = TUNING.overtaken_share
+SLOW: Final = TUNING.slow_ratio
+_FEW: Final = TUNING.underexplored_samples
+_RATE_FOR_S: Final = TUNING.rate_for_s
 
 
 class EligibleSet:

@@ -7,11 +7,11 @@ from typing import Final
 
 from lb.balancing.backend_external_load import BackendExternalLoad
 from lb.balancing.model_backend import ModelBackend
+from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, ModelLoad
 
-_SOON_S: Final = 0.1
-"""Counters that are read sooner again say nothing new."""
+_SOON_S: Final = TUNING.external_min_interval_s
 
 
 class ModelReports:

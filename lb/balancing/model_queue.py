@@ -23,6 +23,7 @@ from lb.balancing.selection import (
     select,
 )
 from lb.balancing.shared_execution import SharedModelBackend
+from lb.balancing.tuning import TUNING
 from lb.balancing.waiting import level_of
 from lb.domain.backend import Backend
 from lb.domain.schedule import NO_DEADLINE, Capacity, Ending, Plan, Ticket
@@ -32,24 +33,15 @@ _MAX_ALIASES: Final = 64
 _MAX_ELIGIBLE_SETS: Final = 256
 """With more eligible sets those with an empty queue are dropped. Requests that are retried make one
 for every set of backends that have failed them."""
-_MIN_RETRY_S: Final = 0.01
-"""A refused client is asked to come again after this many seconds at least."""
-_POLL_S: Final = 0.01
-"""A backend with a limit of its own is checked for room this often, in seconds."""
+_MIN_RETRY_S: Final = TUNING.min_retry_after_s
+_POLL_S: Final = TUNING.capped_poll_s
 _ROUNDING_S: Final = 1e-6
 """Seconds that cover rounding errors of times."""
-_RECHECK_S: Final = 0.001
-"""A queue is checked again this many seconds after its best model backend should be free."""
-_RECHECK_SHARE: Final = 0.25
-"""A part of an execution that is added to `_RECHECK_S`."""
-_SAME_WORK: Final = 1.2
-"""Requests are alike if one takes no more than this many times as long as the other."""
-_TRIES: Final = 8
-"""Queued requests that are tried one after the other for one that is in time; they differ in size.
-"""
-_MAX_WAIT_RATIO: Final = 2.0
-"""No request waits for a better backend for more than this many times the execution time on one
-that is idle."""
+_RECHECK_S: Final = TUNING.recheck_s
+_RECHECK_SHARE: Final = TUNING.recheck_share
+_SAME_WORK: Final = TUNING.same_work_ratio
+_TRIES: Final = TUNING.in_time_tries
+_MAX_WAIT_RATIO: Final = TUNING.max_wait_ratio
 Dispatch = tuple[Ticket, ModelBackend | None, Estimate]
 """A queued request that begins now, where, and its estimate there. Without a model backend: one
 that cannot meet its deadline any more."""

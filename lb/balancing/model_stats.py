@@ -6,31 +6,18 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from lb.balancing.cost import MIN_SAMPLES, Cost
+from lb.balancing.tuning import TUNING
 
-TAIL: Final = 1.3
-"""A request that ends within this many times `ModelStats.tail_s` is no later than others."""
-_UNKNOWN_S: Final = 0.01
-"""Seconds that an execution is assumed to take while no model backend is known."""
-IDLE_TIE_TOLERANCE: Final = 0.25
-"""Idle model backends that differ by less than this part take turns. That costs at most this part
-of an execution, and learnt costs differ by as much for no reason."""
-_VARIED_PART: Final = 0.03
-"""The weight of one execution in the average deviation from predictions."""
-_PER_VARIED: Final = 1.5
-"""The tolerance is at least this many times that deviation. Where costs vary by what cannot be seen
-of a request, equal model backends seem to differ since they have had other requests."""
-_MAX_TIE_TOLERANCE: Final = 0.8
-"""The tolerance at most."""
-_TAIL_PART: Final = 0.005
-"""The weight of one request in the tail. Rare crowds make the tail, so several of them have to be
-remembered."""
-_TAIL_OFFS: Final = 3.0
-"""The tail is this many mean deviations above the mean. The mean deviation of an exponential
-distribution is 0.74 of its mean."""
-_TAIL_KNOWN: Final = 16
-"""The tail is known from this many arrivals on."""
-_TAIL_FOR_S: Final = 1.0
-"""The tail is forgotten when no request has arrived for this many seconds."""
+TAIL: Final = TUNING.tail_ratio
+_UNKNOWN_S: Final = TUNING.unknown_s
+IDLE_TIE_TOLERANCE: Final = TUNING.idle_tie_tolerance
+_VARIED_PART: Final = TUNING.variance_weight
+_PER_VARIED: Final = TUNING.tie_per_variance
+_MAX_TIE_TOLERANCE: Final = TUNING.max_idle_tie_tolerance
+_TAIL_PART: Final = TUNING.tail_weight
+_TAIL_OFFS: Final = TUNING.tail_deviations
+_TAIL_KNOWN: Final = TUNING.tail_samples
+_TAIL_FOR_S: Final = TUNING.tail_for_s
 
 
 class Costed(Protocol):

@@ -23,6 +23,7 @@ from lb.balancing.external_load import ExternalLoad
 from lb.balancing.model_backend import ModelBackend
 from lb.balancing.model_queue import ModelQueue
 from lb.balancing.selection import ANY_LEAD_S, YIELDING_LEAD_S
+from lb.balancing.tuning import TUNING
 from lb.balancing.unanswered import ignore_lost
 from lb.domain.backend import Backend
 from lb.domain.load import LoadReport, Measured
@@ -53,12 +54,8 @@ deadlines, so those of all queued requests may pass together."""
 _RENEWED_AT_ONCE: Final = 400
 """Queued requests that are moved to the sets of a new snapshot in one call: about a millisecond."""
 _SCATTER: Final = 40503
-_ARRIVALS_SKIPPED: Final = 0xC000
-"""One of four arrivals is used to learn how long requests take. It is chosen by its number times
-the golden ratio of 2^16: a client that takes turns among models leaves none of them out."""
-_AFFINITY_SLACK: Final = 1.5
-"""A request stays on its home backend unless another one would finish it in less than 1/1.5 of the
-time."""
+_ARRIVALS_SKIPPED: Final = 0x10000 - 0x10000 // TUNING.arrivals_one_in
+_AFFINITY_SLACK: Final = TUNING.affinity_slack
 
 
 class Scheduler:

@@ -17,26 +17,19 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
+from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
 LOWEST: Final = 15
 """Lower priorities count as this one."""
-_SAMPLED: Final = 8
-"""Tenants that are compared for the one with the longest queue. The longest of the last time is
-remembered, so that it is found after a while."""
+_SAMPLED: Final = TUNING.sampled_tenants
 _CLEANUP_MIN: Final = 16
 """Fewer empty queues among the turns are not cleared away."""
 _COMPACT: Final = 64
 """Fewer void entries at the beginning of a queue are not cleared away."""
-_DEFAULT_DUE_S: Final = 5.0
-"""A request without a deadline counts as due this many seconds after its arrival. Its client has a
-deadline too, and did not name it. With much more, HTTP requests waited behind all gRPC requests,
-whose clients name theirs."""
-_OVERTAKEN_RATIO: Final = 10.0
-"""It counts as due later by this many times its execution time, so that shorter requests pass it:
-a wait should be in proportion to the work that is asked for."""
-_MAX_OVERTAKEN_S: Final = 2.0
-"""The upper bound of that time in seconds: an execution may be long, or be predicted so."""
+_DEFAULT_DUE_S: Final = TUNING.default_due_s
+_OVERTAKEN_RATIO: Final = TUNING.overtaken_executions
+_MAX_OVERTAKEN_S: Final = TUNING.max_overtaken_s
 _LAST_NUMBER: Final = 1 << 62
 """A number above those of all tickets."""
 
