@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.ablate.journal import Journal
 
-LOWER_IS_BETTER: Final = ("p50", "p99", "mean", "moved", "instructions")
+LOWER_IS_BETTER: Final = ("p50", "p99", "mean", "moved", "instructions", "refused")
 BASE: Final = "as it is"
 """The variant that the others are compared with."""
 MOVES: Final = 0.05
