@@ -12,24 +12,17 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "own execution counts little in time": {"busy_execution_weight": 0.75},
     "newest first": {"overtaken_share": -1e9},
     "late lead": {"late_lead_s": 0.05},
-    "wait for a faster one is bounded": {"max_wait_ratio": inf},
     "idle ones that are nearly alike take turns": {
         "idle_tie_tolerance": 0.0,
-        "tie_per_variance": 0.0,
     },
-    "tie tolerance follows variance": {"tie_per_variance": 0.0},
     "ties within 5 %": {"tie_tolerance": 0.0},
     "doubt": {"explore_s": 1e9, "max_explore_s": 1e9},
     "doubt grows rarer": {"max_explore_s": 1.0},
-    "no doubt before some executions": {"explore_executions": 0.0},
-    "instances slow each other down": {"side_by_side": 0.0},
     "failures count as slowness": {"max_penalty": 1.0},
     "success takes off the penalty": {"penalty_after_success": 1.0},
     "lateness margin": {"latenesses": 0.0},
-    "network margin": {"network_s": 0.0},
     "overdue requests are lost": {"overdue_s": 1e9},
     "further tries are rarer": {"max_overdue_backoff": 1},
-    "nothing goes ahead under pressure": {"no_lead_s": 0.002},
     "others go ahead less where slots are reserved": {"yielding_lead_s": 0.05},
     "work under way beyond one": {"margin_s": 0.0},
     "ways count for what is under way": {"network_rounds": 0.0},
@@ -40,12 +33,11 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "median of the first samples": {"first_samples": 1},
     "surprises in a row are a change": {"surprises": 1000000},
     "outliers are clipped": {"clip_deviations": 1e9, "clip_share": 1e9},
-    "old estimates count little": {"stale_s": 1e9},
+    "old estimates refuse nothing": {"stale_s": inf},
+    "old estimates count little": {"stale_samples": 1000},
     "extrapolation is bounded": {"max_extrapolation": 1e9},
-    "joining a batch counts less": {"batch_join_factor": 1.0},
     "shorter ones pass": {"overtaken_executions": 0.0},
     "no deadline is one after 5 s": {"default_due_s": 1e6},
-    "passing is bounded": {"max_overtaken_s": 1e6},
     "index of many": {"index_above": 1000000},
     "streams stay at home": {"affinity_slack": 0.0},
     "tail is forgotten in pauses": {"tail_for_s": 1e9},
@@ -53,10 +45,8 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "what is usual is sampled": {"typical_one_in": 1},
     "arrivals are sampled": {"arrivals_one_in": 1},
     "rate is kept for a while": {"rate_for_s": -1.0},
-    "requests ahead are bounded": {"max_ahead": 1 << 20},
     "only executions as long as before confirm": {"confirm_ratio": inf},
     "averages over requests": {"request_weight": 1.0},
-    "deviations are measured after some executions": {"deviation_samples": 0},
     "all of the first executions teach": {"confident_samples": 0},
     "old samples are renewed": {"learn_after_s": inf},
     "unexpected executions teach": {"expected_deviation": inf},
@@ -68,23 +58,16 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "the spread is a time at least": {"clip_s": 0.0},
     "sizes have to vary": {"min_variation": 0.0},
     "answers of a batch come within a time": {"batch_end_s": inf},
-    "answers of a batch come within a share": {"batch_end_share": inf},
     "rows of a batch are averaged": {"batch_rows_weight": 1.0},
     "requests are overdue by a ratio": {"overdue_ratio": 0.0},
     "penalties fade": {"penalty_half_life_s": inf},
     "small penalties are none": {"negligible_penalty": 1.0001},
-    "entries of the index may be off": {"index_tolerance": 0.0},
     "the index is made anew": {"index_renew_s": inf},
-    "a measurement takes some time": {"adaptive_window_s": 0.0},
     "a measurement takes some requests": {"adaptive_ends": 1},
     "a found limit is held": {"adaptive_hold": 0},
     "measurements count under pressure only": {"adaptive_pressure": 0.0},
-    "external load fades": {"external_half_life_s": inf},
-    "external load fades at once": {"external_half_life_s": 1e-9},
     "reports may be late": {"external_late_intervals": 0.0},
-    "external load is bounded": {"external_max_factor": inf},
     "little external load is none": {"external_negligible": 0.0},
-    "reports come not too soon": {"external_min_interval_s": 0.0},
     "quick steps are forgotten": {"step_drift_per_s": 0.0},
     "backends without steps are tried": {"step_forget_s": inf},
     "steps count after some": {"step_samples": 1},
@@ -136,6 +119,12 @@ def _class(module: str, name: str) -> Any:
 @_mechanism("wait for a faster one")
 def _greedy() -> None:
     _class("selection", "Decision").is_best = lambda self, now: True
+
+
+@_mechanism("nothing goes ahead under pressure")
+def _pressure() -> None:
+    module = import_module("lb.balancing.model_queue")
+    module.NO_LEAD_S = module.YIELDING_LEAD_S  # type: ignore[attr-defined]
 
 
 @_mechanism("those that wait for a faster one are chosen for slow ones")

@@ -230,12 +230,12 @@ def rare_files(at: float, rng: Random) -> Request:
 
 
 def quick_files(at: float, rng: Random) -> Request:
-    """One of twenty requests has a megabyte, which hardly takes longer than the others' kilobytes;
+    """One of 200 requests has a megabyte, which hardly takes longer than the others' kilobytes;
     all are due in 100 ms."""
     request = Request(at, 1, "small")
     request.deadline = at + 0.1
     request.size = rng.choice((1000, 2000, 4000))
-    if rng.random() < 0.05:
+    if rng.random() < 0.005:
         request.size, request.kind, request.work = 1_000_000, "giant", 0.01
     return request
 
@@ -370,14 +370,16 @@ def many_models(seed: int) -> tuple[Figures, str]:
     return figures(load)
 
 
-def priorities(gpus: Sequence[Gpu]) -> Callable[[int], tuple[Figures, str]]:
+def priorities(
+    gpus: Sequence[Gpu], rules: QueueRules = RESERVED
+) -> Callable[[int], tuple[Figures, str]]:
     """Few urgent requests among others of twice what can be done; a third is reserved."""
 
     def play(seed: int) -> tuple[Figures, str]:
         whole = capacity(gpus)
         load = with_priorities(2 * whole, 0.1 * whole, 8.0, seed)
         world = World(gpus, seed)
-        world.run(load, Scheduled(world, auto_plan(world, RESERVED)))
+        world.run(load, Scheduled(world, auto_plan(world, rules)))
         found, mark = figures(load, kinds=("high", "low"))
         return {name: found[name] for name in ("p99 high", "p99 low", "answered")}, mark
 
@@ -453,15 +455,21 @@ def told_speeds(seed: int) -> tuple[Figures, str]:
     return figures(load)
 
 
-def starts(seed: int) -> tuple[Figures, str]:
-    """Twenty starts before backends of which nothing is known, sixty requests each."""
-    load: list[Request] = []
-    for start in range(20):
-        world = World(UNEQUAL, 100 * seed + start)
-        some = poisson(200.0, 1.0, 100 * seed + start)[:60]
-        world.run(some, Scheduled(world, auto_plan(world)))
-        load += some
-    return figures(load)
+def starts(
+    gpus: Sequence[Gpu], count: int, requests: int, rate: float
+) -> Callable[[int], tuple[Figures, str]]:
+    """A count of starts before backends of which nothing is known."""
+
+    def play(seed: int) -> tuple[Figures, str]:
+        load: list[Request] = []
+        for start in range(count):
+            world = World(gpus, 100 * seed + start)
+            some = poisson(rate, 2.0 * requests / rate, 100 * seed + start)[:requests]
+            world.run(some, Scheduled(world, auto_plan(world)))
+            load += some
+        return figures(load)
+
+    return play
 
 
 def never_answered(seed: int) -> tuple[Figures, str]:
@@ -678,6 +686,8 @@ def _ordinary() -> Iterable[Scene]:
     yield Scene("streams", streams)
     yield Scene("priorities, equal", priorities(EQUAL))
     yield Scene("priorities, 5/10/40", priorities(UNEQUAL))
+    starving = replace(RESERVED, max_starve_s=0.5)
+    yield Scene("priorities, equal, starving", priorities(EQUAL, starving))
     yield Scene("weighted priorities", weighted)
     yield Scene("tenants", tenants)
     for part in (0.45, 0.6):
@@ -685,6 +695,8 @@ def _ordinary() -> Iterable[Scene]:
     for part in (0.5, 0.8):
         rate = part * capacity(UNEQUAL)
         yield at_load(f"ensemble, 5/10/40, at {part:.0%}", UNEQUAL, rate, limit=_ensemble)
+    rate = 0.5 * capacity(PARALLEL[:2])
+    yield at_load("adaptive, 4 instances, at 50%", PARALLEL[:2], rate, limit=_adaptive)
     yield closed("adaptive, 4 instances, 24 clients", PARALLEL[:2], 24, 20.0, _adaptive)
     yield closed("adaptive, batched, 60 clients", BATCHED, 60, 8.0, _adaptive)
     for part in (0.6, 0.95):
@@ -707,7 +719,7 @@ def _ordinary() -> Iterable[Scene]:
     yield at_load("5/10/40 seconds at 60%", gpus, 0.6 * capacity(gpus), seconds=3000.0)
     yield Scene("bursts and pauses", pauses)
     yield Scene("load in steps", load_in_steps)
-    yield Scene("starts", starts)
+    yield Scene("starts", starts(UNEQUAL, 20, 60, 200.0))
     yield Scene("full queue", full_queue)
 
 
@@ -720,6 +732,8 @@ def _hazards() -> Iterable[Scene]:
     gpus = with_slow((Gpu(0.005), *EQUAL[:2]), 0, (0.0, 8.0, 10.0))
     yield at_load("slow one becomes fast", gpus, 150.0, seconds=20.0)
     yield at_load("slow one becomes fast, few requests", gpus, 40.0, seconds=60.0)
+    gpus = [replace(gpu, slow=((0.0, 3.0, 8.0),)) for gpu in MANY[::2]] + list(MANY[1::2])
+    yield at_load("half of 30 become fast", gpus, 0.3 * capacity(MANY), seconds=9.0)
     gpus = [Gpu(0.005), Gpu(0.005), Gpu(0.2)]
     yield at_load("a slow one, few requests", gpus, 4.0, seconds=400.0)
     make = due_in(0.05)
@@ -729,6 +743,7 @@ def _hazards() -> Iterable[Scene]:
     gpus = [*EQUAL[:2], replace(EQUAL[2], first_s=10.0)]
     yield at_load("first execution of 10 s", gpus, 120.0, seconds=25.0)
     gpus = [replace(gpu, first_s=1.0) for gpu in UNEQUAL]
+    yield Scene("starts, first executions of 1 s", starts(gpus, 8, 400, 60.0))
     yield at_load("first executions of 1 s", gpus, 160.0, seconds=15.0)
     yield Scene("swapped in a pause", swapped(0.0))
     yield Scene("swapped in a pause, due in 60 ms", swapped(0.06))

@@ -17,13 +17,10 @@ UNUSUAL: Final[Mapping[str, tuple[float, float]]] = {
     "own_execution_weight": (0.375, 1.0),
     "penalty_after_success": (0.25, 0.9),
     "adaptive_pressure": (0.4, 0.95),
-    "max_idle_tie_tolerance": (0.4, 0.95),
     # Factors: what is beyond 1.
     "adaptive_step": (1.25, 2.0),
     "external_late_intervals": (1.25, 2.0),
-    "external_max_factor": (2.5, 7.0),
     "negligible_penalty": (1.05, 1.2),
-    "batch_join_factor": (1.5, 3.0),
     "slow_ratio": (1.125, 1.5),
     "confirm_ratio": (1.25, 2.0),
     "same_work_ratio": (1.1, 1.4),

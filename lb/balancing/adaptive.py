@@ -14,7 +14,6 @@ from typing import Final
 from lb.balancing.tuning import TUNING
 
 _WINDOW: Final = TUNING.adaptive_ends
-_WINDOW_S: Final = TUNING.adaptive_window_s
 _PRESSING: Final = TUNING.adaptive_pressure
 _STEP: Final = TUNING.adaptive_step
 _WORTH_IT: Final = TUNING.adaptive_gain
@@ -63,7 +62,7 @@ class AdaptiveLimit:
         self._ends += 1
         self._full += is_full
         took = now - self._began
-        if self._ends <= _WINDOW or took < _WINDOW_S:
+        if self._ends <= _WINDOW or not took:
             return False
         rate = (self._ends - 1) / took
         is_pressing = self._full >= _PRESSING * self._ends

@@ -25,19 +25,15 @@ from lb.domain.schedule import Capacity, Ending, Ticket
 LEAD_S: Final = TUNING.lead_s
 OWN_EXECUTION_WEIGHT: Final = TUNING.own_execution_weight
 MARGIN_S: Final = TUNING.margin_s
-_MAX_AHEAD: Final = TUNING.max_ahead
 _ENDS: Final = 64
 """The times of this many last ends are remembered."""
 _EXPLORE_S: Final = TUNING.explore_s
 _MAX_EXPLORE_S: Final = TUNING.max_explore_s
-_EXECUTIONS: Final = TUNING.explore_executions
 _AS_BEFORE: Final = TUNING.confirm_ratio
 _PART: Final = TUNING.request_weight
 _NETWORK_ROUNDS: Final = TUNING.network_rounds
 LATENESSES: Final = TUNING.latenesses
 _ANY: Final = TUNING.random_deviation
-_SOME: Final = TUNING.deviation_samples
-SIDE_BY_SIDE: Final = TUNING.side_by_side
 _ADJUST_EVERY: Final = TUNING.adjust_every - 1
 _OFTEN: Final = int(1.0 / _PART)
 _GOOD: Final = Ending.GOOD
@@ -144,7 +140,7 @@ class ModelBackend:
             network_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
             ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
-        self.limit = rule.limit(max(1, min(ceil(ahead - 0.2), _MAX_AHEAD)))
+        self.limit = rule.limit(max(1, ceil(ahead - 0.2)))
 
     def inherit(self, before: ModelBackend, now: float) -> None:
         """Take the place of a model backend of another kind.
@@ -308,8 +304,6 @@ class ModelBackend:
         if count < self.instances:
             begins_at = now
             may_begin = count < self.limit
-            if count:
-                took += took * SIDE_BY_SIDE * count / self.instances
         else:
             # `free_times` is written out.
             if self.instances == 1:
@@ -387,8 +381,7 @@ class ModelBackend:
 
     def _explore_later(self) -> None:
         """Doubt the estimate later, since it seems to hold."""
-        explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
-        self.explore_s = max(explore_s, _EXECUTIONS * self.load.cost.mean_s)
+        self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S)
 
     def is_before(self, other: ModelBackend) -> bool:
         """Whether it has the turn before another model backend that is as good: the one with less
@@ -547,8 +540,6 @@ class ModelBackend:
             part = _PART if cost.count >= _OFTEN else 1.0 / (1 + cost.count)
             self.alone_s += part * (now - began - self.alone_s)
         took_s = self.executed_s(ticket, now)
-        if cost.count >= _SOME and self.external_load is None and took_s > 0.0 < ticket.work_s:
-            self.stats.executed(took_s, ticket.work_s)
         self.learn(took_s, ticket.rows, ticket.size, now)
         usual = self.stats.usual
         if usual.count < cost.count <= _CONFIDENT_SAMPLES or not ends & _USUAL_EVERY:
@@ -596,6 +587,5 @@ class ModelBackend:
         if now - last_at > self.explore_s:
             is_as_before = before / _AS_BEFORE < took_s < before * _AS_BEFORE
             self.explore_s = min(2 * self.explore_s, _MAX_EXPLORE_S) if is_as_before else _EXPLORE_S
-            self.explore_s = max(self.explore_s, _EXECUTIONS * cost.mean_s)
         if cost.count <= WINDOW or not cost.count & _ADJUST_EVERY:
             self.adjust()

@@ -18,7 +18,6 @@ from lb.balancing.tuning import TUNING
 
 LARGE: Final = TUNING.index_above
 _CLASSES: Final = TUNING.index_classes
-_TIE_TOLERANCE: Final = TUNING.index_tolerance
 _TRIES: Final = TUNING.index_tries
 _RENEW_S: Final = TUNING.index_renew_s
 _LEAST_S: Final = 1e-6
@@ -176,9 +175,7 @@ class ModelBackendIndex:
                 heap is self._idle and model_backend.is_shut()
             ):
                 put_back.append(heappop(heap))
-            elif entry[4] < now and (later := self._end(model_backend, now))[0] - entry[
-                0
-            ] > _TIE_TOLERANCE * (later[0] - now):
+            elif entry[4] < now and (later := self._end(model_backend, now))[0] > entry[0]:
                 # It is overdue: it will end later than it was expected to.
                 heapreplace(heap, later)
                 tries += 1

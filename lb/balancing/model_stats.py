@@ -11,9 +11,6 @@ from lb.balancing.tuning import TUNING
 TAIL: Final = TUNING.tail_ratio
 _UNKNOWN_S: Final = TUNING.unknown_s
 IDLE_TIE_TOLERANCE: Final = TUNING.idle_tie_tolerance
-_VARIED_PART: Final = TUNING.variance_weight
-_PER_VARIED: Final = TUNING.tie_per_variance
-_MAX_TIE_TOLERANCE: Final = TUNING.max_idle_tie_tolerance
 _TAIL_PART: Final = TUNING.tail_weight
 _TAIL_OFFS: Final = TUNING.tail_deviations
 _TAIL_KNOWN: Final = TUNING.tail_samples
@@ -33,8 +30,8 @@ class ModelStats:
     """What is learnt of one version of a model, over all its model backends."""
 
     __slots__ = (
-        "_arrivals", "_arrived_at", "_executed", "_mean_s", "_off_s", "_side_by_side", "_varied",
-        "best", "best_s", "idle_tie_tolerance", "in_flight", "tail_s", "usual", "version",
+        "_arrivals", "_arrived_at", "_mean_s", "_off_s", "_side_by_side",
+        "best", "best_s", "in_flight", "tail_s", "usual", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,13 +47,8 @@ class ModelStats:
         ones, so that they are tried."""
         self.best: Costed | None = None
         """The fastest model backend."""
-        self.idle_tie_tolerance = IDLE_TIE_TOLERANCE
-        """Idle model backends that differ by no more than this part take turns."""
         self._side_by_side = 1
         """The most executions that run side by side on a model backend."""
-        self._executed = 0
-        self._varied = 0.0
-        """The average deviation of executions from predictions, as a part of the larger of both."""
         self.tail_s = 0.0
         """Seconds that few requests would exceed if all were dispatched in the order of arrival.
         0: not known, or requests are not executed one after the other."""
@@ -84,18 +76,6 @@ class ModelStats:
         self.best = min(known, key=_mean_s, default=None)
         if self.best is not None:
             self.best_s = self.best.cost.mean_s
-
-    def executed(self, took_s: float, expected_s: float) -> None:
-        """Note how long an execution took, and how long it was expected to take."""
-        off_s, larger_s = took_s - expected_s, took_s
-        if off_s < 0.0:
-            off_s, larger_s = -off_s, expected_s
-        self._executed += 1
-        part = max(_VARIED_PART, 1.0 / self._executed)
-        self._varied += part * (off_s / larger_s - self._varied)
-        self.idle_tie_tolerance = min(
-            max(_PER_VARIED * self._varied, IDLE_TIE_TOLERANCE), _MAX_TIE_TOLERANCE
-        )
 
     def on_arrival(self, takes_s: float, now: float) -> None:
         """Note a new request that would take so long if all went in order."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from lb.balancing.estimate import NEVER, Estimate
 from lb.balancing.model_backend import LEAD_S, OWN_EXECUTION_WEIGHT, ModelBackend
-from lb.balancing.model_stats import TAIL, ModelStats
+from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
 from lb.balancing.tuning import TUNING
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
@@ -22,10 +22,9 @@ ANY_LEAD_S: Final = NO_DEADLINE
 """A request may be sent ahead to an execution as early as the model backend allows."""
 LATE_LEAD_S: Final = TUNING.late_lead_s
 YIELDING_LEAD_S: Final = TUNING.yielding_lead_s
-NO_LEAD_S: Final = TUNING.no_lead_s
-
-
-NETWORK_S: Final = TUNING.network_s
+NO_LEAD_S: Final = -NO_DEADLINE
+"""Nothing is sent ahead, since more urgent requests use the reserved slots: the next slot that
+becomes free is for these."""
 
 
 Option = tuple[float, ModelBackend, Estimate]
@@ -168,7 +167,7 @@ def _by_turn(
     tolerance.
     """
     is_idle = first.load.in_flight < first.instances
-    idle_limit = now + (first_estimate.ends_at - now) / (1.0 - stats.idle_tie_tolerance)
+    idle_limit = now + (first_estimate.ends_at - now) / (1.0 - IDLE_TIE_TOLERANCE)
     chosen, chosen_estimate = first, first_estimate
     for score, other, estimate in others:
         tolerance_s = TIE_TOLERANCE * (score - now) + other.load.cost.unsure_s

@@ -17,14 +17,10 @@ class Tuning:
     """The part of its own execution that a request is charged with when model backends are compared.  With all of it each request would end first, and those behind it would wait for the fast backend: a slow one would be used too late."""
     margin_s: float = 0.025
     """Seconds of execution that are sent ahead of what executes. It is several times what passes between the end of an execution and the arrival of the next request on busy event loops."""
-    max_ahead: int = 128
-    """At most this many requests per model backend are sent ahead of what executes."""
     explore_s: float = 1.0
     """An estimate of a slow model backend is doubted once it is this old, in seconds."""
     max_explore_s: float = 60.0
     """Each confirmation doubles that age, up to this many seconds."""
-    explore_executions: float = 4.0
-    """An estimate is not doubted before this many executions could have ended."""
     confirm_ratio: float = 1.5
     """An execution confirms a doubted estimate if the two differ by less than this factor."""
     request_weight: float = 0.05
@@ -35,10 +31,6 @@ class Tuning:
     """A request is expected to be in time if it would be even this many times its average lateness later than expected. Of exponentially distributed delays nineteen of twenty are less."""
     random_deviation: float = 0.6
     """Executions may take any time if their mean deviation is more than this part of their mean."""
-    deviation_samples: int = 4
-    """Executions from which on deviations are measured."""
-    side_by_side: float = 0.5
-    """An execution beside those of all other instances is assumed to take this part longer: they often share a device."""
     adjust_every: int = 8
     """A known limit is computed anew after this many executions and one more."""
     confident_samples: int = 64
@@ -64,17 +56,11 @@ class Tuning:
     """Seconds before its execution at which a request is sent ahead at the earliest where the next one to arrive may be better placed. The network delay comes on top."""
     yielding_lead_s: float = 0.002
     """The lead of requests that should not be in the way of more urgent ones."""
-    no_lead_s: float = -1.0
-    """Nothing is sent ahead, since more urgent requests use the reserved slots: the next slot that becomes free is for these."""
-    network_s: float = 0.002
-    """Seconds that the network may take between us and a client, whose clock began before ours."""
     # eligible_set
     overtaken_share: float = 0.65
     """A request may be overtaken for this part of `ModelStats.tail_s`, less one execution."""
     slow_ratio: float = 1.25
     """A model backend is slow if it takes this many times as long as the fastest."""
-    underexplored_samples: int = 8
-    """An idle model backend of which fewer executions are known is tried."""
     rate_for_s: float = 0.05
     """The rate of all model backends is computed anew after this many seconds."""
     # model_queue
@@ -90,8 +76,6 @@ class Tuning:
     """Requests are alike if one takes no more than this many times as long as the other."""
     in_time_tries: int = 8
     """Queued requests that are tried one after the other for one that is in time; they differ in size. """
-    max_wait_ratio: float = 2.0
-    """No request waits for a better backend for more than this many times the execution time on one that is idle."""
     # model_stats
     tail_ratio: float = 1.3
     """A request that ends within this many times `ModelStats.tail_s` is no later than others."""
@@ -99,12 +83,6 @@ class Tuning:
     """Seconds that an execution is assumed to take while no model backend is known."""
     idle_tie_tolerance: float = 0.25
     """Idle model backends that differ by less than this part take turns. That costs at most this part of an execution, and learnt costs differ by as much for no reason."""
-    variance_weight: float = 0.03
-    """The weight of one execution in the average deviation from predictions."""
-    tie_per_variance: float = 1.5
-    """The tolerance is at least this many times that deviation. Where costs vary by what cannot be seen of a request, equal model backends seem to differ since they have had other requests."""
-    max_idle_tie_tolerance: float = 0.8
-    """The tolerance at most."""
     tail_weight: float = 0.005
     """The weight of one request in the tail. Rare crowds make the tail, so several of them have to be remembered."""
     tail_deviations: float = 3.0
@@ -125,8 +103,6 @@ class Tuning:
     """A request without a deadline counts as due this many seconds after its arrival. Its client has a deadline too, and did not name it. With much more, HTTP requests waited behind all gRPC requests, whose clients name theirs."""
     overtaken_executions: float = 10.0
     """It counts as due later by this many times its execution time, so that shorter requests pass it: a wait should be in proportion to the work that is asked for."""
-    max_overtaken_s: float = 2.0
-    """The upper bound of that time in seconds: an execution may be long, or be predicted so."""
     # cost
     window: int = 20
     """Samples that count: a change of speed is known after about as many. No request is refused by an estimate of fewer samples."""
@@ -137,7 +113,7 @@ class Tuning:
     stale_s: float = 10.0
     """An estimate that is older than this many seconds refuses nothing."""
     stale_samples: int = 2
-    """It counts as this many samples only."""
+    """An estimate that is older than `stale_s` counts as this many samples only."""
     surprises: int = 3
     """This many outliers in a row are a change. It takes more where executions run side by side: a few long ones keep all instances, so that they end one after the other."""
     max_extrapolation: float = 8.0
@@ -153,12 +129,8 @@ class Tuning:
     # batching
     batch_end_s: float = 0.002
     """Answers of one execution arrive within this many seconds of the first."""
-    batch_end_share: float = 0.25
-    """Answers of one execution arrive within this part of its time."""
     batch_rows_weight: float = 0.1
     """The weight of the past in the average number of rows of a request."""
-    batch_join_factor: float = 2.0
-    """An execution that other requests have joined is charged this many times when model backends are compared, so that less of it counts: to join costs less work than to begin another one."""
     # unanswered
     overdue_s: float = 1.0
     """No request is overdue before that many seconds. A server that pauses, to collect garbage or to load a model, is silent for less, and clients wait for longer."""
@@ -180,8 +152,6 @@ class Tuning:
     """Up to this many model backends are all compared: that costs about what the heaps cost."""
     index_classes: float = 10.0
     """Classes of costs per factor e. Idle model backends whose costs differ by less than about a tenth take turns."""
-    index_tolerance: float = 0.05
-    """An entry may be wrong by this part of the time until then."""
     index_tries: int = 8
     """After this many entries that do not suit all model backends are compared."""
     index_renew_s: float = 1.0
@@ -189,8 +159,6 @@ class Tuning:
     # adaptive
     adaptive_ends: int = 100
     """Ends of requests in one measurement, at least."""
-    adaptive_window_s: float = 0.25
-    """Seconds of one measurement, at least."""
     adaptive_pressure: float = 0.8
     """A measurement counts if the limit was reached at this part of the ends."""
     adaptive_step: float = 1.5
@@ -200,17 +168,11 @@ class Tuning:
     adaptive_hold: int = 10
     """Measurements that pass before the next trial, once a limit is found."""
     # backend_external_load
-    external_half_life_s: float = 1.0
-    """Of what is not said any more."""
     external_late_intervals: float = 1.5
     """News that come so many intervals after the last ones are late."""
-    external_max_factor: float = 4.0
-    """By how much a model backend counts as slower, or faster, at most."""
     external_negligible: float = 0.1
     """Parts of the time, and of a request, that are nothing."""
     # external_load
-    external_min_interval_s: float = 0.1
-    """Counters that are read sooner again say nothing new."""
     # step_latency
     step_drift_per_s: float = 1.0 / 60.0
     """By which part the time of a quick step may have grown in a second without one as quick. Steps that waited behind others take long as well, so a backend is known to be slower only after some minutes; a faster one is known at once."""

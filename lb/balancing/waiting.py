@@ -29,7 +29,6 @@ _COMPACT: Final = 64
 """Fewer void entries at the beginning of a queue are not cleared away."""
 _DEFAULT_DUE_S: Final = TUNING.default_due_s
 _OVERTAKEN_RATIO: Final = TUNING.overtaken_executions
-_MAX_OVERTAKEN_S: Final = TUNING.max_overtaken_s
 _LAST_NUMBER: Final = 1 << 62
 """A number above those of all tickets."""
 
@@ -322,9 +321,7 @@ class WaitingQueue:
 
     def key(self, ticket: Ticket) -> float:
         """Find when a ticket counts as due."""
-        wanted_s = _OVERTAKEN_RATIO * ticket.work_s
-        overtaken_s = wanted_s if wanted_s < _MAX_OVERTAKEN_S else _MAX_OVERTAKEN_S
-        due = ticket.arrived_at + _DEFAULT_DUE_S + overtaken_s
+        due = ticket.arrived_at + _DEFAULT_DUE_S + _OVERTAKEN_RATIO * ticket.work_s
         deadline = ticket.deadline
         return due if due < deadline else deadline
 
