@@ -9,6 +9,7 @@ from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.load import Measured
 
+_PER_FAILURE: Final = TUNING.penalty_per_failure
 _MAX_FACTOR: Final = TUNING.max_penalty
 _HALF_LIFE_S: Final = TUNING.penalty_half_life_s
 _NEGLIGIBLE: Final = TUNING.negligible_penalty
@@ -39,7 +40,7 @@ class BackendPenalty:
 
     def on_failure(self, now: float) -> None:
         """Note a request that failed in a way that speaks against the backend."""
-        self.factor = min(1.5 * self.factor_now(now), _MAX_FACTOR)
+        self.factor = min(_PER_FAILURE * self.factor_now(now), _MAX_FACTOR)
         self._factor_at = now
 
     def on_success(self, now: float) -> None:

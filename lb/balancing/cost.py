@@ -18,9 +18,13 @@ from lb.domain.load import Measured
 WINDOW: Final = TUNING.window
 MIN_SAMPLES: Final = TUNING.min_samples
 _FIRST: Final = TUNING.first_samples
+_FIRST_DEVIATION: Final = TUNING.first_deviation
+_ROWS_PREFERENCE: Final = TUNING.rows_preference
 _STALE_S: Final = TUNING.stale_s
 _STALE_COUNT: Final = TUNING.stale_samples
-_UNSURE: Final = tuple(2.5 * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1))
+_UNSURE: Final = tuple(
+    TUNING.unsure_deviations * (1.0 / max(1, 2 * count - 1)) ** 0.5 for count in range(WINDOW + 1)
+)
 """By how many mean deviations two estimates of the same may differ, by the samples that count: two
 standard errors, where a standard deviation is 1.25 mean ones. Weighted so, they are as good as
 nearly twice as many plain ones."""
@@ -126,8 +130,8 @@ class Cost:
         self.mean_s = mean = max(measured.mean_s, _FLOOR_S)
         self.row_s = measured.row_s
         self.base_s = max(_FLOOR_S, mean - measured.row_s * measured.rows)
-        self.deviation_s = mean / 16
-        self.unsure_s = mean / 4
+        self.deviation_s = _FIRST_DEVIATION * _FIRST_DEVIATION * mean
+        self.unsure_s = _FIRST_DEVIATION * mean
         self._row_mean = measured.rows
         self._row_var = measured.rows_variance
         self._row_cov = measured.row_s * measured.rows_variance
@@ -205,7 +209,7 @@ class Cost:
         self.at = now
         self.mean_s = self.base_s = mean = first[(count - 1) // 2]
         spread = sum([abs(sample - mean) for sample in first]) / count
-        self.deviation_s = max(mean / 4 / count, spread)
+        self.deviation_s = max(_FIRST_DEVIATION * mean / count, spread)
         self.unsure_s = 2 * self.deviation_s
         self._row_mean += (rows - self._row_mean) / count
         self._byte_mean += (size - self._byte_mean) / count
@@ -233,7 +237,7 @@ class Cost:
         self.row_s = self.byte_s = 0.0
         by_row = row_cov * row_cov / row_var if rows_vary and row_cov > 0 else 0.0
         by_byte = byte_cov * byte_cov / byte_var if bytes_vary and byte_cov > 0 else 0.0
-        if by_row > 0 and by_row >= 0.8 * by_byte:
+        if by_row > 0 and by_row >= _ROWS_PREFERENCE * by_byte:
             self.row_s = min(row_cov / row_var, mean / row_mean)
             self.base_s = max(_FLOOR_S, mean - self.row_s * row_mean)
         elif by_byte > 0:

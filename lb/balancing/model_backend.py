@@ -25,6 +25,7 @@ from lb.domain.schedule import Capacity, Ending, Ticket
 LEAD_S: Final = TUNING.lead_s
 OWN_EXECUTION_WEIGHT: Final = TUNING.own_execution_weight
 MARGIN_S: Final = TUNING.margin_s
+_AHEAD_ROUNDING: Final = TUNING.ahead_rounding
 _ENDS: Final = 64
 """The times of this many last ends are remembered."""
 _EXPLORE_S: Final = TUNING.explore_s
@@ -140,7 +141,7 @@ class ModelBackend:
             network_s = max(0.0, self.alone_s - quick_s)
             self.lead_s = LEAD_S + _NETWORK_ROUNDS * network_s
             ahead = (MARGIN_S + _NETWORK_ROUNDS * network_s) * self.instances / cost.mean_s
-        self.limit = rule.limit(max(1, ceil(ahead - 0.2)))
+        self.limit = rule.limit(max(1, ceil(ahead - _AHEAD_ROUNDING)))
 
     def inherit(self, before: ModelBackend, now: float) -> None:
         """Take the place of a model backend of another kind.

@@ -18,7 +18,8 @@ from lb.balancing.tuning import TUNING
 
 LARGE: Final = TUNING.index_above
 _CLASSES: Final = TUNING.index_classes
-_TRIES: Final = TUNING.index_tries
+_TRIES: Final = 8
+"""After this many entries that do not suit all model backends are compared."""
 _RENEW_S: Final = TUNING.index_renew_s
 _LEAST_S: Final = 1e-6
 """Shorter executions count as this many seconds, so that they have a logarithm."""

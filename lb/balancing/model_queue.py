@@ -32,14 +32,17 @@ _MAX_ALIASES: Final = 64
 _MAX_ELIGIBLE_SETS: Final = 256
 """With more eligible sets those with an empty queue are dropped. Requests that are retried make one
 for every set of backends that have failed them."""
-_MIN_RETRY_S: Final = TUNING.min_retry_after_s
+_MIN_RETRY_S: Final = 0.01
+"""A refused client is asked to come again after this many seconds at least."""
 _POLL_S: Final = TUNING.capped_poll_s
 _ROUNDING_S: Final = 1e-6
 """Seconds that cover rounding errors of times."""
 _RECHECK_S: Final = TUNING.recheck_s
 _RECHECK_SHARE: Final = TUNING.recheck_share
 _SAME_WORK: Final = TUNING.same_work_ratio
-_TRIES: Final = TUNING.in_time_tries
+_TRIES: Final = 8
+"""Queued requests that are tried one after the other for one that is in time; they differ in size.
+"""
 Dispatch = tuple[Ticket, ModelBackend | None, Estimate]
 """A queued request that begins now, where, and its estimate there. Without a model backend: one
 that cannot meet its deadline any more."""

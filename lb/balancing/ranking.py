@@ -17,6 +17,8 @@ from lb.balancing.model_stats import IDLE_TIE_TOLERANCE, TAIL, ModelStats
 from lb.balancing.selection import NORMAL, TIE_TOLERANCE
 from lb.domain.schedule import NO_DEADLINE, Ticket
 
+_FAR_EXECUTIONS: Final = 4.0
+"""A deadline that is more executions away is met for sure; nearer ones are left to `select`."""
 _EXACT: Final = 1e-9
 """Comparisons that rounding could decide otherwise are left to `select`."""
 
@@ -108,7 +110,7 @@ class IdleRanking:
         self._next_s = next_s * (1.0 - _EXACT)
         self._is_uniform = slowest_s * (1.0 - TIE_TOLERANCE) <= fastest_s * (1.0 - _EXACT)
         self._until = until - _EXACT
-        self._late_s = 4.0 * slowest_s + LATENESSES * late_s
+        self._late_s = _FAR_EXECUTIONS * slowest_s + LATENESSES * late_s
 
     def pick(self, ticket: Ticket, now: float) -> ModelBackend | None:
         """Find the idle model backend where a request begins now.

@@ -21,14 +21,15 @@ from lb.balancing.open_sequences import OpenModel, OpenSequences, least_loaded, 
 from lb.balancing.pin_rows import NO_ROW, PinRows
 from lb.balancing.rendezvous import by_bounded_rendezvous, by_rendezvous
 from lb.balancing.step_latency import StepLatencies, StepLatency
-from lb.balancing.tuning import TUNING
 from lb.domain.backend import Backend
 from lb.domain.errors import RequestRefused
 from lb.domain.outcome import Reason
 from lb.domain.pool import Placement
 from lb.domain.sequence import SequenceKey, SequenceStep
 
-IDLE_FACTOR: Final = TUNING.pin_idle_factor
+IDLE_FACTOR: Final = 10.0
+"""A pin is kept for this many times as long as Triton remembers a sequence, which bounds memory: a
+late step should get Triton's answer from the backend that knows best."""
 _EXPIRED_PER_STEP: Final = 2
 """Looked at per step; one step adds at most one pin."""
 _EVICTION_TRIES: Final = 16

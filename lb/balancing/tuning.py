@@ -1,4 +1,12 @@
-"""Every number that decides how the scheduler and the policies behave, in one place."""
+"""Every number that decides how the scheduler and the policies behave, in one place.
+
+A value comes from the scenes of `make ablate`, unless its text names another source. Each has a row
+in docs/decisions/0051-constants-of-the-scheduler.md: the scene that shows it, and what half and
+double of it change. Numbers that only bound memory or work stay where they are used.
+
+Times are in seconds. A *share* is a part of one, a *ratio* a factor, a *count* a number of requests
+or executions.
+"""
 
 from __future__ import annotations
 
@@ -8,202 +16,239 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The behavioural constants of `lb.balancing`."""
+    """The behavioural constants of `lb.balancing`. Other modules read them once, when imported."""
 
-    # model_backend
+    # How many requests are sent ahead of the executions that run
+
     lead_s: float = 0.05
-    """A request is sent ahead when the execution before it ends within this many seconds: early enough to lose no time, and late enough to be bound to the right backend."""
-    own_execution_weight: float = 0.75
-    """The part of its own execution that a request is charged with when model backends are compared.  With all of it each request would end first, and those behind it would wait for the fast backend: a slow one would be used too late."""
+    """Seconds before its execution at which a request is sent ahead at the earliest: later it is
+    bound to the right backend more often."""
     margin_s: float = 0.025
-    """Seconds of execution that are sent ahead of what executes. It is several times what passes between the end of an execution and the arrival of the next request on busy event loops."""
-    explore_s: float = 1.0
-    """An estimate of a slow model backend is doubted once it is this old, in seconds."""
-    max_explore_s: float = 60.0
-    """Each confirmation doubles that age, up to this many seconds."""
-    confirm_ratio: float = 1.5
-    """An execution confirms a doubted estimate if the two differ by less than this factor."""
-    request_weight: float = 0.05
-    """The weight of one request in averages over requests: about twenty of them are remembered."""
+    """Seconds of execution that are kept at a backend beyond what executes: several times what
+    passes between an answer and the next request on busy event loops (docs/decisions/0029)."""
     network_rounds: float = 2.0
-    """Requests are sent ahead by this many times the network delay."""
-    latenesses: float = 3.0
-    """A request is expected to be in time if it would be even this many times its average lateness later than expected. Of exponentially distributed delays nineteen of twenty are less."""
+    """Ratio of the network delay by which requests are sent ahead: one for the answer, one for the
+    next request."""
+    ahead_rounding: float = 0.2
+    """Share of a request that is not rounded up to a whole one sent ahead."""
     random_deviation: float = 0.6
-    """Executions may take any time if their mean deviation is more than this part of their mean."""
+    """Share of the mean that the mean deviation of executions has to exceed for a quick one to say
+    nothing of the network delay; that of an exponential distribution is 0.74."""
     adjust_every: int = 8
-    """A known limit is computed anew after this many executions and one more."""
-    confident_samples: int = 64
-    """Executions after which not each one is learnt from."""
-    quick_s: float = 0.002
-    """Executions shorter than this many seconds end so often that few of them are learnt from."""
-    learn_one_in: int = 16
-    """One of sixteen executions is learnt from. It is chosen by its number times the golden ratio of 2^16: answers come in bursts, and the first of each took longest."""
-    learn_after_s: float = 0.25
-    """An execution that ends this many seconds after the last sample is always learnt from."""
-    settled_deviation: float = 0.06
-    """A cost is settled if estimates are off by less than this part of it on average. Then one of sixteen executions is learnt from, too."""
-    expected_deviation: float = 0.25
-    """Executions off from what was expected by more than this part of the cost always teach."""
-    typical_one_in: int = 4
-    """One of this many executions and one more counts for the typical cost of the model."""
-    # selection
-    tie_tolerance: float = 0.05
-    """Scores are equal if they differ by less than this part of the time until then, or by less than is known of the cost. The model backend with less load, or the least recently picked, has the turn."""
-    busy_execution_weight: float = 0.2
-    """The part of its own execution that a request is charged with where it would end no later than many others do anyway (`ModelStats.tail_s`). There a slow model backend makes nobody late, and what it takes off the fast ones shortens everybody else's wait."""
+    """Count of samples after which a known limit is computed anew; a power of two."""
     late_lead_s: float = 0.004
-    """Seconds before its execution at which a request is sent ahead at the earliest where the next one to arrive may be better placed. The network delay comes on top."""
+    """Lead in seconds of requests that later ones may overtake: the next arrival may be better
+    placed."""
     yielding_lead_s: float = 0.002
-    """The lead of requests that should not be in the way of more urgent ones."""
-    # eligible_set
+    """Lead in seconds of requests that should not be in the way of the highest priority."""
+
+    # Which backend is best for a request
+
+    own_execution_weight: float = 0.75
+    """Share of its own execution that a request is charged with when model backends are compared:
+    with all of it slow model backends would be used too late."""
+    busy_execution_weight: float = 0.2
+    """The same share where the request would end no later than many others do anyway: there a slow
+    model backend makes nobody late."""
+    tie_tolerance: float = 0.05
+    """Share of the time until then by which scores may differ and still take turns."""
+    idle_tie_tolerance: float = 0.25
+    """Share of an execution by which idle model backends may differ and still take turns: learnt
+    costs differ by as much for no reason."""
+    unsure_deviations: float = 2.5
+    """Mean deviations of the weighted mean within which two estimates count as equal: two standard
+    errors, where a standard deviation is 1.25 mean ones (normal distribution)."""
+    affinity_slack: float = 1.5
+    """Ratio by which another backend has to finish sooner before a message leaves its stream's
+    home."""
+
+    # Which queued request is next
+
     overtaken_share: float = 0.65
-    """A request may be overtaken for this part of `ModelStats.tail_s`, less one execution."""
+    """Share of `ModelStats.tail_s`, less one execution, for which a request may be overtaken by
+    later ones."""
     slow_ratio: float = 1.25
-    """A model backend is slow if it takes this many times as long as the fastest."""
-    rate_for_s: float = 0.05
-    """The rate of all model backends is computed anew after this many seconds."""
-    # model_queue
-    min_retry_after_s: float = 0.01
-    """A refused client is asked to come again after this many seconds at least."""
-    capped_poll_s: float = 0.01
-    """A backend with a limit of its own is checked for room this often, in seconds."""
-    recheck_s: float = 0.001
-    """A queue is checked again this many seconds after its best model backend should be free."""
-    recheck_share: float = 0.25
-    """A part of an execution that is added to `_RECHECK_S`."""
+    """Ratio to the fastest from which on a model backend counts as slow."""
     same_work_ratio: float = 1.2
-    """Requests are alike if one takes no more than this many times as long as the other."""
-    in_time_tries: int = 8
-    """Queued requests that are tried one after the other for one that is in time; they differ in size. """
-    # model_stats
+    """Ratio of work up to which a queued request may go to a slow model backend in place of the
+    next one."""
+    default_due_s: float = 5.0
+    """Seconds after which a request without a deadline counts as due: its client has a deadline
+    too, and did not name it."""
+    overtaken_executions: float = 10.0
+    """Executions of its own by which a request counts as due later, so that shorter ones pass it.
+    """
+    tail_weight: float = 0.005
+    """Weight of one arrival in the tail: rare crowds make it, so several have to be remembered."""
+    tail_deviations: float = 3.0
+    """Mean deviations above the mean at which the tail begins; near the 99th percentile of an
+    exponential distribution."""
+    tail_samples: int = 16
+    """Count of arrivals from which on the tail is known."""
+    tail_for_s: float = 1.0
+    """Seconds without an arrival after which the tail is forgotten."""
     tail_ratio: float = 1.3
-    """A request that ends within this many times `ModelStats.tail_s` is no later than others."""
+    """Ratio to the tail within which a request ends no later than others."""
+    arrivals_one_in: int = 4
+    """One of this many arrivals is learnt from; a power of two. It is chosen by Fibonacci hashing
+    of its number, so a client that alternates models skips none."""
+    rate_for_s: float = 0.05
+    """Seconds for which the sum of the rates of all model backends is kept."""
+    recheck_s: float = 0.001
+    """Seconds after which a queue is checked again once its best model backend should be free."""
+    recheck_share: float = 0.25
+    """Share of an execution that is added to `recheck_s`."""
+    capped_poll_s: float = 0.01
+    """Seconds between checks of a backend with a limit for all models, which others may free
+    without an event."""
+
+    # What is learnt of executions
+
+    window: int = 20
+    """Count of samples in a cost: a change of speed is known after about as many. No request is
+    refused by an estimate of fewer."""
+    min_samples: int = 2
+    """Count of samples from which on an estimate is used."""
     unknown_s: float = 0.01
     """Seconds that an execution is assumed to take while no model backend is known."""
-    idle_tie_tolerance: float = 0.25
-    """Idle model backends that differ by less than this part take turns. That costs at most this part of an execution, and learnt costs differ by as much for no reason."""
-    tail_weight: float = 0.005
-    """The weight of one request in the tail. Rare crowds make the tail, so several of them have to be remembered."""
-    tail_deviations: float = 3.0
-    """The tail is this many mean deviations above the mean. The mean deviation of an exponential distribution is 0.74 of its mean."""
-    tail_samples: int = 16
-    """The tail is known from this many arrivals on."""
-    tail_for_s: float = 1.0
-    """The tail is forgotten when no request has arrived for this many seconds."""
-    # scheduler
-    arrivals_one_in: int = 4
-    """One of four arrivals is used to learn how long requests take. It is chosen by its number times the golden ratio of 2^16: a client that takes turns among models leaves none of them out."""
-    affinity_slack: float = 1.5
-    """A request stays on its home backend unless another one would finish it in less than 1/1.5 of the time."""
-    # waiting
-    sampled_tenants: int = 8
-    """Tenants that are compared for the one with the longest queue. The longest of the last time is remembered, so that it is found after a while."""
-    default_due_s: float = 5.0
-    """A request without a deadline counts as due this many seconds after its arrival. Its client has a deadline too, and did not name it. With much more, HTTP requests waited behind all gRPC requests, whose clients name theirs."""
-    overtaken_executions: float = 10.0
-    """It counts as due later by this many times its execution time, so that shorter requests pass it: a wait should be in proportion to the work that is asked for."""
-    # cost
-    window: int = 20
-    """Samples that count: a change of speed is known after about as many. No request is refused by an estimate of fewer samples."""
-    min_samples: int = 2
-    """An estimate is used from this many samples on. Of two samples it is the smaller one."""
     first_samples: int = 4
-    """The median of this many first samples counts."""
+    """Count of first samples of which the median counts: the first executions load and compile."""
+    first_deviation: float = 0.25
+    """Share of the mean by which a first sample, or one that a backend reports, may be off."""
     stale_s: float = 10.0
-    """An estimate that is older than this many seconds refuses nothing."""
+    """Seconds after which an estimate refuses nothing, and counts as `stale_samples`."""
     stale_samples: int = 2
-    """An estimate that is older than `stale_s` counts as this many samples only."""
+    """Count of samples that an old estimate stands for."""
     surprises: int = 3
-    """This many outliers in a row are a change. It takes more where executions run side by side: a few long ones keep all instances, so that they end one after the other."""
-    max_extrapolation: float = 8.0
-    """No estimate is more than this many typical executions: sizes of such requests are too far from the sizes that were seen."""
+    """Count of outliers in a row that are a change."""
     clip_deviations: float = 4.0
-    """The usual spread is this many mean deviations, and the next two."""
+    """Mean deviations in the usual spread; a sample beyond the spread is clipped to it.
+    `clip_share` and `clip_s` come on top."""
     clip_share: float = 0.25
-    """This part of the estimate."""
+    """Share of the estimate in the usual spread."""
     clip_s: float = 0.0002
-    """This many seconds."""
+    """Seconds in the usual spread: what event loops are late by."""
+    max_extrapolation: float = 8.0
+    """Ratio to a typical execution that no estimate exceeds: such sizes were never seen."""
     min_variation: float = 0.01
-    """Rows or bytes explain something if their squared coefficient of variation is above this."""
-    # batching
+    """Squared coefficient of variation from which on rows or bytes explain times."""
+    rows_preference: float = 0.8
+    """Ratio of what rows explain to what bytes explain from which on rows are believed: bytes
+    follow from rows more often than the reverse."""
+    request_weight: float = 0.05
+    """Weight of one request in averages of lateness and network delay."""
+    latenesses: float = 3.0
+    """Average latenesses that a request needs before its deadline: of exponential delays 95 % are
+    less."""
     batch_end_s: float = 0.002
-    """Answers of one execution arrive within this many seconds of the first."""
+    """Seconds within which the answers of one batch arrive."""
     batch_rows_weight: float = 0.1
-    """The weight of the past in the average number of rows of a request."""
-    # unanswered
+    """Weight of one request in the average number of rows."""
+
+    # What is not learnt from, since it costs CPU and tells nothing
+
+    confident_samples: int = 64
+    """Count of executions after which not each one is learnt from."""
+    quick_s: float = 0.002
+    """Seconds below which executions end so often that few are learnt from."""
+    settled_deviation: float = 0.06
+    """Mean deviation, as a share of the cost, below which few executions are learnt from."""
+    learn_one_in: int = 16
+    """One of this many such executions is learnt from; a power of two."""
+    learn_after_s: float = 0.25
+    """Seconds since the last sample after which an execution is always learnt from."""
+    expected_deviation: float = 0.25
+    """Share of the cost by which an execution has to be off to be always learnt from."""
+    typical_one_in: int = 4
+    """One of this many executions counts for the typical cost of the model; a power of two."""
+
+    # Slow, silent and failing backends
+
+    explore_s: float = 1.0
+    """Age in seconds from which on the estimate of a slow model backend is doubted."""
+    max_explore_s: float = 60.0
+    """The longest such age in seconds. Each confirmation doubles it."""
+    confirm_ratio: float = 1.5
+    """Ratio within which an execution confirms a doubted estimate."""
     overdue_s: float = 1.0
-    """No request is overdue before that many seconds. A server that pauses, to collect garbage or to load a model, is silent for less, and clients wait for longer."""
+    """Seconds before which no request is overdue: a server that pauses is silent for less."""
     overdue_ratio: float = 5.0
-    """A request is overdue after that many times its estimate. Of times that vary as randomly as those of an exponential distribution less than one in a hundred is longer."""
+    """Ratio to its estimate from which on a request is overdue: of exponential times less than 1 %
+    are longer."""
     max_overdue_backoff: int = 4
-    """While further requests are not answered either, the next one waits twice as long, up to this many times. A backend that hangs gets few requests, and a client that sends one unanswerable request after the other cannot block its model for long."""
-    # backend_penalty
+    """Ratio by which further requests to a silent backend wait longer, at most."""
+    penalty_per_failure: float = 1.5
+    """Ratio by which a failure makes a backend count as slower."""
     max_penalty: float = 8.0
-    """The largest penalty. It keeps nearly all requests off where other backends can take them. With a larger one, backends that all fail half of the requests waited for each other."""
+    """The largest such ratio: larger ones made backends that all fail at times wait for each other.
+    """
     penalty_half_life_s: float = 2.0
-    """A penalty fades by half in this many seconds."""
+    """Seconds in which a penalty fades by half."""
     negligible_penalty: float = 1.1
-    """A smaller penalty is none."""
+    """Ratio below which a penalty is none."""
     penalty_after_success: float = 0.5
-    """The part of a penalty that a good answer leaves. It lasts where more than half of the requests fail."""
-    # model_backend_index
+    """Share of a penalty that a good answer leaves."""
+
+    # Very many backends
+
     index_above: int = 12
-    """Up to this many model backends are all compared: that costs about what the heaps cost."""
+    """Count of model backends above which an index is used: there it costs less than comparisons.
+    """
     index_classes: float = 10.0
-    """Classes of costs per factor e. Idle model backends whose costs differ by less than about a tenth take turns."""
-    index_tries: int = 8
-    """After this many entries that do not suit all model backends are compared."""
+    """Classes of costs per factor e: idle model backends of one class take turns."""
     index_renew_s: float = 1.0
-    """The heaps are made anew after this many seconds."""
-    # adaptive
+    """Seconds after which the index is made anew, since doubts and penalties change without events.
+    """
+
+    # The adaptive limit
+
     adaptive_ends: int = 100
-    """Ends of requests in one measurement, at least."""
+    """Count of ended requests in one measurement."""
     adaptive_pressure: float = 0.8
-    """A measurement counts if the limit was reached at this part of the ends."""
+    """Share of these ends at which the limit must have been reached."""
     adaptive_step: float = 1.5
-    """A trial multiplies or divides the limit by this factor."""
+    """Ratio by which a trial changes the limit."""
     adaptive_gain: float = 0.2
-    """A higher limit is kept if this part of the step in concurrency comes back as throughput."""
+    """Share of a step in concurrency that has to come back as throughput."""
     adaptive_hold: int = 10
-    """Measurements that pass before the next trial, once a limit is found."""
-    # backend_external_load
+    """Count of measurements between trials once a limit is found."""
+
+    # Load that others cause
+
     external_late_intervals: float = 1.5
-    """News that come so many intervals after the last ones are late."""
+    """Intervals between reports after which no report means that nothing is known."""
     external_negligible: float = 0.1
-    """Parts of the time, and of a request, that are nothing."""
-    # external_load
-    # step_latency
+    """Share of the time below which the load of others counts as none."""
+
+    # Sequences (figures: docs/decisions/0052-placing-sequences.md)
+
     step_drift_per_s: float = 1.0 / 60.0
-    """By which part the time of a quick step may have grown in a second without one as quick. Steps that waited behind others take long as well, so a backend is known to be slower only after some minutes; a faster one is known at once."""
+    """Share per second by which the time of a quick step may have grown."""
     step_forget_s: float = 30.0
-    """A backend is tried again as if it were unknown when it had no step for so many seconds while others had some: it may have been slow only for a while."""
+    """Seconds without a step, while others have some, after which a backend is tried as unknown."""
     step_samples: int = 4
-    """Steps before a latency counts: the first few may have loaded the model, or waited."""
-    # open_sequences
+    """Count of steps before a latency counts."""
     sequence_in_flight_weight: float = 0.25
-    """A request in flight counts as a quarter of an open sequence: it is one step, of which a sequence has many. Figures of other weights: docs/decisions/0052-placing-sequences.md."""
+    """Open sequences that a request in flight counts as."""
     sequence_alike_ratio: float = 1.5
-    """Backends whose steps differ by less count as equal: what was learnt of a few steps varies by as much by chance, and equal backends would get very different numbers of sequences."""
-    # sequences
-    pin_idle_factor: float = 10.0
-    """A pin outlives Triton's own memory of the sequence by far: a late step should get Triton's answer from the backend that knows best."""
-    # least_loaded
+    """Ratio of step times within which backends count as equal."""
+
+    # Policies that place at once (figures: docs/decisions/0004-pick-at-scale.md)
+
     pick_window: int = 16
-    """Backends looked at per pick of a large set: 8 lengthen the p99 by up to 40 %, 16 do not."""
+    """Count of backends that a pick from a large set compares."""
     pick_all_up_to: int = 24
-    """Largest set that is scanned whole; here the scan costs what the window costs."""
+    """Count of backends up to which all are compared."""
     pick_stay: int = 128
-    """Idle backends that are picked from one place before the next one has its turn."""
-    # least_latency
+    """Count of picks of idle backends from one place before the next one has its turn."""
     latency_weight: float = 0.1
-    """What a lower latency counts."""
+    """Weight of a lower latency in the average of `least_latency`; a higher one counts at once."""
     latency_half_life: float = 500.0
-    """Picks after which half of a latency is forgotten that nothing new is known of."""
+    """Count of picks after which half of a latency is forgotten of which nothing new is known."""
     latency_failure_penalty: float = 10.0
-    """How many times as slow a backend counts all of whose attempts fail."""
+    """Ratio by which a backend all of whose attempts fail counts as slower."""
     latency_few_failures: float = 0.005
-    """TODO"""
+    """Share of failures below which they do not count."""
 
 
 TUNING: Final = Tuning()

@@ -22,7 +22,9 @@ from lb.domain.schedule import NO_DEADLINE, Order, QueueRules, Ticket
 
 LOWEST: Final = 15
 """Lower priorities count as this one."""
-_SAMPLED: Final = TUNING.sampled_tenants
+_SAMPLED: Final = 8
+"""Tenants that are compared for the one with the longest queue. The longest of the last time is
+remembered, so that it is found after a while."""
 _CLEANUP_MIN: Final = 16
 """Fewer empty queues among the turns are not cleared away."""
 _COMPACT: Final = 64
