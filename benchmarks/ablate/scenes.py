@@ -743,7 +743,7 @@ def _hazards() -> Iterable[Scene]:
     gpus = [*EQUAL[:2], replace(EQUAL[2], first_s=10.0)]
     yield at_load("first execution of 10 s", gpus, 120.0, seconds=25.0)
     gpus = [replace(gpu, first_s=1.0) for gpu in UNEQUAL]
-    yield Scene("starts, first executions of 1 s", starts(gpus, 8, 400, 60.0))
+    yield Scene("starts, first executions of 1 s", starts(gpus, 10, 600, 60.0))
     yield at_load("first executions of 1 s", gpus, 160.0, seconds=15.0)
     yield Scene("swapped in a pause", swapped(0.0))
     yield Scene("swapped in a pause, due in 60 ms", swapped(0.06))

@@ -137,8 +137,8 @@ class Tuning:
     follow from rows more often than the reverse."""
     request_weight: float = 0.05
     """Weight of one request in averages of lateness and network delay."""
-    latenesses: float = 3.0
-    """Average latenesses that a request needs before its deadline: of exponential delays 95 % are
+    latenesses: float = 2.0
+    """Average latenesses that a request needs before its deadline: of exponential delays 86 % are
     less."""
     batch_end_s: float = 0.002
     """Seconds within which the answers of one batch arrive."""
