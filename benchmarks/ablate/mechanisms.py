@@ -56,7 +56,6 @@ BY_TUNING: Final[Mapping[str, Mapping[str, float]]] = {
     "the tail is known after some arrivals": {"tail_samples": 1},
     "the spread is a share at least": {"clip_share": 0.0},
     "the spread is a time at least": {"clip_s": 0.0},
-    "rows are preferred to bytes": {"rows_preference": 1.0},
     "requests ahead are rounded down": {"ahead_rounding": 0.0},
     "bad answers add to a penalty by steps": {"penalty_per_failure": 100.0},
     "sizes have to vary": {"min_variation": 0.0},

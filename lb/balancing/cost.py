@@ -19,7 +19,6 @@ WINDOW: Final = TUNING.window
 MIN_SAMPLES: Final = TUNING.min_samples
 _FIRST: Final = TUNING.first_samples
 _FIRST_DEVIATION: Final = TUNING.first_deviation
-_ROWS_PREFERENCE: Final = TUNING.rows_preference
 _STALE_S: Final = TUNING.stale_s
 _STALE_COUNT: Final = TUNING.stale_samples
 _UNSURE: Final = tuple(
@@ -229,7 +228,7 @@ class Cost:
         self._fit(mean)
 
     def _fit(self, mean: float) -> None:
-        """Explain the time by rows, or by bytes where those explain clearly more."""
+        """Explain the time by rows, or by bytes where those explain more."""
         row_mean, row_var, row_cov = self._row_mean, self._row_var, self._row_cov
         byte_mean, byte_var, byte_cov = self._byte_mean, self._byte_var, self._byte_cov
         rows_vary = row_var > _VARIES * row_mean * row_mean
@@ -237,7 +236,7 @@ class Cost:
         self.row_s = self.byte_s = 0.0
         by_row = row_cov * row_cov / row_var if rows_vary and row_cov > 0 else 0.0
         by_byte = byte_cov * byte_cov / byte_var if bytes_vary and byte_cov > 0 else 0.0
-        if by_row > 0 and by_row >= _ROWS_PREFERENCE * by_byte:
+        if by_row > 0 and by_row >= by_byte:
             self.row_s = min(row_cov / row_var, mean / row_mean)
             self.base_s = max(_FLOOR_S, mean - self.row_s * row_mean)
         elif by_byte > 0:

@@ -132,9 +132,6 @@ class Tuning:
     """Ratio to a typical execution that no estimate exceeds: such sizes were never seen."""
     min_variation: float = 0.01
     """Squared coefficient of variation from which on rows or bytes explain times."""
-    rows_preference: float = 0.8
-    """Ratio of what rows explain to what bytes explain from which on rows are believed: bytes
-    follow from rows more often than the reverse."""
     request_weight: float = 0.05
     """Weight of one request in averages of lateness and network delay."""
     latenesses: float = 2.0
